@@ -16,25 +16,25 @@ st.caption(
 found = reading.section()
 answer, pictures, untold_place = st.container(), st.container(), st.container()
 with untold_place:
-    untold = reading.untold()
+    missing = reading.ask_missing()
 if found is None:
     answer.info("Bring a reading of your server: what to set appears here.", icon=":material/dns:")
     st.stop()
 try:
-    counts = reading.counts(found, untold.engine, untold.model, untold.rates)
+    counts = reading.counts(found, missing.engine, missing.model, missing.rates)
 except ValueError as error:
     answer.error(escaped(str(error)), icon=":material/error:")
     st.stop()
-earlier = reading.earlier(found, untold.engine, untold.model)
+earlier = reading.earlier(found, missing.engine, missing.model)
 try:
-    chains = reading.chains(counts, found, untold.engine, untold.model, untold.rates, untold.new_tokens)
+    chains = reading.chains(counts, found, missing.engine, missing.model, missing.rates, missing.new_tokens)
 except ValueError as error:
     with answer:
         verdict.card(diagnose(counts, earlier), counts)
         if counts.drafts != 0:
             figures.unplanned(counts, str(error))
     st.stop()
-free = chains.drafted_share < 1 if untold.drafts_free is None else untold.drafts_free
+free = chains.drafted_share < 1 if missing.drafts_free is None else missing.drafts_free
 st.subheader("What a step costs")
 batches = costs.batches()
 known = costs.section(chains, drafts_free=free, is_example=found.is_example)

@@ -51,16 +51,16 @@ def around_passes(model: HuggingFaceModel, around, name: str | None = None) -> H
     """Return the model, weights shared, each pass of which goes through `around`.
 
     Args:
-        around: called with (the session's own append, session, ids, positions, tail, keep) in its place.
+        around: called with (the session's own forward, session, ids, positions, tree_mask, keep) in its place.
     """
     twin = copy.copy(model)
     twin.name = name or model.name
 
     def open_(capacity: int):
         session = model.open(capacity)
-        append = session.forward
+        forward = session.forward
         session.forward = lambda ids, positions, tree_mask, *, keep: around(
-            append, session, ids, positions, tree_mask, keep
+            forward, session, ids, positions, tree_mask, keep
         )
         return session
 

@@ -13,11 +13,9 @@ from ui.markdown import escaped
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One number with what it compares with.
+    """One number with what it compares with, which fits a quarter of the page: about 24 characters.
 
-    Args:
-        against: short enough for a quarter of the page, about 24 characters.
-        signed: `against` begins with + or −, shown as better or worse.
+    If `signed`, `against` begins with + or −, shown as better or worse.
     """
 
     label: str
@@ -28,7 +26,7 @@ class Card:
 
 
 def cards(*row: Card) -> list[DeltaGenerator]:
-    """Draw one row of figures -> the places they stand in, for what belongs below each."""
+    """Draw one row of figures -> their containers, for what belongs below each."""
     places = st.columns(len(row))
     for place, card in zip(places, row, strict=True):
         draw_card(place, card)
@@ -36,7 +34,7 @@ def cards(*row: Card) -> list[DeltaGenerator]:
 
 
 def draw_card(place: DeltaGenerator, card: Card) -> None:
-    """Draw one figure in a place of its own."""
+    """Draw one figure in a container."""
     place.metric(
         card.label,
         card.value,

@@ -47,7 +47,6 @@ def sampling(
 
     Args:
         keys: of the two sliders, which are their names in the link.
-        default, warmest: of the temperature.
         in_form: leave top-p open at temperature 0, because a form does not know yet what was chosen in it.
     """
     temperature = left.slider(
@@ -85,22 +84,15 @@ def primary_button(
 ) -> bool:
     """Draw a primary button whose label is readable in both themes -> whether it was pressed.
 
-    Streamlit writes it in white, which a dark theme's primary colour is too light for, and nearly invisibly where it is
-    disabled. The theme keeps its orange text for the first: nothing else may be written in orange.
-
-    Args:
-        draw: `st.form_submit_button` in a form; further options are its own.
+    Streamlit writes it in white, which a dark theme's primary colour is too light for. The theme keeps its orange text
+    for these labels: nothing else may be written in orange.
     """
     colour = "gray" if disabled else "orange"
     return draw(f":{colour}[{label}]", type="primary", disabled=disabled, **options)
 
 
 def lacks_draft(what: str) -> bool:
-    """Say that something needs a draft where one model is alone, and what to do -> whether it lacks one.
-
-    Args:
-        what: begins the sentence, such as "Measuring acceptance".
-    """
+    """Say that something ("Measuring acceptance") needs a draft where one model is alone -> whether it lacks one."""
     alone = session.pair_spec().is_alone
     if alone:
         st.info(
@@ -128,11 +120,9 @@ def size_and_depth_sliders(
     size_help: str,
     smallest: int = 1,
 ) -> tuple[int, int]:
-    """Draw the sliders of a tree's shape -> (n, d), both kept in the link.
+    """Draw the sliders of a tree's shape -> (n, d), kept in the link under their keys.
 
-    Args:
-        keys: of the size and of the depth slider, which are their names in the link.
-        size_help: ends the sentence that begins "Tokens in one target pass, ".
+    `size_help` ends the sentence that begins "Tokens in one target pass, ".
     """
     n = left.slider(
         "Size n",

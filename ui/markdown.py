@@ -1,9 +1,8 @@
-"""Texts from outside the app, written so that markdown and charts show them as they are. No Streamlit here.
+"""Texts from outside the app, written so that markdown and charts show them as they are; no Streamlit.
 
-Nothing that came from outside is ever markdown: not a file's name, note or error, not a model's name, not a token.
-Where such a text is shown by an element that reads markdown it passes `escaped` first, in a chart `for_chart`;
-names of files and folders are made harmless once, when they come in, by `safe_name`. Select boxes, tables of data,
-code and text areas show text as it is.
+Nothing that came from outside is ever markdown: elements that read markdown get `escaped` text, charts `for_chart`;
+names of files and folders pass `safe_name` once, when they come in. Select boxes, tables, code and text areas show text
+as it is.
 """
 
 from __future__ import annotations
@@ -33,11 +32,7 @@ _SPACES = dict.fromkeys(map(ord, "\t\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"), " ")
 
 
 def escaped(text: str, limit: int = MAX_CHARS) -> str:
-    """Escape what means something in markdown, in one line: nothing is fetched, linked, styled or replaced.
-
-    Args:
-        limit: characters shown at most.
-    """
+    """Escape markdown in one line of at most `limit` characters: nothing is fetched, linked, styled or replaced."""
     shown = visible(text[: limit + 1])
     if len(shown) > limit:
         shown = f"{shown[: limit - 1]}…"

@@ -19,8 +19,7 @@ MAX_LINKED = 200  # characters; the longest value that a page writes into its li
 def setup_page(title: str, *, follows: str = "") -> None:
     """Set the page's title and draw the sidebar; the first call of every page, so that each works from a cold link.
 
-    Args:
-        follows: the job that the page itself always follows to its end; the sidebar then does not.
+    `follows` is the job that the page itself always follows to its end; the sidebar then does not.
     """
     # a Material favicon would be fetched from a font server: our own keeps the app free of outside requests
     st.set_page_config(page_title=f"{title} · Sequoia Studio", page_icon=FAVICON, layout="wide")
@@ -33,7 +32,7 @@ def setup_page(title: str, *, follows: str = "") -> None:
 
 
 def _drop_junk_from_link() -> None:
-    """Take out of the link what no page writes, before widget or page reads it: what is missing shows its default.
+    """Remove from the link what no page writes, before any widget reads it.
 
     A widget that is bound to a parameter takes an empty value for "nothing chosen", even where a choice is required,
     and overflows on infinite numbers. Streamlit lets only itself change what a widget is bound to, hence its context.

@@ -6,12 +6,7 @@ ONE_PROMPT = "one prompt: no interval"
 
 
 def between(low: float, high: float, form: str = "{:.2f}", unit: str = "") -> str:
-    """Write two bounds, 1.94 to 2.96×, or one where both read alike.
-
-    Args:
-        form: of a bound.
-        unit: follows the upper one.
-    """
+    """Write two bounds, 1.94 to 2.96×, or one where both read alike; `form` is of a bound, `unit` follows the upper."""
     written = dict.fromkeys((form.format(low), form.format(high)))
     return " to ".join(written) + unit
 
@@ -29,11 +24,7 @@ def beside(low: float | None, high: float | None, form: str = "{:.2f}", unit: st
 
 
 def count(number: int, thing: str, things: str | None = None) -> str:
-    """Write how many there are of a thing: 1 step, 1,024 steps.
-
-    Args:
-        things: its plural, where that is not the singular and an s.
-    """
+    """Write how many there are of a thing: 1 step, 1,024 steps; `things` is an irregular plural."""
     return f"{number:,} {thing if number == 1 else things or f'{thing}s'}"
 
 

@@ -26,11 +26,7 @@ OWN_BELOW, OWN_PLACE = "Your own, below", -1
 
 
 def one(key: str, *, first: str | None) -> str:
-    """Draw a prompt to write, with the shipped ones to pick from -> the prompt.
-
-    Args:
-        first: what stands there when the page is opened; None for a shipped one.
-    """
+    """Draw a prompt to write, with the shipped ones to pick from -> the prompt; `first` stands there at first."""
     examples, pick_key = shipped.prompts(), f"{key}_shipped"
     if key not in st.session_state:
         st.session_state[key] = first or (examples[0] if examples else FIRST_PROMPT)
@@ -58,10 +54,7 @@ def one(key: str, *, first: str | None) -> str:
 
 
 def template_arguments() -> Prompting | None:
-    """Draw what the chat template is given besides the conversation -> how texts become prompts; None for a mistake.
-
-    Nothing is drawn for a target without a chat template.
-    """
+    """Draw the chat template's arguments, if it has any -> how texts become prompts; None for a mistake."""
     if not conversation.offered():
         return Prompting()
     st.text_input(
@@ -104,10 +97,7 @@ def _first_line(prompt: str) -> str:
 
 
 def pick_in_form(place: DeltaGenerator, *, key: str) -> int:
-    """Draw the choice of a shipped prompt -> its number, or OWN_PLACE for one's own.
-
-    A form redraws nothing before it is sent, so a pick cannot be copied into a text area as `one` does.
-    """
+    """Draw the choice of a shipped prompt in a form -> its number, or OWN_PLACE for one's own."""
     examples = shipped.prompts()
     return place.selectbox(
         "Prompt",
@@ -135,7 +125,6 @@ def several(place: DeltaGenerator, prefix: str, *, usual: int, uploaded: Sequenc
 
     Args:
         place: of the slider; the text area follows in the page.
-        prefix: of the widgets' keys.
         usual: shipped prompts to begin with, where no file brought any.
         uploaded: prompts of a file, taken as well.
     """

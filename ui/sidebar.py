@@ -28,11 +28,7 @@ POLL_SEC = 3.0
 
 
 def draw(followed: str = "") -> None:
-    """Draw the sidebar; it follows this session's job while one is active, unless the page follows it anyway.
-
-    Args:
-        followed: the name of the job that the page follows.
-    """
+    """Draw the sidebar; it follows this session's active job, unless it is the one `followed` by the page."""
     with st.sidebar:
         scenarios.control()
         _pair_control()

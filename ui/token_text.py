@@ -8,19 +8,13 @@ TEXT_WINDOW = 6  # tokens of context that settle what text the next token adds
 
 
 def text_after(decode: Callable[[list[int]], str], before: Sequence[int], tokens: Sequence[int]) -> str:
-    """Return the text that tokens add after others.
-
-    Args:
-        decode: token ids -> text.
-    """
+    """Return the text that tokens add after others."""
     lead, whole = decode(list(before)), decode([*before, *tokens])
     return whole[len(lead) :] if whole.startswith(lead) else decode(list(tokens))
 
 
 class TokenText:
     """The text that each token of a growing sequence adds after those before it.
-
-    A token may be part of a character, or lose its leading space when decoded alone; hence the context.
 
     Args:
         decode: token ids -> text.

@@ -1,4 +1,4 @@
-"""Where each node of a tree is drawn, and which are. A tree comes as the graph of `TokenTree.to_networkx`."""
+"""Where each node of a tree is drawn, and which are; trees are graphs of `TokenTree.to_networkx`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,7 @@ MAX_DRAWN = 4_096  # nodes that a browser still draws
 
 
 def tidy_layout(graph: nx.DiGraph) -> dict[int, tuple[float, int]]:
-    """Place leaves one unit apart and every parent centred over its first and last child.
-
-    Siblings stay in rank order, so no two edges cross; every subtree owns its own interval of the width.
-
-    Returns:
-        Node -> across, from 0 to leaves - 1, and the depth in edges.
-    """
+    """Return node -> across, from 0 to leaves - 1, and depth: parents stand over their children, so no edges cross."""
     import networkx as nx
 
     across: dict[int, float] = {}
@@ -31,13 +25,7 @@ def tidy_layout(graph: nx.DiGraph) -> dict[int, tuple[float, int]]:
 
 
 def visible_nodes(graph: nx.DiGraph, *, at_least: float = 0.0, collapsed: Collection[int] = ()) -> set[int]:
-    """Return the nodes that are drawn: those above a score, not below a collapsed node, always the root.
-
-    Args:
-        graph: its nodes have a score, f(v).
-        at_least: smallest score drawn.
-        collapsed: nodes whose descendants are hidden.
-    """
+    """Return the nodes that are drawn: scores f(v) from `at_least`, not below a collapsed node, always the root."""
     import networkx as nx
 
     scores = graph.nodes(data="score")

@@ -33,7 +33,7 @@ class Upload(Generic[T]):
 def file_upload(
     label: str, types: Sequence[str], loads: Callable[[bytes, str], T], *, key: str, help: str, read_as: object = None
 ) -> Upload[T] | None:
-    """Draw an uploader and read its file once.
+    """Draw an uploader and read its file once; None while nothing is uploaded.
 
     The browser is not told the types: it would refuse a file by itself and leave what is said about the one before.
 
@@ -41,9 +41,6 @@ def file_upload(
         types: extensions accepted, without dots.
         loads: reads (content, name); raises ValueError for a file it cannot use.
         read_as: what the reader said of the file; with another the file is read again.
-
-    Returns:
-        None while nothing is uploaded.
     """
     file = st.file_uploader(label, key=key, help=help)
     if file is None:

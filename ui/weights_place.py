@@ -40,7 +40,7 @@ def control(spec: PairSpec) -> str | None:
 
 
 def problem(spec: PairSpec) -> str | None:
-    """Say why a pair whose target streams cannot be loaded, with the numbers; None where it can, or cannot be told."""
+    """Say why a pair whose target streams cannot be loaded, with the numbers; None where it can or may be."""
     if not _can_tell(spec):
         return None
     try:

@@ -1,7 +1,4 @@
-"""Commands that decode with a pair: generate, bench.
-
-Heavy modules are imported inside the commands that need them, so that those without a model start at once.
-"""
+"""Commands that decode with a pair: generate, bench. Heavy modules are imported inside the commands."""
 
 from __future__ import annotations
 
@@ -155,7 +152,7 @@ def generate_command(
 
 
 def _lookup_trees(pair: ModelPair, profile: HardwareProfile | None) -> tuple[TreePolicy, str]:
-    """Return trees from the text under way for a target alone, by the user's profile or a shipped one of the target."""
+    """Return trees from the text under way for a target alone, by the user's profile or a shipped one."""
     from ..decoding.lookup.lookup_tree import LookupTree, profile_of_target
     from ..decoding.lookup.text_index import TextIndex
     from ..design.profile import HardwareProfile
@@ -185,8 +182,8 @@ def default_tree(
     A chain where no vector holds for this decode, or no profile is of this pair.
 
     Args:
-        vector, profile: the user's own, used even where they are of other conditions; or None to look among those that
-            ship: for a vector that holds, and a profile that does, or else the default one of another machine.
+        vector, profile: the user's own, used even under other conditions; None takes shipped ones that hold, or the
+            default profile of another machine.
         prompted: how the prompt was made; a vector of other prompts is used, and the source says so.
     """
     from ..design.plain_trees import chain_tree
@@ -213,7 +210,7 @@ def default_tree(
     fitting = [p for p in profiles if not of_pair(p, device=p.device)]
     profile = profile or min(fitting, key=lambda p: len(here(p)), default=None)
     if vector is None or profile is None:
-        lacking = [name for name, found in (("acceptance vector", vector), ("profile", profile)) if found is None]
+        lacking = [name for name, evidence in (("acceptance vector", vector), ("profile", profile)) if evidence is None]
         reason = " and no ".join(lacking)
         return chain_tree(DEFAULT_CHAIN), f"a chain of {DEFAULT_CHAIN}, not planned: no {reason} of this decode"
     unlike = [
@@ -260,17 +257,17 @@ def bench_command(
     pair = open_pair(target, draft, device, dtype, offload, tokenizer=tokenizer)
     ids, others = (encode_within(pair, part, max_new_tokens, prompting) for part in (texts, calibration))
     with shown_progress(as_json) as progress:
-        found = bench(
+        result = bench(
             pair, ids, sampling=sampling, max_new_tokens=max_new_tokens, calibration=others, progress=progress
         )
-    found.record["settings"] |= prompting.record(pair.tokenizer)
-    size, depth = found.record["tree"].values()
+    result.record["settings"] |= prompting.record(pair.tokenizer)
+    size, depth = result.record["tree"].values()
     tell(f"Raced a static tree of {size} nodes, {depth} deep: planned for the acceptance and times of this very run.")
-    for name, parted in found.record.get("texts_differ", {}).items():
+    for name, parted in result.record.get("texts_differ", {}).items():
         tell(
             f"{name} wrote another text than autoregressive on {len(parted)} of {len(ids)} prompts: "
             f"on prompt {parted[0]['prompt']} {parted[0]['words']}."
         )
     if out is not None:
-        write_atomic(out, json_bytes(found.record))
-    report(found.record, as_json, bench_parts(found.record, found.over_plain, pair_options(target, draft)))
+        write_atomic(out, json_bytes(result.record))
+    report(result.record, as_json, bench_parts(result.record, result.over_plain, pair_options(target, draft)))

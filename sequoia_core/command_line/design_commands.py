@@ -1,7 +1,4 @@
-"""Commands that need no model: tree, table, score, plan, lookup.
-
-Heavy modules are imported inside the commands that need them, so that those without a model start at once.
-"""
+"""Commands that need no model: tree, table, score, plan, lookup. Heavy modules are imported inside the commands."""
 
 from __future__ import annotations
 
@@ -130,7 +127,7 @@ def plan_command(
     surface = speedup_surface(vector, hardware, max_size=max_size, max_depth=max_depth, context=context)
     best, small = best_shape(surface), smallest_good_shape(surface)
     tree = optimal_tree(vector, size=best.size, depth=best.depth)
-    found = predict(tree, vector, hardware, context=context)
+    prediction = predict(tree, vector, hardware, context=context)
     doubts = more_ranks_wanted(tree, vector), odd_times(hardware.sizes, hardware.verify_sec)
     warnings = [*pair_mismatches(vector, hardware), *filter(None, doubts)]
     if hardware.most_leaves is not None and tree.leaves > hardware.most_leaves:
@@ -140,8 +137,8 @@ def plan_command(
         "depth": best.depth,
         "predicted_speedup": best.predicted_speedup,
         "expected_tokens": best.expected_tokens,
-        "interval": [found.speedup.low, found.speedup.high],
-        "paper_speedup": found.paper_speedup,
+        "interval": [prediction.speedup.low, prediction.speedup.high],
+        "paper_speedup": prediction.paper_speedup,
         "within_2_percent": {
             "size": small.size,
             "depth": small.depth,
@@ -158,10 +155,10 @@ def plan_command(
     drafting = fastest_of_sizes(surface, 2, surface.max_size)
     if best.size == 1 and drafting is not None:  # for people: what drafting would cost all the same
         tree = optimal_tree(vector, size=drafting.size, depth=drafting.depth)
-        found = predict(tree, vector, hardware, context=context)
+        prediction = predict(tree, vector, hardware, context=context)
     said = [*warnings, *filter(None, [words])]
     larger, options = larger_tree(surface, best), options_of(vector.holds_for)
-    people = plan_parts(tree, found, small, larger, vector, hardware, said, (acceptance, profile), options)
+    people = plan_parts(tree, prediction, small, larger, vector, hardware, said, (acceptance, profile), options)
     report(result, as_json, people)
 
 
@@ -189,32 +186,32 @@ def lookup_command(
     recorded = load_responses(responses)
     with shown_progress(as_json) as progress:
         encoded = encode_requests(recorded, text_encoder(tokenizer or DEMO_PAIR / "target"), progress=progress)
-        found = replay_log(encoded.requests, progress=progress)
-    both = {"own": found.own, "shared": found.shared}
-    best = found.own.best_size(hardware)
+        replayed = replay_log(encoded.requests, progress=progress)
+    both = {"own": replayed.own, "shared": replayed.shared}
+    best = replayed.own.best_size(hardware)
     estimates = {name: {size: part.tokens_per_step(size) for size in part.sizes} for name, part in both.items()}
     warnings = _replay_warnings(encoded.exact, encoded.left_out, hardware is None)
     result = {
         "requests": len(encoded.requests),
-        "tokens": int(found.own.tokens.sum()),
+        "tokens": int(replayed.own.tokens.sum()),
         "exact": encoded.exact,
         "tokens_per_step": {name: {n: e.value for n, e in part.items()} for name, part in estimates.items()},
         "interval": {name: {n: [e.low, e.high] for n, e in part.items()} for name, part in estimates.items()},
         "best_n": best,
-        "predicted_speedup": None if hardware is None else found.own.predicted_speedup(best, hardware),
-        "best_n_shared": found.shared.best_size(hardware),
-        "servers": found.server_settings(hardware),
+        "predicted_speedup": None if hardware is None else replayed.own.predicted_speedup(best, hardware),
+        "best_n_shared": replayed.shared.best_size(hardware),
+        "servers": replayed.server_settings(hardware),
         "warnings": warnings,
     }
     report(result, as_json, lookup_parts(result, estimates, responses, hardware is not None))
 
 
 def _replay_warnings(exact: bool, left_out: int, unprofiled: bool) -> list[str]:
-    found = []
+    warnings = []
     if not exact:
-        found.append("An estimate: text was encoded again, which may have been other tokens when it was written.")
+        warnings.append("An estimate: text was encoded again, which may have been other tokens when it was written.")
     if left_out:
-        found.append(f"The last {left_out:,} requests were left out: too many tokens before them.")
+        warnings.append(f"The last {left_out:,} requests were left out: too many tokens before them.")
     if unprofiled:
-        found.append("best_n without a profile: the least size with 95 % of what the largest tree gains.")
-    return found
+        warnings.append("best_n without a profile: the least size with 95 % of what the largest tree gains.")
+    return warnings

@@ -1,7 +1,4 @@
-"""What the commands without a model say to people: one function for each.
-
-Each yields sentences and tables; none computes what it says.
-"""
+"""What the commands without a model say to people: one function for each, of sentences and tables."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ if TYPE_CHECKING:
     Parts = Iterator[RenderableType]
 
 SHOWN_SIZES = 32  # rows of a table
-NOTHING = 5e-4  # a smaller share of more tokens is none
+MIN_SHARE = 5e-4  # a smaller share of more tokens is none
 DEPTHS_BESIDE, BATCHES_BESIDE = 8, 2  # columns that fit 60 characters
 
 
@@ -59,9 +56,9 @@ def _levels(tree: TokenTree) -> Any:
         (str(depth), f"{len(nodes):,}", _runs(counts[nodes].tolist()) if depth < tree.depth else "–")
         for depth, nodes in enumerate(tree.levels)
     ]
-    found = table(("depth", "nodes", "children of each"), rows)
-    found.columns[-1].justify = "left"
-    return found
+    levels = table(("depth", "nodes", "children of each"), rows)
+    levels.columns[-1].justify = "left"
+    return levels
 
 
 def _runs(counts: list[int]) -> str:
@@ -71,7 +68,7 @@ def _runs(counts: list[int]) -> str:
 
 
 def table_parts(expected: np.ndarray, acceptance: Path) -> Parts:
-    """Args: expected: G(n, d), float64 [N + 1, D + 1]; -inf where there is no tree."""
+    """Say G(n, d), float64 [N + 1, D + 1]; -inf where there is no tree."""
     largest, depths = expected.shape[0] - 1, range(1, expected.shape[1])
     sizes = [n for n in range(1, largest + 1) if n <= SHOWN_SIZES or n == largest or not n % (largest // SHOWN_SIZES)]
     yield "Most expected tokens per target pass, for n nodes (down) and d levels (across):"
@@ -101,7 +98,7 @@ def score_parts(tree: TokenTree, expected: float, best: float | None, warning: s
 
 def plan_parts(
     tree: TokenTree,
-    found: Prediction,
+    prediction: Prediction,
     small: BestShape,
     larger: Larger | None,
     vector: AcceptanceVector,
@@ -113,20 +110,19 @@ def plan_parts(
     """Say what to draft, why, and what it brings.
 
     Args:
-        tree, found: the best tree, or the fastest that drafts where none pays.
-        files: of vector and profile.
+        tree, prediction: the best tree, or the fastest that drafts where none pays.
         options: that name the vector's pair again, and its way of sampling, the temperature first.
     """
-    speedup, tokens, step = found.speedup, found.tokens_per_step, found.step
+    speedup, tokens, step = prediction.speedup, prediction.tokens_per_step, prediction.step
     pays = small.size > 1
-    alone, taken = duration(found.autoregressive_sec), duration(step.total_sec)
+    alone, taken = duration(prediction.autoregressive_sec), duration(step.total_sec)
     if pays:
         yield f"Draft a tree of {tree.size} nodes, {tree.depth} deep: {sure(*speedup, '×')} the speed without a draft."
         yield _levels(tree)
     else:
         yield (
-            f"Do not speculate: a token takes {alone} without a draft and {duration(found.sec_per_token)} with the "
-            f"fastest tree ({counted(tree.size, 'node')}, {tree.depth} deep: {taken} a step for "
+            f"Do not speculate: a token takes {alone} without a draft and {duration(prediction.sec_per_token)} with "
+            f"the fastest tree ({counted(tree.size, 'node')}, {tree.depth} deep: {taken} a step for "
             f"{figure(tokens.value)} tokens)."
         )
     yield table(
@@ -137,11 +133,11 @@ def plan_parts(
             ("  target pass", duration(step.verify_sec), ""),
             ("  draft passes", duration(step.draft_sec), ""),
             *([("  the rest", duration(step.overhead_sec), "")] if step.overhead_sec else []),
-            ("a token takes", duration(found.sec_per_token), alone),
+            ("a token takes", duration(prediction.sec_per_token), alone),
         ],
     )
     if pays and larger is not None:
-        more = percent(larger.more_tokens) if larger.more_tokens >= NOTHING else "no"
+        more = percent(larger.more_tokens) if larger.more_tokens >= MIN_SHARE else "no"
         yield (
             f"Why no larger tree: {larger.size} nodes would bring {more} more tokens per step, but their step "
             f"takes {percent(larger.more_time)} longer: a bigger tree gains fewer tokens than its passes cost."

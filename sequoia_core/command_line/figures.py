@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 MOST_DECIMALS = 4
-WHOLE = 16  # characters of a cell that are never folded
+UNFOLDED_CHARS = 16  # characters of a cell that are never folded
 
 
 def figure(value: float) -> str:
@@ -75,10 +75,12 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, words: int =
     from rich.table import Table
     from rich.text import Text
 
-    found, rows = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0)), list(rows)
-    for place, name in enumerate(columns):
-        widest = max(len(name), *(len(row[place]) for row in rows))
-        found.add_column(name, justify="left" if place < words else "right", overflow="fold", no_wrap=widest <= WHOLE)
+    result, rows = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0)), list(rows)
+    for column, name in enumerate(columns):
+        widest = max(len(name), *(len(row[column]) for row in rows))
+        result.add_column(
+            name, justify="left" if column < words else "right", overflow="fold", no_wrap=widest <= UNFOLDED_CHARS
+        )
     for row in rows:
-        found.add_row(*map(Text, row))
-    return found
+        result.add_row(*map(Text, row))
+    return result

@@ -1,4 +1,4 @@
-"""The pair and the prompts that a command was given. Heavy modules are imported where they are needed."""
+"""The pair and the prompts that a command was given."""
 
 from __future__ import annotations
 
@@ -54,7 +54,6 @@ def require_draft(target: str | None, draft: str | None, why: str | None) -> Non
 
 
 def pair_options(target: str | None, draft: str | None) -> list[str]:
-    """Return the options that name the same pair again."""
     given = {"--target": target, "--draft": draft}
     return [word for option, value in given.items() if value is not None for word in (option, value)]
 
@@ -83,7 +82,7 @@ def open_pair(
     *,
     tokenizer: str | None = None,
 ) -> ModelPair:
-    """Load a pair, saying what is read and checked, and on a terminal which dtype it is in where none was asked for."""
+    """Load a pair, saying what is read and checked, and on a terminal which default dtype it is in."""
     from huggingface_hub.utils import logging as hub_logging
     from transformers.utils import logging
 
@@ -120,15 +119,15 @@ def prompting_of(chat: bool | None, template_arguments: list[str] | None) -> Pro
 
 def encode_within(pair: ModelPair, texts: list[str], room: int, prompting: Prompting) -> list[list[int]]:
     """Return token ids of each prompt, refusing one that leaves no room for the new tokens."""
-    context, found = pair.max_context, encoded(pair, texts, prompting)
+    context, ids_of = pair.max_context, encoded(pair, texts, prompting)
     whose = "target" if context == pair.target.max_context else "draft"
-    for text, ids in zip(texts, found, strict=True):
+    for text, ids in zip(texts, ids_of, strict=True):
         if not ids or len(ids) + room > context:
             raise ValueError(
                 f"prompt {text[:40]!r}: found {len(ids)} tokens, expected 1 to {context - room} "
                 f"(the {whose}'s context of {context} less --max-new-tokens {room})"
             )
-    return found
+    return ids_of
 
 
 def encoded(pair: ModelPair, texts: list[str], prompting: Prompting) -> list[list[int]]:

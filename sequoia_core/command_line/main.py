@@ -1,7 +1,4 @@
-"""The command line: every command of the engine, with `--json` for exactly one JSON object on stdout.
-
-Bad input ends with exit code 2 and one line on stderr.
-"""
+"""The command line; bad input ends with exit code 2 and one line on stderr."""
 
 from __future__ import annotations
 
@@ -20,15 +17,9 @@ from . import decode_commands, design_commands, measure_commands, server_check, 
 from .options import app
 
 CLOSED_PIPE = 141  # 128 + SIGPIPE, which Windows does not have
-LONGEST = 800  # characters of a fault: what was found may be long
-COMMANDS = (
-    design_commands,
-    server_commands,
-    measure_commands,
-    decode_commands,
-    server_check,
-    sweep_command,
-)  # importing them joins their commands to the app
+MAX_FAULT = 800  # characters of a fault: what was found may be long
+# importing them joins their commands to the app
+COMMANDS = (design_commands, server_commands, measure_commands, decode_commands, server_check, sweep_command)
 
 
 def run() -> NoReturn:
@@ -68,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _fail(message: str) -> int:
     line = " ".join(message.split())
-    if len(line) > LONGEST:
-        line = f"{line[: LONGEST // 2]} … {line[-LONGEST // 2 :]}"
+    if len(line) > MAX_FAULT:
+        line = f"{line[: MAX_FAULT // 2]} … {line[-MAX_FAULT // 2 :]}"
     print("error: " + line, file=sys.stderr)
     return 2

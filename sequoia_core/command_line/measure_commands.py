@@ -1,7 +1,4 @@
-"""Commands that measure a pair: measure, profile.
-
-Heavy modules are imported inside the commands that need them, so that those without a model start at once.
-"""
+"""Commands that measure a pair: measure, profile. Heavy modules are imported inside the commands."""
 
 from __future__ import annotations
 
@@ -147,10 +144,10 @@ def _partial_vector(resume: Path | None, out: Path | None) -> AcceptanceVector |
     if out is None or not out.is_file():
         return None
     try:
-        found = AcceptanceVector.load(out)
+        vector = AcceptanceVector.load(out)
     except ValueError:  # some other file: it is replaced, as it would be without a cut
         return None
-    return found if is_partial(found) else None
+    return vector if is_partial(vector) else None
 
 
 @app.command("profile")

@@ -1,7 +1,4 @@
-"""What the commands that run models say to people: measure, profile, generate, bench, server-check, audit, sweep.
-
-Each yields sentences and tables; none computes what it says.
-"""
+"""What the commands that run models say to people: one function for each, of sentences and tables."""
 
 from __future__ import annotations
 
@@ -72,9 +69,9 @@ def profile_parts(
     """Args: idle: tokens of a pass that cost hardly more than one, and what each beyond costs in passes over one."""
     quartiles = profile.quartiles
     rows = []
-    for place, n in enumerate(profile.sizes.tolist()):
-        half = "" if quartiles is None else durations(*(float(quartile[place]) for quartile in quartiles))
-        rows.append((str(n), duration(profile.verify_sec[place]), half, f"{float(profile.t(n)):.2f}"))
+    for index, n in enumerate(profile.sizes.tolist()):
+        half = "" if quartiles is None else durations(*(float(quartile[index]) for quartile in quartiles))
+        rows.append((str(n), duration(profile.verify_sec[index]), half, f"{float(profile.t(n)):.2f}"))
     how = "modelled" if profile.modelled else "measured"
     models = f"{profile.meta.get('target', 'a target')} ← {profile.meta.get('draft', 'a draft')}"
     yield f"{models} in {profile.dtype}, {how}: {profile.device}"

@@ -62,12 +62,7 @@ def check_out(out: Path | None) -> None:
 
 @contextmanager
 def held_stderr() -> Iterator[TextIO]:
-    """Hold back what libraries themselves write to stderr in the block, and give the real one.
-
-    A ValueError's one line takes the place of what was held back.
-
-    A panic of Rust code prints lines of its own before anybody can catch it.
-    """
+    """Hold back what libraries write to stderr in the block, and give the real one; a fault's one line replaces it."""
     try:
         held, real = tempfile.TemporaryFile(), os.dup(2)
     except OSError:  # nowhere to hold it, or nothing to hold back

@@ -1,7 +1,4 @@
-"""Progress on stderr: a bar on a terminal, else a line at least every ten seconds with what is done and what is left.
-
-Knows nothing of what is done.
-"""
+"""Progress on stderr: a bar on a terminal, else a line at least every ten seconds."""
 
 from __future__ import annotations
 
@@ -21,12 +18,7 @@ LINE_SEC = 10.0
 
 
 class ProgressLines:
-    """Says a line when one is due, with the time that is left at the pace so far.
-
-    Args:
-        clock: seconds, from any moment on.
-        say: takes each line.
-    """
+    """Says a line when one is due, with the time that is left at the pace so far."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic, say: Callable[[str], None] | None = None):
         self._clock, self._say = clock, say or to_stderr
@@ -42,16 +34,13 @@ class ProgressLines:
         self.tick()
 
     def due_in(self) -> float:
-        """Return the seconds until a line is due."""
         return max(0.0, self._said + LINE_SEC - self._clock())
 
     def end(self) -> None:
-        """Say nothing more."""
         with self._lock:
             self._say = lambda line: None
 
     def tick(self) -> None:
-        """Say a line where one is due."""
         with self._lock:
             if self.due_in() == 0.0:
                 self._said = self._clock()
@@ -71,11 +60,7 @@ class ProgressLines:
 
 @contextmanager
 def shown_progress(as_json: bool, to: TextIO | None = None) -> Iterator[Progress]:
-    """Give what takes the fraction that is done and words; lines come even while nothing calls it.
-
-    Args:
-        to: where it is shown; stderr as it is, if None.
-    """
+    """Give what takes the fraction that is done and words; lines come even while nothing calls it."""
     if not as_json and (to or sys.stderr).isatty():
         yield partial(_bar, to)
         return
@@ -106,5 +91,4 @@ def to_stderr(line: str) -> None:
 
 
 def span(seconds: float) -> str:
-    """Write seconds as people say them."""
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

@@ -1,7 +1,4 @@
-"""The commands server-check and audit, which ask real servers.
-
-Heavy modules are imported inside, so that commands without a model start at once.
-"""
+"""The commands server-check and audit, which ask real servers. Heavy modules are imported inside."""
 
 from __future__ import annotations
 
@@ -78,7 +75,7 @@ def server_check_command(
     if given:
         servers = {k: checked_address(address, remote=remote) for k, address in given.items()}
         with shown_progress(as_json) as progress:
-            found = ask_servers(servers, engine, sent, max_new_tokens, progress=progress)
+            answers = ask_servers(servers, engine, sent, max_new_tokens, progress=progress)
     else:
         if target is None or (method == "draft" and draft is None):
             raise ValueError("found no models to start a server with, expected --target and --draft, or --server")
@@ -87,9 +84,11 @@ def server_check_command(
         }
         tell(f"Starts {len(starts)} servers{', one after the other' if one_at_a_time else ', all at once'}.")
         with _ended_too(), shown_progress(as_json) as progress:
-            found = start_and_ask(starts, engine, sent, max_new_tokens, one_at_a_time=one_at_a_time, progress=progress)
+            answers = start_and_ask(
+                starts, engine, sent, max_new_tokens, one_at_a_time=one_at_a_time, progress=progress
+            )
     result = {"engine": engine, "method": method, "requests": len(sent), "max_new_tokens": max_new_tokens}
-    result |= compare(found, planned_from=seen, drafts_free=method == "ngram")
+    result |= compare(answers, planned_from=seen, drafts_free=method == "ngram")
     if out is not None:
         write_atomic(out, json_bytes(result))
     report(result, as_json, server_check_parts(result, out))
@@ -137,8 +136,8 @@ def audit_command(
             f"a probability of {POWER:g} or more, a lossless server is called biased in {FALSE_ALARM:.0%} of audits."
         )
     with shown_progress(as_json) as progress:
-        found = audit(sides, texts, sampling=sampling, length=max_new_tokens, variation=bias, progress=progress)
-    result = {"server": sides[0].address, "against": plain, "off": sides[1].fields} | found
+        record = audit(sides, texts, sampling=sampling, length=max_new_tokens, variation=bias, progress=progress)
+    result = {"server": sides[0].address, "against": plain, "off": sides[1].fields} | record
     if out is not None:
         write_atomic(out, json_bytes(result))
     report(result, as_json, audit_parts(result, out))
@@ -153,22 +152,22 @@ def _given(text: str) -> tuple[int, str]:
 
 def _lengths(option: str, text: str) -> list[int]:
     try:
-        found = sorted({int(part) for part in text.split(",")})
+        lengths = sorted({int(part) for part in text.split(",")})
     except ValueError as error:
         raise ValueError(f"{option}: found {text!r}, expected whole numbers separated by commas") from error
-    if found[0] != 0 or len(found) < 3:
+    if lengths[0] != 0 or len(lengths) < 3:
         raise ValueError(f"{option}: found {text!r}, expected 0 and two numbers above it")
-    return found
+    return lengths
 
 
 def _fields(text: str) -> dict:
     try:
-        found = json.loads(text)
+        fields = json.loads(text)
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        fields = None
+    if not isinstance(fields, dict):
         raise ValueError(f"--off: found {text[:80]!r}, expected a JSON object such as {SWITCHED_OFF}")
-    return found
+    return fields
 
 
 def _ids(path: Path, texts: list[str]) -> list[list[int]]:

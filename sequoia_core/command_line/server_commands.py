@@ -1,7 +1,4 @@
-"""Commands about speculative decoding in other people's servers: doctor, server-plan.
-
-Heavy modules are imported inside the commands that need them, so that those without a model start at once.
-"""
+"""Commands about speculative decoding in other people's servers: doctor, server-plan. Heavy imports are inside."""
 
 from __future__ import annotations
 
@@ -87,15 +84,15 @@ def doctor_command(
     if earlier is None and before is not None:  # what it counted before is a period of its own
         with suppress(ValueError):  # it may hold no counters yet
             then = _counts(before, None, engine, model)
-    found = [] if timed is None else [_timed(part) for part in timed.split(",")]
+    measured = [] if timed is None else [_timed(part) for part in timed.split(",")]
     costs = None
     planned = counts.positions and counts.drafts and not counts.censored
-    if planned and (profile is not None or len({k for k, _, _ in found if k}) > 1):
+    if planned and (profile is not None or len({k for k, _, _ in measured if k}) > 1):
         chains = chain_acceptance(counts)
         settings = [] if timed is None else _settings(timed, chains)
         hardware = None if profile is None else _profile(profile, draft_profile, not settings)
         costs = costs_of(hardware, settings)
-    diagnosis = diagnose(counts, then, timed=found, costs=costs)
+    diagnosis = diagnose(counts, then, timed=measured, costs=costs)
     over, lengths = spread(counts.totals), by_prompt_length(counts.totals)
     result = _about(counts) | diagnosis.to_json() | {"requests": None if over is None else over._asdict()}
     result |= {"by_prompt_length": [row._asdict() for row in lengths], "warnings": list(counts.notes)}
@@ -172,15 +169,15 @@ def server_plan_command(
     if out is not None:
         write_atomic(out, matrix_bytes(chains.to_matrix()))
     adds = None if vector is None else _tree_adds(vector, hardware)
-    found = _result(chains, plan, method) | {"tree_adds": adds}
-    people = server_plan_parts(chains, plan, found["flags"], found["warnings"], adds)
-    report(found, as_json, people)
+    result = _result(chains, plan, method) | {"tree_adds": adds}
+    people = server_plan_parts(chains, plan, result["flags"], result["warnings"], adds)
+    report(result, as_json, people)
 
 
 def _result(chains: ChainAcceptance, plan: ServerPlan | None, method: str) -> dict[str, Any]:
     from ..design.server_flags import flags_by_batch
 
-    found = _about(chains.counts) | {
+    result = _about(chains.counts) | {
         "survival": chains.survival.tolist(),
         "interval": None if not chains.has_interval else [chains.low.tolist(), chains.high.tolist()],
         "acceptance": chains.to_matrix().probs[:-1, 0].tolist(),
@@ -190,8 +187,8 @@ def _result(chains: ChainAcceptance, plan: ServerPlan | None, method: str) -> di
     if plan is None:
         unknown = dict.fromkeys(("costs", "best", "off_from", "batches", "flags"))
         more = "Without costs (--profile or --timed) no length can be called the best."
-        return found | unknown | {"warnings": [*chains.notes, *_doubts(chains.counts), more]}
-    return found | {
+        return result | unknown | {"warnings": [*chains.notes, *_doubts(chains.counts), more]}
+    return result | {
         "costs": plan.source,
         "best": plan.best,
         "off_from": plan.off_from,
@@ -209,7 +206,7 @@ def _counts(
     rates: str | None = None,
     rule: str | None = None,
 ) -> ServerCounts:
-    """Read a server's counts, those behind a matrix that was saved of them, or what a vector says it would count."""
+    """Read a server's counts, also of a matrix that was saved of them, or as a vector implies."""
     from ..design.acceptance import AcceptanceVector
     from ..design.chain_acceptance import MATCH, counts_of_matrix, counts_of_vector, other_rule_note
     from ..design.matrix_files import acceptance_from_bytes
@@ -236,22 +233,22 @@ def _about(counts: ServerCounts) -> dict[str, Any]:
 
 
 def _doubts(counts: ServerCounts) -> list[str]:
-    """Return the doctor's verdict, where it is more than that nothing is wrong or known."""
+    """Return the doctor's verdict, unless it is healthy or unknown."""
     from ..design.server_diagnosis import diagnose
     from ..design.server_doctor import HEALTHY, UNKNOWN
 
-    found = diagnose(counts).verdict
-    return [] if found.verdict in (HEALTHY, UNKNOWN) else [f"{found.title}: {found.says} More: sequoia doctor."]
+    verdict = diagnose(counts).verdict
+    return [] if verdict.verdict in (HEALTHY, UNKNOWN) else [f"{verdict.title}: {verdict.says} More: sequoia doctor."]
 
 
 def _report_unplanned(counts: ServerCounts, reason: str, as_json: bool) -> None:
-    """Report what little a source tells that nothing can be planned from."""
+    """Report what a source tells that nothing can be planned from."""
     nothing = ("acceptance", "tokens_per_step", "best", "flags")
     warnings = [reason[0].upper() + reason[1:], *counts.notes, *_doubts(counts)]
     survival = [count / (counts.drafts or 1) for count in counts.positions] or None
-    found = _about(counts) | {"mean_tokens_per_step": counts.mean_length, "survival": survival}
-    found |= dict.fromkeys(nothing) | {"warnings": warnings}
-    report(found, as_json, unplanned_parts(counts, counts.mean_length, survival, warnings))
+    result = _about(counts) | {"mean_tokens_per_step": counts.mean_length, "survival": survival}
+    result |= dict.fromkeys(nothing) | {"warnings": warnings}
+    report(result, as_json, unplanned_parts(counts, counts.mean_length, survival, warnings))
 
 
 def _check_times(profile: Path | None, draft_profile: Path | None) -> None:
@@ -271,27 +268,26 @@ def _profile(path: Path, draft: Path | None, needs_draft: bool) -> HardwareProfi
 def _settings(text: str, chains: ChainAcceptance) -> list[TimedSetting]:
     from ..design.server_costs import timed_setting
 
-    found = []
+    settings = []
     for part in text.split(","):
         k, rate, batch = _timed(part)
         try:
-            found.append(timed_setting(k, rate, chains, batch=batch))
+            settings.append(timed_setting(k, rate, chains, batch=batch))
         except ValueError as error:
             raise ValueError(f"--timed: found {part[:40]!r} ({str(error)[:120]}), {TIMED}") from error
-    return found
+    return settings
 
 
 def _timed(part: str) -> tuple[int, float, int]:
-    """Read k=rate@batch."""
     k, _, rest = part.partition("=")
     rate, _, batch = rest.partition("@")
     try:
-        found = int(k), float(rate), int(batch or 1)
+        setting = int(k), float(rate), int(batch or 1)
     except ValueError as error:
         raise ValueError(f"--timed: found {part[:40]!r}, {TIMED}") from error
-    if not 0 < found[1] < float("inf"):
+    if not 0 < setting[1] < float("inf"):
         raise ValueError(f"--timed: found {part[:40]!r}, {TIMED}")
-    return found
+    return setting
 
 
 def _number(option: str, text: str, least: int) -> int:

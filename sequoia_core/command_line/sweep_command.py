@@ -1,7 +1,4 @@
-"""The command sweep: a plan measured on this machine's processes or on a Dask cluster, with a live table.
-
-Heavy modules are imported inside, so that commands without a model start at once.
-"""
+"""The command sweep: a plan measured on this machine's processes or on a Dask cluster, with a live table."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ if TYPE_CHECKING:
     from ..studies.sweep.run import State
 
 SHOWN_FAULTS = 3
-TOLD_SEC = 1.0  # about how often a sweep tells its state
+STATE_SEC = 1.0  # about how often a sweep tells its state
 
 
 @app.command("sweep")
@@ -71,18 +68,18 @@ def sweep_command(
     state = State(0, skipped=skipped)
     if jobs:
         threads, timed = checked.settings.threads, any(job.timed for job in jobs)
-        place: LocalWorkers | DaskWorkers
+        pool: LocalWorkers | DaskWorkers
         if scheduler is None:
-            place = LocalWorkers(workers, threads=threads)
-            if place.note:
-                to_stderr(place.note)
+            pool = LocalWorkers(workers, threads=threads)
+            if pool.note:
+                to_stderr(pool.note)
         else:
-            place = DaskWorkers(scheduler, timed=timed)
+            pool = DaskWorkers(scheduler, timed=timed)
         try:
             with _live(as_json) as progress:
-                state = run_sweep(checked, results, place, todo=(jobs, skipped), progress=progress)
+                state = run_sweep(checked, results, pool, todo=(jobs, skipped), progress=progress)
         finally:
-            place.close()
+            pool.close()
     for key, words in list(state.faults.items())[:SHOWN_FAULTS]:
         print(f"failed: {key}: {' '.join(words.split())[:300]}", file=sys.stderr)
     if before:
@@ -117,7 +114,7 @@ def _lines() -> Callable[[State], None]:
 
     def tell(state: State) -> None:
         nonlocal said_sec, over
-        due = state.seconds - said_sec > LINE_SEC - TOLD_SEC
+        due = state.seconds - said_sec > LINE_SEC - STATE_SEC
         if not over and (due or state.fraction == 1.0):
             said_sec, over = state.seconds, state.fraction == 1.0
             to_stderr(_so_far(state))

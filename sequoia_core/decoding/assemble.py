@@ -1,8 +1,4 @@
-"""Chooses the drafter and the judge of a run, and opens their sessions.
-
-A new drafter or judge is one new file and one line in a table here, and so is a new tree policy, whose file holds the
-policy and the drafter that knows it; the loop does not change.
-"""
+"""Chooses the drafter and the judge of a run, and opens their sessions: one line in a table here for each of them."""
 
 from __future__ import annotations
 
@@ -26,25 +22,16 @@ from .static_judging import StaticJudge
 from .tree_policy import TreePolicy
 from .verifiers import Verifier, sampling_of_draft
 
+# fastest first: the first that supports the policy drafts
 DRAFTERS: tuple[type[LevelDrafter], ...] = (
-    CompiledDrafter,
-    StaticDrafter,
-    LevelDrafter,
-    SpecExecDrafter,
-    AdaptiveDrafter,
-    HybridDrafter,
-)  # fastest first: the first that supports the policy drafts
+    CompiledDrafter, StaticDrafter, LevelDrafter, SpecExecDrafter, AdaptiveDrafter, HybridDrafter,
+)  # fmt: skip
 CPU_JUDGES = (CompiledJudge, RowJudge)  # fastest first, where both models are on the CPU
 JUDGES = (StaticJudge, RowJudge)  # fastest first, elsewhere
 
 
 class Parts(NamedTuple):
-    """What one run works with; its sessions are still empty.
-
-    Attributes:
-        sessions: the target's and, if there is one, the draft's; the caller reads into them all of the prompt but its
-            last token.
-    """
+    """What one run works with: empty sessions, into which the caller reads all of the prompt but its last token."""
 
     drafter: Drafter
     judge: Judge
@@ -61,16 +48,7 @@ def assemble(
     capacity: int,
     generator: torch.Generator,
 ) -> Parts:
-    """Choose a drafter and a judge, and open their sessions.
-
-    Args:
-        draft: None only for a policy that needs none.
-        capacity: tokens of the committed sequence at its longest.
-        generator: the only source of randomness.
-
-    Raises:
-        ValueError: for a policy that no drafter supports.
-    """
+    """Choose a drafter and a judge, and open their sessions for `capacity` committed tokens."""
     draft_sampling = sampling_of_draft(sampling, verifier)
     policy = policy.timed(target) if isinstance(policy, LookupTree) else policy
     session = target.open(capacity + padded(policy.max_size))
@@ -96,14 +74,14 @@ def assemble(
     judging = next(kind for kind in judges if kind.supports(session, verifier=verifier, sampling=sampling))
     judge = judging(
         session, verifier=verifier, sampling=sampling,
-        generator=_generator_on(torch.device("cpu"), generator),  # its numbers are wanted here as well
+        generator=_generator_on(torch.device("cpu"), generator),  # the CPU verifier draws from it too
         explained_by=draft_sampling if sampling.greedy else sampling,
     )  # fmt: skip
     return Parts(drafter, judge, sessions)
 
 
 def _generator_on(device: torch.device, generator: torch.Generator) -> torch.Generator:
-    """Return the generator itself where it can draw on that device, else one there that is seeded from it."""
+    """Return the generator where it can draw on that device, else one there that is seeded from it."""
     if torch.device(device).type == generator.device.type:
         return generator
     seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))

@@ -1,4 +1,4 @@
-"""What top-k and top-p leave of rows of probabilities; on CPU by compiled code where that can be built."""
+"""What top-k and top-p leave of rows of probabilities; compiled on CPU where that can be built."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def cut(probs: torch.Tensor, top_p: float, top_k: int) -> torch.Tensor:
 
 
 def _most_likely_mass(probs: torch.Tensor, top_p: float) -> torch.Tensor:
-    """Return rows without the tokens that at least so much mass is ahead of, in descending order; float32 [m, V]."""
+    """Return rows float32 [m, V] without the tokens that at least `top_p` of mass is ahead of, in descending order."""
     if probs.device.type != "cpu":
         ordered, index = probs.sort(dim=-1, descending=True)
         return probs.scatter(-1, index, ordered.masked_fill(_ahead(ordered) >= top_p, 0.0))

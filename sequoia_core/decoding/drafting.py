@@ -1,8 +1,6 @@
-"""Drafters: each step, fill a tree with the draft's tokens and leave its keys and values in the draft's session.
+"""Drafters: each step, fill a tree with the draft's tokens. n = tree nodes, i = inner ones, V = vocabulary.
 
-`assemble` chooses one per run. A drafter owns its session and builds trees by its policy; it never looks at the
-target. A fixed tree on a compiled session is drafted by `sequoia_draft` in `native/llama_x86.c`, which repeats
-`LevelDrafter.fill_tree`: change both. Shapes: n = tree nodes, i = those that have children, V = vocabulary.
+`sequoia_draft` in `native/llama_x86.c` repeats `LevelDrafter.fill_tree`: change both.
 """
 
 from __future__ import annotations
@@ -29,11 +27,10 @@ class DraftTree:
     """One step's tree and what is in it; the next `grow` of the same drafter may overwrite all of it.
 
     Attributes:
-        plan: of the tree that was drafted.
         root_position: position of the root in the text and in both sessions; all tokens before it are committed.
         tokens: int64 [n], root first.
-        probs: float32 or float64 [n], what the draft gave each token after its parent, or the chance by the text seen
-            before; 1 for the root.
+        probs: float32 or float64 [n], what the draft, or the text seen before, gave each token after its parent; 1 for
+            the root.
         rows: float32 [.., V], the rows that children were drawn from; none where no draft model was asked.
         cache_positions: int64 [n], the position of each node in the draft's cache, counted from the root's, which is
             also the row of its children; -1 for a node that the draft did not read.
@@ -42,8 +39,7 @@ class DraftTree:
         looked_up: int64 [n], how many children of each node, the first ones, were proposed before any was drawn from
             the draft's row; None where all children were proposed in one way.
         widths: nodes that each pass of the draft read, where the tree was grown; empty for a tree that was given.
-        first_rows: as `rows`, what the first child drawn after each node was drawn from, where it has mass; None where
-            that was `rows`.
+        first_rows: as `rows`, what the first child drawn after each node was drawn from; None where that was `rows`.
     """
 
     plan: TreePlan
@@ -63,7 +59,7 @@ class DraftTree:
         return self.plan.tree
 
     def occurrences(self) -> tuple[Occurrence | None, ...]:
-        """Return where each node was found in text already seen [n], None where it was not; empty where none was."""
+        """Return each node's match position in the context [n], None without a match; empty if nothing matched."""
         if self.text is None:
             return ()
         return self.text.occurrences(self.tree.parents, self.tokens.numpy(), self.cache_positions >= 0)
@@ -85,15 +81,11 @@ class Drafter(Protocol):
     """What the loop needs of a drafter."""
 
     def grow(self, sequence: Sequence[int]) -> DraftTree:
-        """Draft one tree below the last token of the committed sequence.
-
-        Raises:
-            FloatingPointError: when the draft model returns logits that are not finite.
-        """
+        """Draft one tree below the last token of the committed sequence; FloatingPointError for logits not finite."""
         ...
 
     def commit(self, draft: DraftTree, path: tuple[int, ...]) -> None:
-        """Keep of the tree just drafted only the nodes of the accepted path."""
+        """Keep only the nodes of the accepted path of the tree just drafted."""
         ...
 
     def wait(self) -> None:
@@ -102,17 +94,13 @@ class Drafter(Protocol):
 
 
 class Reach(NamedTuple):
-    """How deep trees may be where a model's context ends: no token is given a position beyond it.
-
-    Attributes:
-        target, draft: positions that each model has.
-    """
+    """How deep trees may be where a context ends: the positions that each model has."""
 
     target: int
     draft: int
 
     def verified(self, length: int) -> int:
-        """Return the depth of trees below a text of so many tokens: the text ends where the target's context does."""
+        """Return the depth of trees below a text of so many tokens."""
         return self.target - length - 1
 
     def drafted(self, length: int) -> int:
@@ -121,7 +109,7 @@ class Reach(NamedTuple):
 
 
 def unseen_tokens(session: Session, sequence: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return ids, positions and mask of a step's first pass: what was committed since the last one, the root last."""
+    """Return ids, positions and mask of a step's first pass: the tokens committed since the last one, the root last."""
     unseen = sequence[session.length :]
     return torch.tensor(unseen), torch.arange(session.length, len(sequence)), causal_mask(len(unseen))
 
@@ -151,7 +139,6 @@ class LevelDrafter:
     Args:
         session: holds all of the prompt except its last token.
         policy: one that `supports` accepts.
-        draft_sampling: how children are drawn from a row.
         sampling: of the draft; its top-p and top-k cut the rows of first children (`draft_probabilities`).
     """
 
@@ -173,14 +160,14 @@ class LevelDrafter:
 
     @staticmethod
     def supports(session: Session, policy: TreePolicy, draft_sampling: DraftSampling) -> bool:
-        """Whether this drafter can fill such trees that way from that session's model."""
+        """Whether this drafter can fill such trees that way on that session."""
         return policy.fixed is not None
 
     def grow(self, sequence: Sequence[int]) -> DraftTree:
         return self.fill_tree(self.plan_below(sequence), sequence)
 
     def plan_below(self, sequence: Sequence[int]) -> TreePlan:
-        """Return the plan of the fixed tree, or of what contexts leave of it below that text."""
+        """Return the plan of the fixed tree, cut where contexts end."""
         assert self.fixed_plan is not None
         depth = self.reach.drafted(len(sequence))
         whole = depth >= len(self.fixed_plan.levels)
@@ -217,9 +204,7 @@ class LevelDrafter:
                 self._first_rows[start : start + len(block)] = first
             start += len(block)
         rows = torch.empty(0, 0) if rows is None else rows
-        return DraftTree(
-            plan, root_position, tokens, probs, rows, plan.cache_positions, first_rows=self._first_rows
-        )  # fmt: skip
+        return DraftTree(plan, root_position, tokens, probs, rows, plan.cache_positions, first_rows=self._first_rows)
 
     def commit(self, draft: DraftTree, path: tuple[int, ...]) -> None:
         read = [position for position in draft.cache_positions[list(path)].tolist() if position >= 0]

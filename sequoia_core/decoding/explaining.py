@@ -1,8 +1,4 @@
-"""Both models' most likely tokens along an accepted path, the target's residuals after rejections, and how often one of
-a node's children is accepted.
-
-Computed after the walk, for display; decides nothing. Shapes: V = vocabulary.
-"""
+"""For display: both models' most likely tokens along an accepted path, residuals after rejections, and acceptance."""
 
 from __future__ import annotations
 
@@ -38,8 +34,6 @@ class NodeRows(NamedTuple):
     """The rows at one node of the accepted path.
 
     Attributes:
-        node: its id.
-        target: the target's most likely tokens after it.
         draft: the draft's; empty for a node without children, and for one that it did not read.
         residuals: the target's residual after each child that was rejected there; none at temperature 0.
         accepted: as `acceptance_at` returns it; None where that is not known.
@@ -71,15 +65,12 @@ def explain_path(
     Args:
         tokens: token of every node [n].
         target_row, draft_row: node -> float64 [V]; the draft's is asked only for nodes with children.
-        first_row: as for `walk_tree`.
         verifier: of the walk; None at temperature 0.
-        sampling: the target's.
-        looked_up: as for `walk_tree`.
         drawn: whether all children come from the draft's rows, none from text already seen.
     """
     refused = Counter(int(tree.parents[trial.node]) for trial in walk.trials if trial.node not in walk.path)
-    found, share = [], 1.0  # the chance that a node is kept; 1 in walks from the root, which have decided already
-    for place, node in enumerate(walk.path):
+    nodes, share = [], 1.0  # the chance that a node is kept; 1 in walks from the root, which have decided already
+    for step, node in enumerate(walk.path):
         row, children = target_row(node), tree.children(node)
         draft, residuals, accepted = (draft_row(node) if children else None), [], None
         if verifier is not None and draft is not None:
@@ -89,11 +80,11 @@ def explain_path(
             proposed = [tokens[child] for child in children]
             offers = offers_at(rule, node, share * row, draft, proposed, looked_up, first)
             residuals = [likely(offer.residual, most) for offer in islice(offers, refused[node])]
-            if rule in WALKS and place + 1 < len(walk.path):
+            if rule in WALKS and step + 1 < len(walk.path):
                 share = next(offers).accept_prob
         likely_next = () if draft is None else likely(draft, most)
-        found.append(NodeRows(node, likely(row, most), likely_next, tuple(residuals), accepted))
-    return tuple(found)
+        nodes.append(NodeRows(node, likely(row, most), likely_next, tuple(residuals), accepted))
+    return tuple(nodes)
 
 
 def acceptance_at(
@@ -113,9 +104,9 @@ def acceptance_at(
         first_row: float64 [V], Q as cut, where the drafter has it.
 
     Returns:
-        Verifier -> acceptance, where each draws its own way, and "best": the most that any verifier reaches with
-        children drawn as in this run; in a large vocabulary slightly high, and left out where first children have rows
-        of their own. None for more than `MOST_RANKS` children.
+        Verifier -> acceptance, and "best": the most that any verifier reaches with children drawn as in this run, in a
+        large vocabulary slightly high, and left out where first children have rows of their own. None for more than
+        `MOST_RANKS` children.
     """
     if children > MOST_RANKS:
         return None
@@ -126,9 +117,8 @@ def acceptance_at(
         )
     wanted, given, *first = (row[None] for row in rows)
     short, generator = grouped(*rows), torch.Generator().manual_seed(0)
-    counts = np.flatnonzero(
-        target > rows[-1].numpy()
-    )  # after a rejection the others' residual is 0: one stands for all
+    # after a rejection the others' residual is 0: one stands for all
+    counts = np.flatnonzero(target > rows[-1].numpy())
     kept = [torch.cat([row[counts], 1.0 - row[counts].sum(0, keepdim=True)])[None] for row in rows]
     ranks = {
         SEQUOIA: average_rank_acceptance(
@@ -143,11 +133,11 @@ def acceptance_at(
         ranks[BEST] = optimal_rank_acceptance_with_replacement(wanted, given, children)
     elif not first:
         ranks[BEST] = best_of_distinct(short[0], short[1], children)
-    return {name: min(1.0, float(found.sum())) for name, found in ranks.items()}
+    return {name: min(1.0, float(accepted.sum())) for name, accepted in ranks.items()}
 
 
 def likely(row: np.ndarray, most: int) -> Likely:
-    """Return the most likely tokens of a row, float64 [V], those above probability 0."""
+    """Return the most likely tokens of a row, float64 [V], above probability 0."""
     for floor in FLOORS[:-1]:  # most of a large vocabulary need not be sorted
         indices = np.flatnonzero(row > floor)
         if len(indices) >= most:

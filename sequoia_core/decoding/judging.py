@@ -1,8 +1,4 @@
-"""Judges: each step, score the drafted tree in one target pass, walk it, and keep the accepted path.
-
-`assemble` chooses one per run. A judge owns the target's session; the tree of the step, its masks and positions come
-with the draft. A judge does not depend on how tokens were drafted. Shapes: n = tree nodes, V = vocabulary.
-"""
+"""Judges: each step, score the drafted tree in one target pass, walk it, and keep the accepted path. n = tree nodes."""
 
 from __future__ import annotations
 
@@ -30,11 +26,7 @@ class Judge(Protocol):
         ...
 
     def walk(self, draft: DraftTree) -> Walk:
-        """Decide the accepted path and the bonus token.
-
-        Raises:
-            FloatingPointError: when the target model returned logits that are not finite.
-        """
+        """Decide the accepted path and the bonus token; FloatingPointError for logits that are not finite."""
         ...
 
     def target_probs(self, draft: DraftTree) -> tuple[float, ...]:
@@ -59,7 +51,6 @@ class RowJudge:
 
     Args:
         session: holds all of the prompt except its last token.
-        sampling: of the target.
         explained_by: sampling settings for `target_probs` and `path_rows`, which are only displayed.
     """
 
@@ -119,10 +110,10 @@ class RowJudge:
     def target_probs(self, draft: DraftTree) -> tuple[float, ...]:
         if draft.tree.size == 1:
             return (1.0,)
-        found = token_probabilities(
+        probs = token_probabilities(
             self.logits, self.explained_by, draft.plan.inner, draft.plan.child_starts, draft.tokens[1:], "target"
         )
-        return (1.0, *found.tolist())
+        return (1.0, *probs.tolist())
 
     @torch.inference_mode()
     def path_rows(self, draft: DraftTree, walk: Walk, most: int) -> tuple[NodeRows, ...]:
@@ -173,9 +164,9 @@ class CompiledJudge(RowJudge):
             path, bonus, nodes = finite(walker.greedily(self.logits, draft.tokens), "target")
             accepted = set(path)
             return Walk(tuple(path), bonus, tuple(Trial(n, 0.0, float(n in accepted), 1.0) for n in nodes))
-        found = walker.sampled(
+        result = walker.sampled(
             COMPILED_RULES[self.verifier.rule], self.logits, self.sampling.temperature, draft.tokens, draft.rows,
             self._uniforms(draft),
         )  # fmt: skip
-        path, bonus, trials = finite(found, "target")
+        path, bonus, trials = finite(result, "target")
         return Walk(tuple(path), bonus, tuple(Trial(*trial) for trial in trials))

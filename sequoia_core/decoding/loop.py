@@ -1,9 +1,4 @@
-"""The decode loop: draft a tree, verify it in one target pass, walk it, commit the accepted path.
-
-A generator of one frozen record per step; to the end: `[token for step in decode(...) for token in step.new_tokens]`.
-The autoregressive baseline is the same loop with a tree of one node, so both share model, cache, dtype and sampler.
-The loop holds the committed sequence and nothing else; `assemble` has chosen the drafter and the judge.
-"""
+"""The decode loop: draft a tree, verify it in one target pass, walk it, commit the accepted path."""
 
 from __future__ import annotations
 
@@ -51,29 +46,26 @@ def decode(
 
     Args:
         prompt_ids: int [L], at least one token.
-        draft: may be None for a tree of one node and for a policy that needs none, which leaves it aside. Where its
-            context is full the target goes on without it; a warning says so first.
-        tree: one for every step, or a policy whose drafter shapes each step's own.
+        draft: None if the policy needs no draft model. Where its context is full the target goes on without it, with
+            a warning.
+        tree: a fixed tree, or a policy that chooses one per step.
         sampling: warps the target; the draft is sampled at the same temperature. None is greedy.
         verifier: "sequoia", "specinfer", "topk" or "traversal"; None is the policy's own, "sequoia" for a tree. At
             temperature 0 all of them compare with the argmax.
-        generator: the only source of randomness; None seeds a fresh one. Equal seeds give equal text on one machine
-            as long as rows are drawn by the same code: compiled rows take one uniform number for each draw, PyTorch's
-            a whole row of noise, so the texts differ (the distributions do not).
+        generator: the only source of randomness; None seeds a fresh one. Equal seeds give equal text on one machine.
+            Compiled and PyTorch sampling consume the generator differently: same distribution, other text.
         cancel: looked at between phases, and while the prompt is read after every 512 tokens; a cancelled run ends
             without a further record.
         explain: also work out what the target gave every node's token, which decoding itself does not need.
         likely: how many of both models' most likely tokens to record at each node of the accepted path; above 0, also
-            where each node was found that was looked up.
-        left_out: how many of the best candidates that a tree left out to record, with what its nodes add and cost; for
-            trees that take shape as they are drafted.
+            where looked-up nodes were found.
+        left_out: how many of a growing tree's best left-out candidates to record, with what its nodes add and cost.
 
     Returns:
         An iterator of `DecodeStep`; it stops at EOS, at exactly `max_new_tokens`, or at the target's context limit.
         Where the trees were measured for another pair or other sampling, a warning says so first.
 
     Raises:
-        ValueError: at once, for a prompt, tree or option that cannot be decoded.
         FloatingPointError: during the run, naming the step, when a model returns logits that are not finite.
     """
     sampling = sampling or SamplingConfig()
@@ -114,7 +106,7 @@ def autoregressive(
     generator: torch.Generator | None = None,
     cancel: threading.Event | None = None,
 ) -> Iterator[DecodeStep]:
-    """Decode one token per target pass: the baseline, on the same code path as `decode`. Same arguments and errors."""
+    """Decode one token per target pass: the baseline, on the same code path as `decode`."""
     return decode(
         prompt_ids, target=target, draft=None, tree=ROOT_ONLY, sampling=sampling, max_new_tokens=max_new_tokens,
         generator=generator, cancel=cancel,
@@ -160,7 +152,7 @@ def _check_request(
 
 
 def short_draft(context: int, length: int) -> str:
-    """Say what becomes of a text of so many tokens that a draft's context does not hold."""
+    """Say what happens to a text of so many tokens that a draft's context does not hold."""
     return (
         f"draft: found a context of {context} tokens, expected {length} for the prompt and what follows: beyond "
         f"{context} the target goes on without it"
@@ -173,9 +165,9 @@ def _warn_of_other_conditions(
     wanted = Conditions(
         target.name, draft.name, sampling.temperature, sampling.top_p, policy.verifiers[0], top_k=sampling.top_k
     )
-    if found := policy.differences(wanted):
+    if reasons := policy.differences(wanted):
         warnings.warn(
-            f"tree: found one measured for {'; '.join(found)}: the text stays exact, but takes longer than it could",
+            f"tree: found one measured for {'; '.join(reasons)}: the text stays exact, but takes longer than it could",
             stacklevel=3,
         )
 
@@ -243,14 +235,11 @@ def take_step(
 ) -> DecodeStep | None:
     """Draft, score, walk and commit once; the new tokens are added to `sequence`.
 
+    Returns None when it was cancelled between its phases, and then nothing was added. FloatingPointError names the step
+    whose logits are not finite.
+
     Args:
         sessions: those of the drafter and the judge, asked how long they waited for weights.
-
-    Returns:
-        The record of the step; None when it was cancelled between its phases, and then nothing was added.
-
-    Raises:
-        FloatingPointError: naming the step, when a model returns logits that are not finite.
     """
     waited = sum(session.read_wait_sec for session in sessions)
     try:

@@ -16,13 +16,12 @@ MAX_KEPT = 1_024  # nodes: a mask of 4 MiB
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One draft pass and the children drawn from it.
+    """One draft pass over m nodes, and their c children.
 
     Attributes:
         nodes, counts: the level's nodes that have children and how many, int64 [m]; only these are forwarded.
         tree_mask: float32 [m, earlier + m], additive mask over the nodes forwarded earlier and these.
-        most_children: the largest of `counts`.
-        children: the c nodes of the next level; they are numbered one after the other.
+        children: the nodes of the next level, numbered one after the other.
         rows: int64 [c], which of the m nodes is each child's parent.
         draw_indices: int64 [c], where each child's token lies in the draws [m, most_children], counted row after row.
     """
@@ -40,7 +39,6 @@ class TreePlan:
     """A tree's masks and draft passes.
 
     Attributes:
-        tree: the tree, n nodes.
         inner: int64 [i], the nodes that have children, in the order in which they are forwarded.
         cache_positions: int64 [n], a node's index in `inner`, and so its position in the draft's cache counted from the
             root's; -1 for a leaf, which is not forwarded.
@@ -51,7 +49,7 @@ class TreePlan:
     """
 
     def __init__(self, tree: TokenTree, **known: np.ndarray | torch.Tensor) -> None:
-        """Plan a tree; what is `known` by the name of an attribute is not worked out again."""
+        """Plan a tree; attributes that are `known` are not computed again."""
         self.tree = tree
         self.__dict__.update(known)
 
@@ -77,7 +75,7 @@ class TreePlan:
 
     @cached_property
     def levels(self) -> list[Level]:
-        """The tree's draft passes, root first; none for a lone root. Worked out when a drafter first asks for them."""
+        """The tree's draft passes, root first; none for a lone root."""
         levels, counts, ranks, forwarded = [], self.child_counts, self.tree.child_ranks, 0
         for level, below in pairwise(self.tree.levels):
             nodes = level[counts[level] > 0]
@@ -103,9 +101,9 @@ class TreePlan:
 
     @cached_property
     def cache_positions(self) -> np.ndarray:
-        found = np.full(self.tree.size, -1, dtype=np.int64)
-        found[self.inner] = np.arange(len(self.inner))
-        return found
+        positions = np.full(self.tree.size, -1, dtype=np.int64)
+        positions[self.inner] = np.arange(len(self.inner))
+        return positions
 
 
 def additive_mask(visible: np.ndarray) -> torch.Tensor:
@@ -114,7 +112,7 @@ def additive_mask(visible: np.ndarray) -> torch.Tensor:
 
 
 def plan_of(tree: TokenTree) -> TreePlan:
-    """Return the tree's plan, worked out once where its mask is small enough to be kept."""
+    """Return the tree's plan, cached where its mask is small."""
     return _kept_plan(tree) if tree.size <= MAX_KEPT else TreePlan(tree)
 
 

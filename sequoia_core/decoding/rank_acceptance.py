@@ -1,9 +1,4 @@
-"""Which rank a node accepts, in expectation or given the committed token: each verifier's rule over many rows.
-
-Knows rows of a vocabulary, nothing of text or models. `verifiers` decides at one node, and names for each rule the
-function here that computes its average. Shapes: N = positions, V = vocabulary, W = ranks; P = target
-row, Q = draft row.
-"""
+"""Which rank a node accepts: each verifier's rule over many rows P and Q. N = positions, V = vocabulary, W = ranks."""
 
 from __future__ import annotations
 
@@ -17,14 +12,14 @@ from torch.nn.functional import pad
 from .residuals import BLOCK, Residuals, remaining_masses, row_sums, rows_at_once
 from .sampling import invert, sample_without_replacement, take_most_likely
 
-LIKELIEST = 4096  # tokens of the draft among which the optimum without replacement looks; it takes time for each
-OPTIMUM_RANKS = 4  # and for each child
-MOST_RANKS = 16  # that it can be asked for
+OPTIMUM_TOKENS = 4096  # likeliest tokens of the draft among which the optimum without replacement looks
+OPTIMUM_RANKS = 4  # its time grows with every one
+MOST_RANKS = 16  # that the optimum can be asked for
 LOG_STEP = 0.5  # of its integral over time
-SURELY = 30.0  # a token that was due so many times by then has arrived
-ALONE = 128  # tokens that are not put into groups
+MAX_ARRIVALS = 30.0  # 1 - exp(-30) is 1 to 13 digits; keeps expm1 finite
+UNGROUPED_TOKENS = 128
 RARE = 1e-7  # tokens to which both rows give less are one group
-FARTHEST = 2.0**24  # P / Q beyond which, and below 1 / it, there are no finer bins
+MAX_RATIO = 2.0**24  # of P / Q; beyond it, and below 1 / it, there are no finer bins
 
 # of rows P and Q, how many ranks, a generator, and the rows of the first child; the other one after Q of tokens, too
 RankRule = Callable[..., torch.Tensor]
@@ -42,7 +37,6 @@ def rank_acceptance(
 
     Args:
         target, draft: float32 [N, V], rows P and Q.
-        width: ranks W.
         first: float32 [N, V], what the first child is drawn from; None for Q.
 
     Returns:
@@ -76,8 +70,8 @@ def rank_acceptance_with_replacement(
 ) -> torch.Tensor:
     """Return P(child of rank k is the accepted one) for independent draws from Q (SpecInfer, multi-step sampling).
 
-    Exact, without drawing: the residual of P after a rejection does not depend on the token rejected, so rank k
-    is accepted with probability sum(min(R, Q)). Arguments and result as for `rank_acceptance`.
+    Exact, without drawing: the residual of P after a rejection does not depend on the token rejected, so rank k is
+    accepted with probability sum(min(R, Q)).
     """
     residuals = Residuals(target, draft, first)
     one = torch.ones(len(target), 1, dtype=torch.float64, device=target.device)
@@ -102,18 +96,15 @@ def average_rank_acceptance(
     generator: torch.Generator | None = None,
     first: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Estimate `rank_acceptance` on the average of all draws, at one position.
+    """Estimate `rank_acceptance` on the average of all draws, at one position: float64 [W], the first exact.
 
-    Only which tokens were rejected is sampled, and that changes what is left of the draft's row, but not what the
-    rejections before make of the target's: after each, its residual is max(P - g Q, 0) scaled to sum to 1, with a g
-    that grows. The sum before scaling is the probability that all were rejected.
+    Only which tokens were rejected is sampled, which changes what is left of the draft's row. Of the target's row,
+    rejections leave max(P - g Q, 0) scaled to sum to 1, with a g that grows; the sum before scaling is the probability
+    that all were rejected.
 
     Args:
         target, draft: float64 [V], rows P and Q.
         first: float64 [V], what the first child is drawn from; None for Q.
-
-    Returns:
-        float64 [W]; the first is exact.
     """
     mass = draft.clamp_min(1e-12).expand(samples, -1).clone()
     given = mass[0].clone()
@@ -139,7 +130,7 @@ def rank_acceptance_of_most_likely(
 ) -> torch.Tensor:
     """Return P(child of rank k is the accepted one) when children are the draft's most likely tokens: P of each.
 
-    With one-hot target rows this is the greedy verifier. Arguments and result as for `rank_acceptance`.
+    With one-hot target rows this is the greedy verifier.
     """
     return target.gather(1, take_most_likely(draft, width)).double()
 
@@ -154,8 +145,8 @@ def optimal_rank_acceptance(
     replacement is to let token i arrive after an exponential time of rate Q[i] and to take the first arrivals. All k
     lie in H if k of H have arrived when the first other token does: an integral over that time.
 
-    Only sets of the draft's `LIKELIEST` tokens are tried: in a larger vocabulary the result is a bound, slightly high.
-    The integral errs by about 1e-6. Arguments and result as for `rank_acceptance`, for `OPTIMUM_RANKS` ranks at most.
+    Only sets of the draft's `OPTIMUM_TOKENS` are tried: in a larger vocabulary the result is a bound, slightly high.
+    The integral errs by about 1e-6. For `OPTIMUM_RANKS` ranks at most.
     """
     width = min(width, OPTIMUM_RANKS)
     return torch.stack([best_of_distinct(*rows, width) for rows in zip(target.double(), draft.double(), strict=True)])
@@ -165,7 +156,7 @@ def best_of_distinct(target: torch.Tensor, draft: torch.Tensor, width: int) -> t
     """`optimal_rank_acceptance` at one position: float64 rows P and Q [V] -> float64 [W], for at most `MOST_RANKS`."""
     assert width <= MOST_RANKS, "the sums below grow with every rank"
     all_mass = draft.clamp_min(1e-12)  # tokens without mass come last, evenly
-    mass, kept = (all_mass / all_mass.sum()).topk(min(LIKELIEST, len(draft)))
+    mass, kept = (all_mass / all_mass.sum()).topk(min(OPTIMUM_TOKENS, len(draft)))
     wanted, beyond = target[kept], (1.0 - mass.sum(0, keepdim=True)).clamp_min(0.0)
     order = (wanted / mass).argsort()
     wanted, mass = wanted[order].cumsum(0), mass[order]
@@ -173,7 +164,7 @@ def best_of_distinct(target: torch.Tensor, draft: torch.Tensor, width: int) -> t
     inside = mass.new_zeros(width, len(mass))  # Pr(all k draws lie in H)
     times = torch.arange(-8.0, 33.0, LOG_STEP, dtype=torch.float64, device=mass.device).exp()[:, None]
     for some in times.split(max(1, BLOCK // len(mass))):
-        due = (mass * some).clamp_max_(SURELY)
+        due = (mass * some).clamp_max_(MAX_ARRIVALS)
         odds, none = due.expm1(), due.cumsum(1).neg_().exp_()  # that a token has arrived; P(none of H has)
         pace = outside * some
         weights = (-pace).exp_().mul_(pace).mul_(LOG_STEP)
@@ -187,29 +178,29 @@ def best_of_distinct(target: torch.Tensor, draft: torch.Tensor, width: int) -> t
 
 
 def grouped(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return the rows with all but the draft's `ALONE` likeliest tokens in as many groups, each of similar P / Q,
-    and one of those that both rows give next to nothing.
+    """Return rows with all but the draft's `UNGROUPED_TOKENS` likeliest tokens in groups of similar P / Q, as many.
 
-    Averages over draws hardly depend on which token of a group was drawn, so they take less time by short rows.
+    Tokens that both rows give next to nothing are one group. Averages over draws hardly depend on which token of a
+    group was drawn, and short rows take less time.
 
     Args:
         given: float64 [V], on CPU: P, Q, and perhaps `first` of `average_rank_acceptance`, tokens outside which have
             groups of their own.
     """
-    if len(given[0]) <= 2 * ALONE:
+    if len(given[0]) <= 2 * UNGROUPED_TOKENS:
         return given
     rows = [row.numpy() for row in given]
     some = np.flatnonzero(np.maximum(*rows[:2]) >= RARE)
     kept = [row[some] for row in rows]
-    alone = np.argsort(-kept[1], kind="stable")[:ALONE]
-    others = [np.delete(part, alone) for part in kept]
+    ungrouped = np.argsort(-kept[1], kind="stable")[:UNGROUPED_TOKENS]
+    others = [np.delete(part, ungrouped) for part in kept]
     ratios = others[0] / np.maximum(others[1], 1e-12)
-    places = equal_parts(ratios, ALONE) if len(ratios) else np.empty(0, dtype=int)
+    group = equal_parts(ratios, UNGROUPED_TOKENS) if len(ratios) else np.empty(0, dtype=int)
     for part in others[2:]:
-        places = places + ALONE * (part > 0.0)
-    groups = ALONE * (len(rows) - 1)
+        group = group + UNGROUPED_TOKENS * (part > 0.0)
+    groups = UNGROUPED_TOKENS * (len(rows) - 1)
     short = [
-        [*part[alone], *np.bincount(places, rest, minlength=groups), max(0.0, row.sum() - part.sum())]
+        [*part[ungrouped], *np.bincount(group, rest, minlength=groups), max(0.0, row.sum() - part.sum())]
         for row, part, rest in zip(rows, kept, others, strict=True)
     ]
     return tuple(torch.tensor(short, dtype=torch.float64))
@@ -218,10 +209,10 @@ def grouped(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
 def equal_parts(values: np.ndarray, count: int) -> np.ndarray:
     """Return the group of each of n values, float64 >= 0, when they are sorted and cut into that many equal parts.
 
-    A large vocabulary takes long to sort, so values are counted in bins, those of float32 numbers with twelve bits
-    after the point, and sorted where a group ends within one.
+    Values are counted in bins, those of float32 numbers with twelve bits after the point, and sorted only where a group
+    ends within one.
     """
-    bins = values.clip(1 / FARTHEST, FARTHEST).astype(np.float32).view(np.int32) >> 11  # rounding keeps the order
+    bins = values.clip(1 / MAX_RATIO, MAX_RATIO).astype(np.float32).view(np.int32) >> 11  # rounding keeps the order
     bins -= bins.min()
     ends = np.bincount(bins).cumsum()
     starts = np.concatenate([[0], ends[:-1]])
@@ -278,7 +269,6 @@ def accepted_ranks(
     Args:
         target, draft: float32 [N, V], rows P and Q.
         tokens: int64 [N], what was committed; P must give each of them some probability.
-        width: ranks W.
         first: float32 [N, V], what the first child is drawn from; None for Q.
         replacement: children are independent draws from Q, as SpecInfer draws them.
 
@@ -300,14 +290,14 @@ def _accepted_ranks(
     generator: torch.Generator | None,
     replacement: bool,
 ) -> torch.Tensor:
-    count, place = len(tokens), target.device
-    residuals, mass = Residuals(target, draft, first), torch.ones(count, 1, dtype=torch.float64, device=place)
+    count, device = len(tokens), target.device
+    residuals, mass = Residuals(target, draft, first), torch.ones(count, 1, dtype=torch.float64, device=device)
     ranks, drawn = torch.zeros_like(tokens), tokens[:, :0]
     undecided = torch.ones_like(tokens, dtype=torch.bool)
     for before in range(width):
         wanted, offered = residuals.offer(tokens, mass, before)
         accept = torch.where(wanted > 0, offered / wanted.clamp_min(1e-300), 1.0)
-        taken = undecided & (_uniform(count, place, generator) < accept)
+        taken = undecided & (_uniform(count, device, generator) < accept)
         ranks[taken] = before + 1
         undecided &= ~taken
         if before + 1 == width or not undecided.any():
@@ -316,8 +306,8 @@ def _accepted_ranks(
             even = 1.0 / (draft.shape[1] - before)
             law = draft if residuals.first is None else residuals.first
             given = torch.where(mass > 0, law / mass.clamp_min(1e-300), even).scatter(1, drawn, 0.0)
-            surplus = (given - residuals.rows(torch.arange(count, device=place))).clamp_min_(0.0)
-            rejected = invert(surplus.cumsum(1), _uniform(count, place, generator))
+            surplus = (given - residuals.rows(torch.arange(count, device=device))).clamp_min_(0.0)
+            rejected = invert(surplus.cumsum(1), _uniform(count, device, generator))
             drawn = torch.cat([drawn, rejected.clamp_max(draft.shape[1] - 1)], 1)  # beyond only where nothing is left
         residuals.reject(mass, before, undecided)
         if not replacement:
@@ -340,9 +330,9 @@ def accepted_ranks_with_replacement(
 def accepted_ranks_of_most_likely(
     target: torch.Tensor, draft: torch.Tensor, tokens: torch.Tensor, width: int, *unused: object
 ) -> torch.Tensor:
-    """`accepted_ranks` where children are the draft's most likely tokens: the place of the token among them."""
-    found = take_most_likely(draft, width) == tokens[:, None]
-    return torch.where(found.any(1), found.int().argmax(1) + 1, 0)
+    """`accepted_ranks` where children are the draft's most likely tokens: the rank of the token among them."""
+    hits = take_most_likely(draft, width) == tokens[:, None]
+    return torch.where(hits.any(1), hits.int().argmax(1) + 1, 0)
 
 
 def _uniform(count: int, device: torch.device, generator: torch.Generator | None) -> torch.Tensor:

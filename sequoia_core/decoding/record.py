@@ -16,28 +16,22 @@ class DecodeStep:
     """One draft-verify-commit round.
 
     Attributes:
-        index: 0 for the first step.
-        tree: the topology that was drafted.
         tokens: token of every node [n], root first.
         outcomes: per node [n] "accepted", "rejected" or "not reached"; the root counts as accepted. What lies beyond
-            the end of the text was not reached, whatever the walk found there.
+            the end of the text was not reached.
         draft_probs, target_probs: what each model gave the node's token after its parent [n]; 1 for the root. At
-            temperature 0 these are the probabilities at temperature 1, while the walk itself uses argmax. Empty where a
-            run was not asked to explain itself.
+            temperature 0 these are the probabilities at temperature 1. Empty unless `explain`.
         accepted_path: node ids, root first, up to the end of the text.
         bonus_token: sampled by the target after the last accepted node; None where the text ends with that node.
         new_tokens: what this step committed: accepted path, then bonus token, cut at EOS and at the number asked for.
         trials: every decision in order, with its arithmetic.
         draft_sec, verify_sec, walk_sec, commit_sec: wall time of the phases in seconds.
         finished: None, or why the run ends with this step: "eos", "length" or "context".
-        cut_by_length: tokens that the step yielded beyond such a length; they belong to no text, but a mean of tokens
-            per step that leaves them out is below what the trees yield.
-        path_rows: the most likely tokens of both models at each node of the accepted path; empty where a run was not
-            asked for them.
-        marginal_gains: what its nodes were expected to add and cost; None where the tree was given, and where a run was
-            not asked for it.
-        occurrences: where each node was found in text already seen [n], None for the root and what was not;
-            empty where none was looked up, and where a run was not asked for it.
+        cut_by_length: tokens that the step yielded beyond such a length; a mean of tokens per step should count them.
+        path_rows: the most likely tokens of both models at each node of the accepted path; empty unless `likely`.
+        marginal_gains: what its nodes were expected to add and cost; None for a given tree, and unless `left_out`.
+        occurrences: where each node was found in text already seen [n], None for the root and what was not; empty where
+            none was looked up, and unless `likely`.
         draft_widths: nodes that each pass of the draft read, where trees grow; empty for a tree that was given.
         read_wait_sec: of these, seconds waited for weights from a slower tier; 0 where they are in memory.
     """

@@ -1,9 +1,4 @@
-"""What rejections leave of target rows, followed by three numbers a row instead of rows of their own.
-
-Knows rows of a vocabulary and what was drawn, not which rule asks. On CPU sums over float32 rows run in compiled code
-where that can be built (`native.sampling_ops`). Shapes: N = positions, m = the first of them, V = vocabulary,
-W = ranks; P = target row, Q = draft row.
-"""
+"""What rejections leave of target rows P, by three numbers a row. N = positions, m = the first of them, W = ranks."""
 
 from __future__ import annotations
 
@@ -20,17 +15,15 @@ def rows_at_once(rows: torch.Tensor) -> int:
 
 
 def row_sums(rows: torch.Tensor) -> torch.Tensor:
-    """Return the sums of [N, V] in double precision, float64 [N, 1], without a copy of all rows in it."""
+    """Return the sums of [N, V] in double precision, float64 [N, 1], without a double copy of all rows."""
     return torch.cat([part.sum(1, keepdim=True, dtype=torch.float64) for part in rows.split(rows_at_once(rows))])
 
 
 def remaining_masses(draft: torch.Tensor, children: torch.Tensor, among: torch.Tensor | None = None) -> torch.Tensor:
     """Return what Q has left when each of the children, int64 [N, W], is drawn: float64 [N, W], 1 at first.
 
-    What is left is added up, never taken off the whole: of peaked rows nothing but rounding would remain.
-
-    Args:
-        among: bool [N, W], the children that there are; the others repeat one of them.
+    What is left is added up, never subtracted: of peaked rows nothing but rounding would remain. Children that are not
+    `among`, bool [N, W], repeat one that is.
     """
     some = rows_at_once(draft)
     others = [
@@ -45,18 +38,17 @@ def remaining_masses(draft: torch.Tensor, children: torch.Tensor, among: torch.T
 
 
 class Residuals:
-    """Target rows P after rejections: each takes the draft's remaining row off and scales what is left to sum to 1.
+    """Target rows P after rejections: each subtracts the draft's remaining row and scales what is left to sum to 1.
 
     The draft's row is Q / mass where `mass` is what Q has left. So a residual is max(P - scale Q - offset, 0) / left,
     where `scale` grows by left / mass; once Q is exhausted, its children are drawn evenly from the other tokens, and
-    `offset` grows instead. Tokens that were rejected need no care: P lies below scale Q + offset there. `scale` is 1
-    after the first rejection and grows: only tokens with P > Q count later, and compiled code looks at no others. Where
-    the first token is drawn from a row of its own, what its rejection leaves takes the place of P.
+    `offset` grows instead. P lies below scale Q + offset at rejected tokens. `scale` is 1 after the first rejection and
+    grows: only tokens with P > Q count later, and compiled code looks at no others. Where the first token is drawn from
+    a row of its own, what its rejection leaves takes the place of P.
 
     Args:
         target, draft: float [N, V], rows P and Q.
         first: float [N, V], what the first token is drawn from; None for Q.
-
     Attributes:
         scale, offset, left: float64 [N, 1].
     """
@@ -73,12 +65,9 @@ class Residuals:
         self._sums = sampling_ops.Surplus(target, self.draft).sums if compiled else self._added
 
     def offer(self, tokens: torch.Tensor, mass: torch.Tensor, drawn: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return what residuals and draft give the tokens of the first m rows, float64 [m, 1] each.
+        """Return what residuals and draft give the tokens int64 [m, 1] of the first m rows, float64 [m, 1] each.
 
-        Args:
-            tokens: int64 [m, 1].
-            mass: float64 [m, 1], what Q has left.
-            drawn: how many tokens were drawn before.
+        `mass`, float64 [m, 1], is what Q has left after `drawn` tokens.
         """
         offering = self.draft if self.first is None else self.first
         count, given = len(tokens), offering[: len(tokens)].gather(1, tokens).double()
@@ -87,14 +76,9 @@ class Residuals:
         return over.clamp_min(0.0) / self.left[:count], torch.where(mass > 0, given / mass.clamp_min(1e-300), even)
 
     def reject(self, mass: torch.Tensor, drawn: int, among: torch.Tensor | None = None) -> torch.Tensor:
-        """Take one more draw off the first m rows; where nothing would be left, a residual stays.
+        """Take one more draw off the first m rows; return what is left before it is scaled, float64 [m, 1].
 
-        Args:
-            mass, drawn: as for `offer`.
-            among: bool [m, 1], rows that had such a draw; the others stay as they are from now on.
-
-        Returns:
-            float64 [m, 1], what is left before it is scaled.
+        Where nothing would be left, the residual stays, and so do rows that are not `among`, bool [m, 1], from now on.
         """
         if self.first is not None:
             return self._reject_first(self.first, among)

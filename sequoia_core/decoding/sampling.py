@@ -1,8 +1,4 @@
-"""From logits to probabilities to tokens, and the residual that speculative sampling leaves.
-
-Knows rows of a vocabulary, nothing of trees or models. On CPU most of it runs in compiled code where that can be built
-(`native.sampling_ops`), with the same distributions. Shapes: m = rows, V = vocabulary, k = draws.
-"""
+"""From logits to probabilities to tokens, and speculative sampling's residual. m = rows, V = vocabulary, k = draws."""
 
 from __future__ import annotations
 
@@ -29,9 +25,6 @@ class SamplingConfig:
         temperature: divides the logits; 0 takes the most likely token.
         top_p: keep the smallest set of most likely tokens whose probability reaches this, 0 < top_p <= 1.
         top_k: keep this many most likely tokens; 0 keeps all.
-
-    Raises:
-        ValueError: naming the option, the value found and the range expected.
     """
 
     temperature: float = 0.0
@@ -56,18 +49,17 @@ class SamplingConfig:
         return not self.greedy and not self.top_k and self.top_p == 1.0
 
 
-def finite(found: T | None, role: str) -> T:
-    """Return the result of compiled code; raise FloatingPointError for None, which means logits that are not finite."""
-    if found is None:
+def finite(result: T | None, role: str) -> T:
+    """Return the result of compiled code; FloatingPointError for None, which means logits that are not finite."""
+    if result is None:
         raise FloatingPointError(f"the {role} model returned logits that are not finite")
-    return found
+    return result
 
 
 def most_likely(logits: torch.Tensor, role: str) -> torch.Tensor:
-    """Return the index of each row's first largest logit, int64 [m] on CPU; float [m, V].
+    """Return the index of each row's first largest logit, int64 [m] on CPU, of float [m, V].
 
-    Raises:
-        FloatingPointError: when a row holds NaN, +inf, or nothing finite.
+    FloatingPointError for a row with NaN, +inf, or nothing finite.
     """
     check_logits(logits, role)
     return logits.max(-1).indices.cpu()
@@ -82,22 +74,14 @@ def check_logits(logits: torch.Tensor, role: str) -> None:
 def check_probabilities(probs: torch.Tensor, role: str) -> None:
     """Raise FloatingPointError when a row came from logits with NaN, +inf or nothing finite; float [m, V].
 
-    A softmax makes all of such a row NaN, so checking one column is enough, at a tenth of the cost.
+    A softmax makes all of such a row NaN, so one column is enough, at a tenth of the cost.
     """
     if not math.isfinite(probs[:, 0].sum()):
         raise FloatingPointError(f"the {role} model returned logits that are not finite")
 
 
 def probabilities(logits: torch.Tensor, sampling: SamplingConfig) -> torch.Tensor:
-    """Warp logits to probabilities.
-
-    Args:
-        logits: float [m, V] of any float dtype.
-        sampling: at temperature 0 the result is one-hot at the (first) largest logit.
-
-    Returns:
-        float32 [m, V]; rows sum to 1.
-    """
+    """Warp logits float [m, V] to probabilities float32 [m, V]; at temperature 0 one-hot at the first largest logit."""
     if sampling.greedy:
         return torch.zeros_like(logits, dtype=torch.float32).scatter_(-1, logits.max(-1, keepdim=True).indices, 1.0)
     probs = _softmax(logits, sampling)
@@ -105,17 +89,14 @@ def probabilities(logits: torch.Tensor, sampling: SamplingConfig) -> torch.Tenso
 
 
 def draft_probabilities(logits: torch.Tensor, sampling: SamplingConfig) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return the rows that a node's children are drawn from, and those of its first child where they differ.
+    """Return the rows that children are drawn from, and those of first children, float32 [m, V]; None if the same.
 
-    The first child follows the draft's row cut as the target's is: a draft equal to the target is then always
-    accepted. A row cut for all children would run out, and fill places with tokens that the draft does not propose.
+    The first child follows the draft's row cut as the target's is: a draft equal to the target is then always accepted.
+    A row cut for all children would run out, and add tokens that the draft does not propose.
 
     Args:
         logits: float [m, V].
         sampling: the target's; without top-p and top-k, or at temperature 0, children are all drawn from one row.
-
-    Returns:
-        float32 [m, V] each; None for the second where they are the same.
     """
     probs = _softmax(logits, sampling)
     return probs, None if sampling.plain else cut(probs, sampling.top_p, sampling.top_k)
@@ -135,18 +116,14 @@ def _softmax(logits: torch.Tensor, sampling: SamplingConfig) -> torch.Tensor:
 def sample_without_replacement(
     probs: torch.Tensor, k: int, generator: torch.Generator | None = None, first: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Draw k distinct tokens per row in order: one by one, or by an exponential race, which has the same
-    distribution.
+    """Draw k distinct tokens per row, in order -> int64 [m, k].
 
     When a row's mass is used up before k tokens are drawn, the rest are uniform over the tokens not yet drawn, as the
     verifier assumes (Algorithm 2).
 
     Args:
         probs: float32 [m, V]; rows sum to 1. `k <= V`.
-        first: what the first token of each row is drawn from, shaped as `probs`, where it has mass; None for `probs`.
-
-    Returns:
-        int64 [m, k], in the order drawn.
+        first: what the first token of each row is drawn from, shaped as `probs`; None for `probs`.
     """
     if k > probs.shape[-1]:
         raise ValueError(f"children: found {k} of one node, expected at most the vocabulary of {probs.shape[-1]}")
@@ -189,7 +166,7 @@ def exponential(like: torch.Tensor, generator: torch.Generator | None) -> torch.
     """Draw standard exponential noise, float32 of a tensor's shape, drawn in double precision.
 
     Float32 noise of CUDA has no value below 6e-8, so tokens rarer than that would never be drawn. On CPU NumPy's
-    ziggurat takes a fifth of torch's time; it is seeded from the generator, which stays the only source of randomness.
+    ziggurat, seeded from the generator, takes a fifth of torch's time.
     """
     if like.device.type == "cpu":
         seed = int(torch.randint(2**62, (), generator=generator))
@@ -243,8 +220,7 @@ def to_float64(probs: torch.Tensor) -> np.ndarray:
 def distribution(logits: torch.Tensor, sampling: SamplingConfig, role: str) -> np.ndarray:
     """Return the warped distribution of one row of logits [V] in double precision, float64 [V] summing to 1.
 
-    Raises:
-        FloatingPointError: when the row holds NaN, +inf, or nothing finite.
+    FloatingPointError for a row with NaN, +inf, or nothing finite.
     """
     if sampling.plain and rows.supports(logits[None]):
         return finite(rows.distribution(logits, sampling.temperature), role)
@@ -261,26 +237,22 @@ def token_probabilities(
     tokens: torch.Tensor,
     role: str,
 ) -> torch.Tensor:
-    """Return the warped probabilities of certain tokens.
+    """Return the warped probabilities of certain tokens, float32 [c] on CPU.
+
+    FloatingPointError for a row with NaN, +inf, or nothing finite.
 
     Args:
         logits: float [rows, V].
         which: int64 [m], the rows to read.
         starts: int64 [m + 1]; row `which[i]` is asked for tokens starts[i] to starts[i + 1] - 1.
         tokens: int64 [c], on CPU.
-
-    Returns:
-        float32 [c], on CPU.
-
-    Raises:
-        FloatingPointError: when one of these rows holds NaN, +inf, or nothing finite.
     """
     if sampling.plain and rows.supports(logits):
         return finite(rows.token_probabilities(logits, sampling.temperature, which, starts, tokens), role)
     asked = logits[torch.from_numpy(which).to(logits.device)].float()
     if sampling.plain and rows.supports(asked):
-        places = np.arange(len(which))
-        return finite(rows.token_probabilities(asked, sampling.temperature, places, starts, tokens), role)
+        indices = np.arange(len(which))
+        return finite(rows.token_probabilities(asked, sampling.temperature, indices, starts, tokens), role)
     probs = probabilities(asked, sampling)
     check_probabilities(probs, role)
     lines = torch.from_numpy(np.repeat(np.arange(len(which)), np.diff(starts)))
@@ -288,10 +260,7 @@ def token_probabilities(
 
 
 def residual(target: np.ndarray, draft: np.ndarray) -> np.ndarray:
-    """Return normalised max(target - draft, 0), float64 [V]; `target` itself where nothing is left.
-
-    Nothing is left only when both rows are equal, and then rejection has probability zero.
-    """
+    """Return normalised max(target - draft, 0), float64 [V]; `target` itself where nothing is left (equal rows)."""
     if rows.compiled() is not None:
         return rows.residual(target, draft)
     rest = np.maximum(target - draft, 0.0)
@@ -300,15 +269,7 @@ def residual(target: np.ndarray, draft: np.ndarray) -> np.ndarray:
 
 
 def residual_share(target: np.ndarray, draft: np.ndarray) -> np.ndarray:
-    """Return the residual of a row that counts only in a share of cases; `residual` where the share is 1.
-
-    Args:
-        target: float64 [V], sums to the share, at most 1.
-        draft: float64 [V], sums to 1.
-
-    Returns:
-        float64 [V]; sums to the share that is left, given the rejection.
-    """
+    """Return the residual of a row float64 [V] that sums to its share of cases; it sums to the share left."""
     rest, refused = np.maximum(target - draft, 0.0), max(0.0, 1.0 - target.sum())
     total = rest.sum()
     if total <= 0.0:  # both equal: rejection has probability 0, but for rounding
@@ -317,11 +278,7 @@ def residual_share(target: np.ndarray, draft: np.ndarray) -> np.ndarray:
 
 
 def remove_token(probs: np.ndarray, token: int) -> float:
-    """Take a token out of float64 [V], in place, and scale the others to sum to 1.
-
-    Returns:
-        What the others summed to; when that is 0, all entries are 0 afterwards.
-    """
+    """Take a token out of float64 [V], in place, scale the others to sum to 1, and return their sum before."""
     if rows.compiled() is not None:
         return rows.remove_token(probs, token)
     probs[token] = 0.0

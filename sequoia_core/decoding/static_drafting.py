@@ -1,7 +1,4 @@
-"""The drafter of fixed trees for GPUs: each level is a phase of fixed shape, and tokens stay on the device.
-
-Shapes: n = tree nodes, i = those that have children, m = those of one level, V = vocabulary.
-"""
+"""The drafter of fixed trees for GPUs: each level is a phase of fixed shape, and tokens stay on the device."""
 
 from __future__ import annotations
 
@@ -32,24 +29,24 @@ from .verifiers import DraftSampling
 class StaticDrafter(LevelDrafter):
     """Drafts as `LevelDrafter` does, by phases; a judge finds logits that are not finite.
 
-    The first level's pass reads the token before the root once more: whether the draft has read it depends on the path
-    that was accepted, and so would the shape.
+    The first level's pass reads the token before the root once more: whether the draft has read it depends on the
+    accepted path, and so would the shape.
     """
 
     @torch.inference_mode()
     def __init__(self, session: Session, policy: TreePolicy, **options) -> None:
         super().__init__(session, policy, **options)
         assert isinstance(session, CacheSession) and self.fixed_plan is not None, "`supports` has seen to it"
-        self._held, self._plan, place = session, self.fixed_plan, session.device
+        self._held, self._plan, device = session, self.fixed_plan, session.device
         size, inner, self._vocab = self._plan.tree.size, len(self._plan.inner), session.vocab_size
-        self._first, self._before = (torch.zeros(1, dtype=torch.int64, device=place) for _ in range(2))
-        self._tokens = torch.zeros(size, dtype=torch.int64, device=place)
-        self._probs = torch.ones(size, dtype=torch.float32, device=place)
-        self._rows = rows = torch.zeros(inner, self._vocab, dtype=torch.float32, device=place)
+        self._first, self._before = (torch.zeros(1, dtype=torch.int64, device=device) for _ in range(2))
+        self._tokens = torch.zeros(size, dtype=torch.int64, device=device)
+        self._probs = torch.ones(size, dtype=torch.float32, device=device)
+        self._rows = rows = torch.zeros(inner, self._vocab, dtype=torch.float32, device=device)
         self._noise = torch.ones_like(rows) if self.draft_sampling is sample_without_replacement else None
         self._first_rows = None if self.sampling.plain else torch.zeros_like(rows)
-        self._uniforms = torch.zeros(inner, 1, dtype=torch.float64, device=place)  # of first children
-        self._path = torch.zeros(self._plan.tree.depth + 1, dtype=torch.int64, device=place)
+        self._uniforms = torch.zeros(inner, 1, dtype=torch.float64, device=device)  # of first children
+        self._path = torch.zeros(self._plan.tree.depth + 1, dtype=torch.int64, device=device)
         made, start = partial(StaticPass, session), 0
         self.passes: list[StaticPass] = []  # one for each level
         self._levels: list[Phase] = []
@@ -58,11 +55,11 @@ class StaticDrafter(LevelDrafter):
                 passes = made(causal_mask(2), torch.arange(2), first=self._before)
             else:
                 passes = made(level.tree_mask, torch.full((len(level.nodes),), depth), first=self._first)
-            own = _LevelOnDevice.of(level, start, place)
+            own = _LevelOnDevice.of(level, start, device)
             start += len(level.nodes)
             self.passes.append(passes)
-            self._levels.append(Phase(partial(self._fill, depth, passes, own, rows), place))
-        self._keep = Phase(self._keep_path, place)
+            self._levels.append(Phase(partial(self._fill, depth, passes, own, rows), device))
+        self._keep = Phase(self._keep_path, device)
 
     @staticmethod
     def supports(session: Session, policy: TreePolicy, draft_sampling: DraftSampling) -> bool:
@@ -131,7 +128,7 @@ class _LevelOnDevice(NamedTuple):
     own: slice
 
     @classmethod
-    def of(cls, level: Level, start: int, place: torch.device) -> _LevelOnDevice:
+    def of(cls, level: Level, start: int, device: torch.device) -> _LevelOnDevice:
         indices = torch.from_numpy(level.nodes), level.rows, level.draw_indices
-        nodes, parents, draws = (part.to(place) for part in indices)
+        nodes, parents, draws = (part.to(device) for part in indices)
         return cls(nodes, level.most_children, level.children, parents, draws, slice(start, start + len(nodes)))

@@ -1,7 +1,4 @@
-"""The judge for GPUs: the pass, the walk and the commit are phases of fixed shape, and a step reads back once.
-
-Trees are padded to few sizes, each with its own buffers. Shapes: n = tree nodes, V = vocabulary.
-"""
+"""The judge for GPUs: the pass, the walk and the commit are phases of fixed shape, with one read-back per step."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from .walk_by_rank import Decision, RankedTree, follow_by_rank, walk_by_rank
 
 
 class StaticJudge(RowJudge):
-    """Decides on the device for all nodes at once; by rules that are not written that way it walks as `RowJudge`."""
+    """Decides on the device for all nodes at once, for the rules that are written that way; else as `RowJudge`."""
 
     @torch.inference_mode()
     def __init__(self, session: Session, **options) -> None:
@@ -65,8 +62,9 @@ class StaticJudge(RowJudge):
         own, size = self._own, draft.tree.size
         uniforms = self._uniforms(draft) if drawn else torch.zeros(size, dtype=torch.float64)
         own.uniforms[:size] = uniforms
-        own.found = own.decide()
-        flags, tokens, path, masses = own.parts(own.found.cpu())  # the one thing that a step reads back
+        own.verdict = own.decide()
+        # the only device-to-host copy of a step
+        flags, tokens, path, masses = own.parts(own.verdict.cpu())
         for finite, role in zip(flags[1:].tolist(), ("target", "draft"), strict=True):
             if not finite:
                 raise FloatingPointError(f"the {role} model returned logits that are not finite")
@@ -89,7 +87,7 @@ class StaticJudge(RowJudge):
 def _trials(
     draft: DraftTree, path: tuple[int, ...], uniforms: Sequence[float], masses: Sequence[tuple[float, float]]
 ) -> list[Trial]:
-    """Return the decisions that led along a path: at each node on it, the children up to the one that is on it too."""
+    """Return the decisions along a path: at each node on it, the children up to the one that is on it too."""
     kept, trials = set(path), []
     for node in path:
         for child in draft.tree.children(node):
@@ -100,29 +98,27 @@ def _trials(
 
 
 class _OneSize:
-    """The buffers and phases for trees of up to so many nodes, children and levels.
+    """The buffers and phases for trees of up to n nodes, and some children and levels.
 
     Attributes:
         passes: over the nodes; those that pad see themselves and the text.
-        logits, rows, first_rows: the target's and the draft's, of the step.
-        score: returns the logits, [n, V].
         decide: returns all that the host needs, float64, see `parts`.
         keep: has the cache keep the path that was decided.
     """
 
     def __init__(self, judge: StaticJudge, size: int, children: int, levels: int) -> None:
         self.judge, self.size, self.depth = judge, size, levels - 1
-        place, itself = judge.held.device, torch.full((size, size), -torch.inf).fill_diagonal_(0.0)
+        device, itself = judge.held.device, torch.full((size, size), -torch.inf).fill_diagonal_(0.0)
         self.passes = StaticPass(judge.held, itself, torch.zeros(size, dtype=torch.int64), first=judge.first)
         shapes = (size,), (size,), (size, children), (size,)
-        self.tree = RankedTree(*(torch.zeros(shape, dtype=torch.int64, device=place) for shape in shapes))
-        self.uniforms = torch.zeros(size, dtype=torch.float64, device=place)
+        self.tree = RankedTree(*(torch.zeros(shape, dtype=torch.int64, device=device) for shape in shapes))
+        self.uniforms = torch.zeros(size, dtype=torch.float64, device=device)
         self._plan: TreePlan | None = None
-        self.logits = self.rows = self.found = self._no_rows = torch.empty(0, 0)
-        self.score = Phase(self.passes.logits, place)
+        self.logits = self.rows = self.verdict = self._no_rows = torch.empty(0, 0)
+        self.score = Phase(self.passes.logits, device)
         self.first_rows: torch.Tensor | None = None
-        self.decide = Phase(self._decide, place, self._read)
-        self.keep = Phase(self._keep, place, lambda: (self.found,))
+        self.decide = Phase(self._decide, device, self._read)
+        self.keep = Phase(self._keep, device, lambda: (self.verdict,))
 
     def _read(self) -> list[torch.Tensor]:
         return [rows for rows in (self.logits, self.rows, self.first_rows) if rows is not None]
@@ -165,16 +161,16 @@ class _OneSize:
         first = None if first is None else first / first.sum(1, keepdim=True)
         return walk_by_rank(self.tree, tokens, target, draft, self.uniforms, depth=self.depth, first=first)
 
-    def parts(self, found: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Split what was decided: the bonus token and both models' flags [3], tokens, path, masses [n, 2]."""
-        flags, tokens, path, masses = found.split([3, self.size, self.depth + 1, 2 * self.size])
+    def parts(self, verdict: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Split a verdict: the bonus token and both models' flags [3], tokens, path, masses [n, 2]."""
+        flags, tokens, path, masses = verdict.split([3, self.size, self.depth + 1, 2 * self.size])
         return flags, tokens, path, masses.view(-1, 2)
 
     def decide_on(self, path: tuple[int, ...]) -> None:
         """Let `keep` have another path kept."""
-        buffer = self.parts(self.found)[2]
+        buffer = self.parts(self.verdict)[2]
         buffer.copy_(torch.tensor([*path, *path[-1:] * (len(buffer) - len(path))]))
 
     def _keep(self) -> torch.Tensor:
-        path = self.parts(self.found)[2].long()
+        path = self.parts(self.verdict)[2].long()
         return self.judge.held.cache.gather(self.judge.first, path)

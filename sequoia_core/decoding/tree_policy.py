@@ -1,8 +1,4 @@
-"""Tree policies: what decides the tree of each step. A `TokenTree` is the policy with the same tree at every step.
-
-A policy is data: limits for buffers and requests, and whatever its drafter needs to choose trees. The drafter for that
-kind of policy decides; everything after it reads the tree from the `DraftTree`.
-"""
+"""Tree policies: what decides the tree of each step. A `TokenTree` is the policy with the same tree at every step."""
 
 from __future__ import annotations
 
@@ -30,7 +26,7 @@ class TreePolicy(Protocol):
         fixed: the tree of every step, None where steps differ.
         needs_draft: whether trees take a draft model to fill.
         largest_token: the largest id in texts that trees are looked up in; -1 where there are none.
-        verifiers: names of the verifiers that are exact for these trees; the first is used where the caller names none.
+        verifiers: names of the verifiers that are exact for these trees; the first is the default.
     """
 
     @property
@@ -51,16 +47,13 @@ class TreePolicy(Protocol):
     def verifiers(self) -> tuple[str, ...]: ...
 
     def differences(self, wanted: Conditions) -> list[str]:
-        """Return how `wanted` differs from the conditions that the trees were made for, as `Conditions.differences`.
-
-        Output stays exact under other conditions, but is slower than it could be.
-        """
+        """Return how `wanted` differs from the conditions that the trees were made for; output stays exact."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class FixedTree:
-    """The policy of a tree that was planned beforehand: every step has it, and every verifier is exact for it.
+    """The policy of a tree that was planned beforehand; every verifier is exact for it.
 
     Attributes:
         verifiers: those that may decide; fewer than all where a method is meant with its own rule.

@@ -1,9 +1,7 @@
 """Verifiers: given a drafted tree and both models' rows, decide which path the target accepts.
 
-A verifier is a draft sampling (how children are drawn from the draft's row) together with the rule that is exact for
-that draft sampling. Rules work on one node in float64 and are generators, so that a walk computes only the children it
-looks at and a test can enumerate the whole distribution. On CPU plain temperature sampling walks by `rows_walk` in
-`native/sampling_ops.c`, which repeats these rules: change both (a test compares them trial by trial).
+A verifier is a draft sampling together with the rule that is exact for it. Rules work on one node and are generators,
+so that a test can enumerate the whole distribution. `rows_walk` in `native/sampling_ops.c` repeats them: change both.
 
 P = target row, Q = draft row, V = vocabulary, k = children of the node.
 """
@@ -63,9 +61,8 @@ class Offer:
 
     @property
     def accept_prob(self) -> float:
-        if (
-            self.draft_mass <= 0.0
-        ):  # only possible through rounding: the draft sampling never draws a token without mass
+        # only possible through rounding: the draft sampling never draws a token without mass
+        if self.draft_mass <= 0.0:
             return 1.0 if self.target_mass > 0.0 else 0.0
         return min(1.0, self.target_mass / self.draft_mass)
 
@@ -106,7 +103,6 @@ def traversal_rule(
 
     Args:
         target: float64 [V], row P times the chance that the node itself is kept; so is every `residual`.
-        draft, children, first: as for `sequoia_rule`.
     """
     return _in_turn(target, draft, children, residual_share, first=first)
 
@@ -139,11 +135,7 @@ def _in_turn(
 def specinfer_rule(
     target: np.ndarray, draft: np.ndarray, children: Sequence[int], first: np.ndarray | None = None
 ) -> Iterator[Offer]:
-    """Offer children drawn with replacement: the draft row stays as it is (SpecInfer, multi-step sampling).
-
-    Args:
-        first: as for `sequoia_rule`.
-    """
+    """Offer children drawn with replacement: the draft row stays as it is (SpecInfer, multi-step sampling)."""
     target_residual = target
     for position, token in enumerate(children):
         law = draft if position or first is None else first
@@ -155,7 +147,7 @@ def specinfer_rule(
 def topk_rule(target: np.ndarray, draft: np.ndarray, children: Sequence[int]) -> Iterator[Offer]:
     """Offer the draft's most likely tokens: a child is accepted when the target's own sample is that child.
 
-    Written as one child after another: accept child s with probability R[s], else condition R on "not s".
+    Child s is accepted with probability R[s], else R is conditioned on "not s".
     """
     target_residual = target
     for token in children:
@@ -169,9 +161,8 @@ def _without(row: np.ndarray, token: int) -> np.ndarray:
     return others if remove_token(others, token) > 0.0 else row
 
 
-EXACT_SAMPLING: dict[
-    Rule, DraftSampling
-] = {  # the one draft sampling that each rule is exact for; after any other its output is biased
+# the one draft sampling that each rule is exact for; after any other its output is biased
+EXACT_SAMPLING: dict[Rule, DraftSampling] = {
     sequoia_rule: sample_without_replacement,
     traversal_rule: sample_without_replacement,
     specinfer_rule: sample_with_replacement,
@@ -184,21 +175,17 @@ class Verifier:
     """A draft sampling, the rule that is exact for it, and the properties of the pair (paper §3.2).
 
     Attributes:
-        name: in options, files and records; also that of the rule in compiled code (`native.sampling_ops.RULES`), if
-            any.
+        name: in options, files and records, and of the rule in compiled code (`native.sampling_ops.RULES`), if any.
         draft_sampling: draws children: float [m, V], k, generator, first -> int64 [m, k].
         rule: decides on them; must be the one that `EXACT_SAMPLING` has for that draft sampling.
-        ranks: returns for many pairs of rows at once how likely the child of each rank is the accepted one.
-        outcomes: draws for many pairs of rows at once the rank accepted, given the token that was committed.
+        ranks: how likely the child of each rank is the accepted one, for many pairs of rows at once.
+        outcomes: draws the rank accepted given the committed token, for many pairs of rows at once.
         optimal_transport: with one child, acceptance is 1 - ||P - Q||_1 / 2, the most that any rule can reach for a
             draw from Q.
         cover: if only k tokens have mass in the draft's row, and no others have mass in the target's, then one of k
             children is always accepted.
 
     `GREEDY` has both properties only where both rows are one-hot.
-
-    Raises:
-        ValueError: for a draft sampling and a rule that do not belong together, naming both.
     """
 
     name: str
@@ -255,7 +242,7 @@ GREEDY = replace(VERIFIERS[TOPK], name="greedy", optimal_transport=True)  # ever
 
 
 def sampling_of_draft(sampling: SamplingConfig, verifier: Verifier) -> SamplingConfig:
-    """Return the draft's sampling: the target's temperature, and what cuts the rows of children that are drawn first.
+    """Return the draft's sampling: the target's temperature, and top-p and top-k for the rows of first children.
 
     At temperature 0 the most likely children do not depend on the temperature; 1 keeps the shown numbers useful.
     """
@@ -278,22 +265,14 @@ def same_draft_sampling(name: str) -> tuple[str, ...]:
 
 
 def choose_verifier(name: str, *, greedy: bool) -> Verifier:
-    """Return the verifier of that name; at temperature 0 all of them are the greedy one.
-
-    Raises:
-        ValueError: for an unknown name.
-    """
+    """Return the verifier of that name; at temperature 0 all of them are the greedy one."""
     if name not in VERIFIERS:
         raise ValueError(f"verifier: found {name!r}, expected one of {', '.join(VERIFIERS)}")
     return GREEDY if greedy else VERIFIERS[name]
 
 
 def choose_verifiers(names: Sequence[str], *, greedy: bool) -> dict[str, Verifier]:
-    """Return name -> verifier for some names; at temperature 0 the one entry "greedy".
-
-    Raises:
-        ValueError: for an unknown name, or none.
-    """
+    """Return name -> verifier for some names; at temperature 0 the one entry "greedy"."""
     if not names:
         raise ValueError(f"verifiers: found none, expected some of {', '.join(VERIFIERS)}")
     chosen = [choose_verifier(name, greedy=greedy) for name in names]

@@ -1,7 +1,4 @@
-"""Walks: verification goes down a drafted tree, child after child, or up from its leaves, and records each decision.
-
-Knows the tree and a rule for one node (`verifiers`), but not which models the rows came from. V = vocabulary.
-"""
+"""Walks: verification goes down a drafted tree, child after child, or up from its leaves, and records each decision."""
 
 from __future__ import annotations
 
@@ -44,8 +41,7 @@ class Walk:
     def up_to(self, tree: TokenTree, count: int) -> Walk:
         """Return what a walk is worth to a text that ends with the first `count` of its tokens.
 
-        Of what lies deeper neither acceptances nor rejections are left: dropping the former alone would count as
-        refused what was never decided for the text.
+        Rejections deeper than that are left out too: they were not decided for the text.
         """
         if count > len(self.path) - 1:
             return self
@@ -102,7 +98,7 @@ def offers_at(
     looked_up: np.ndarray | None,
     first: np.ndarray | None,
 ) -> Iterator[Offer]:
-    """Offer the children of one node by a rule, telling it where they came from where that matters."""
+    """Offer the children of one node by a rule."""
     known = {} if looked_up is None else {"looked_up": int(looked_up[node])}
     return rule(target, draft, children, **known, **({} if first is None else {"first": first}))
 
@@ -132,8 +128,7 @@ def stops(
 ) -> Iterator[Stop]:
     """Yield where a walk from the leaves may end, children before their parents and in the order drawn, the root last.
 
-    Nodes below a child that is never kept are left out. Arguments as for `walk_tree`; `share` is how often the node or
-    one below it is kept.
+    Nodes below a child that is never kept are left out. `share` is how often the node or one below it is kept.
     """
     children, residual = tree.children(node), None
     if children:
@@ -165,8 +160,8 @@ def walk_from_leaves(
     """Ascend from the leaves until a path is kept, then sample the bonus token (Traversal Verification, 2505.12398).
 
     A token that the target finds less likely than the draft does can be compensated by the tokens below it, which a
-    descent no longer has. A trial is about a node with the whole path to it; its target mass is the chance to keep it.
-    The root is always kept, without a trial. Arguments as for `walk_tree`, with `traversal_rule`.
+    descent no longer has. A trial's target mass is the chance to keep the node with the whole path to it; the root is
+    always kept, without a trial. Arguments as for `walk_tree`, with `traversal_rule`.
     """
     assert rule is traversal_rule, "other rules decide from the root downwards"
     trials: list[Trial] = []
@@ -184,12 +179,7 @@ WALKS: dict[Rule, Callable[..., Walk]] = {traversal_rule: walk_from_leaves}  # o
 
 
 def walk_greedily(tree: TokenTree, tokens: Sequence[int], choice: Callable[[int], int]) -> Walk:
-    """Descend to the child that equals the target's argmax.
-
-    Args:
-        tokens: token of every node [n].
-        choice: node -> the target's most likely next token; asked once for each node visited.
-    """
+    """Descend to the child that equals the target's argmax; `choice`: node -> that token, asked once for each node."""
     path, trials, node = [0], [], 0
     while True:
         wanted = choice(node)

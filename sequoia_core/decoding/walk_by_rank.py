@@ -1,8 +1,4 @@
-"""The walk down a tree in few tensor operations: all nodes at once, their children one rank after the other.
-
-It decides as `walk.walk_tree` by Sequoia's rule and as `walk_greedily`, without reading a number back from the device.
-Shapes: n = nodes, K = most children of one node, V = vocabulary.
-"""
+"""The walk down a tree on the device, all nodes at once. n = nodes, K = most children of one node, V = vocabulary."""
 
 from __future__ import annotations
 
@@ -20,19 +16,19 @@ class RankedTree(NamedTuple):
 
     Attributes:
         order: [n], the nodes, those with more children first.
-        places: [n], where each node is in `order`.
+        positions: [n], where each node is in `order`.
         children: [n, K], of the nodes in that order; 0 where there is none.
         rows: [n], which row of the draft's the nodes in that order have; any for those without children.
     """
 
     order: torch.Tensor
-    places: torch.Tensor
+    positions: torch.Tensor
     children: torch.Tensor
     rows: torch.Tensor
 
     @classmethod
     def of(cls, plan: TreePlan, cache_positions: torch.Tensor, size: int, most_children: int) -> RankedTree:
-        """Describe a tree on the CPU, padded to a size by nodes that nothing leads to."""
+        """Describe a tree on the CPU, padded to a size by unreachable nodes."""
         counts, firsts = (torch.zeros(size, dtype=torch.int64) for _ in range(2))
         counts[: plan.tree.size] = torch.from_numpy(plan.child_counts)
         firsts[: plan.tree.size] = torch.from_numpy(plan.first_children)
@@ -43,13 +39,9 @@ class RankedTree(NamedTuple):
         return cls(order, order.argsort(), children, rows[order])
 
     def path(self, accepted: torch.Tensor, depth: int) -> torch.Tensor:
-        """Return the way down from the root by the first child accepted, int64 [depth + 1]; it stays where it ends.
-
-        Args:
-            accepted: bool [n, K].
-        """
+        """Return the path from the root by the first child accepted (bool [n, K]), int64 [depth + 1]."""
         chosen = self.children.gather(1, accepted.int().argmax(1, keepdim=True))[:, 0]
-        following = torch.where(accepted.any(1), chosen, self.order)[self.places]
+        following = torch.where(accepted.any(1), chosen, self.order)[self.positions]
         path = [torch.zeros_like(self.order[:1])]
         for _ in range(depth):
             path.append(following[path[-1]])
@@ -68,9 +60,9 @@ def follow_by_rank(tree: RankedTree, tokens: torch.Tensor, wanted: torch.Tensor,
     """Descend to the child that equals the target's choice after each node; `tokens` and `wanted` int64 [n]."""
     accepted = (tokens[tree.children] == wanted[tree.order, None]) & (tree.children > 0)
     path = tree.path(accepted, depth)
-    found = torch.zeros(len(tokens), dtype=torch.float64, device=tokens.device)
-    found = found.index_copy(0, tree.children.flatten(), accepted.flatten().double())
-    return Decision(path, wanted[path[-1:]], torch.stack([found, torch.ones_like(found)], 1))
+    masses = torch.zeros(len(tokens), dtype=torch.float64, device=tokens.device)
+    masses = masses.index_copy(0, tree.children.flatten(), accepted.flatten().double())
+    return Decision(path, wanted[path[-1:]], torch.stack([masses, torch.ones_like(masses)], 1))
 
 
 def walk_by_rank(
@@ -89,13 +81,12 @@ def walk_by_rank(
         target: float64 [n, V], rows P of every node, summing to 1.
         draft: float64 [.., V], rows Q as `tree.rows` numbers them.
         uniforms: float64 [n] in [0, 1), for the trial of each node and, at the root, for the bonus token.
-        depth: of the tree, or more.
         first: as `draft`, the rows that first children were drawn from; None for Q.
     """
     residuals, masses = offers_by_rank(tree, tokens, target, draft, first)
     accepted = (uniforms * masses[:, 1] < masses[:, 0])[tree.children] & (tree.children > 0)
     path = tree.path(accepted, depth)
-    cumulative = residuals.rows(tree.places[path[-1:]]).cumsum(1)
+    cumulative = residuals.rows(tree.positions[path[-1:]]).cumsum(1)
     return Decision(path, invert(cumulative, uniforms[:1, None])[:, 0], masses)
 
 
@@ -108,8 +99,7 @@ def offers_by_rank(
 ) -> tuple[Residuals, torch.Tensor]:
     """Offer all children at every node, as if those before them had been rejected.
 
-    Returns:
-        What the target has left once all are rejected, in the tree's order; the masses of `Decision`.
+    Returns what the target has left once all are rejected, in the tree's order, and the masses of `Decision`.
     """
     there = tree.children > 0
     drawn = tokens[torch.where(there, tree.children, tree.children[:, :1])]

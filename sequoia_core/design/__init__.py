@@ -31,8 +31,6 @@ Each module imports, of this room, only the modules named:
     server_doctor     bootstrap, request_spread
     server_diagnosis  bootstrap, chain_acceptance, server_costs, server_plan, server_doctor
     what_if           acceptance_files, acceptance
-    bounded_search    tree, tree_search, acceptance, optimal_trees
-    node_facts        tree, acceptance, optimal_trees
     plain_trees       tree, tree_search, acceptance, optimal_trees
     planning          tree, tree_search, profile, acceptance, step_time, optimal_trees, replay, what_if
     regret            acceptance, optimal_trees

@@ -1,9 +1,4 @@
-"""Acceptance vectors: how often the draft's k-th choice is the one accepted; matrices, where that varies with depth.
-
-Knows the numbers and their intervals; knows nothing of trees, models or how they were measured. Their files
-and the checks of numbers are in `acceptance_files`.
-Shapes: B = ranks, L = levels, m = prompts.
-"""
+"""Acceptance vectors and matrices: how often the draft's k-th choice is accepted. B = ranks, L = levels, m = prompts"""
 
 from __future__ import annotations
 
@@ -38,23 +33,19 @@ class AcceptanceVector:
     """The probability, below an accepted node, that the child of each rank is the one accepted.
 
     Args:
-        probs: float64 [B], `probs[k - 1]` for rank k, without padding; siblings exclude each other, so the sum is <= 1.
-            A sum above 1 by less than 1e-3 is rounding and is scaled back to 1. Stored read-only.
+        probs: float64 [B], `probs[k - 1]` for rank k; siblings exclude each other, so the sum is <= 1. A sum above 1 by
+            less than 1e-3 is rounding and is scaled back. Stored read-only.
         trials: positions measured, or None when unknown; counted from prompt_trials when those are given.
         prompt_sums: float64 [m, B], acceptance probability summed over the positions of each prompt.
         prompt_trials: int64 [m], positions of each prompt.
-        prompt_ranks: int16 [prompt_trials[i]] for each prompt i, the rank accepted at each position of its text, 0
-            where all were rejected; `replay` computes from it how any tree decodes these texts.
+        prompt_ranks: int16 [prompt_trials[i]] for each prompt i, the rank accepted at each position, 0 where all were
+            rejected; `replay` reads it.
         prompt_matched: int16, the same shapes: 1 where the text's token is the draft's likeliest one, which is all that
-            an engine accepts that drafts greedily (`chain_acceptance.counts_of_vector`).
+            an engine with greedy drafts accepts (`chain_acceptance.counts_of_vector`).
         meta: where the vector comes from (JSON values).
-        note: what was assumed when the file was read, for the reader.
-        calibration: acceptance by the draft's own probabilities, from the same text, for trees that look at them.
-        holds_for: the pair, sampling and verifier that were measured or declared; None when they are not known, and
-            then nothing is predicted from the vector.
-
-    Raises:
-        ValueError: saying which rule a value breaks.
+        note: what was assumed when the file was read.
+        calibration: acceptance by the draft's own probabilities, from the same text.
+        holds_for: the pair, sampling and verifier; None when unknown, and then nothing is predicted from the vector.
     """
 
     probs: np.ndarray
@@ -118,11 +109,7 @@ class AcceptanceVector:
         return max(0.0, 1.0 - float(self.probs.sum()))
 
     def differences(self, wanted: Conditions) -> list[str]:
-        """Return what keeps the vector from predicting a decode under these conditions; empty when it holds for them.
-
-        Returns:
-            One phrase for each difference, such as "temperature 0, not 0.6".
-        """
+        """Return what keeps the vector from predicting under these conditions, such as "temperature 0, not 0.6"."""
         if self.holds_for is None:
             return ["the vector does not say which pair and settings it was measured for"]
         return self.holds_for.differences(wanted)
@@ -134,21 +121,10 @@ class AcceptanceVector:
     def interval(
         self, level: float = 0.95, *, generator: np.random.Generator | None = None
     ) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return the confidence bounds of every rank.
+        """Return the confidence bounds of every rank, float64 [B] each; None for an unknown sample or a single prompt.
 
-        Positions of one prompt resemble each other, so whole prompts are resampled (percentile bootstrap), and a single
-        prompt has no interval. With only a number of trials the Wilson interval is used, which takes positions as
-        independent.
-
-        Args:
-            level: confidence, between 0 and 1.
-            generator: source of the resampling; the same bounds every time by default.
-
-        Returns:
-            `(low, high)`, float64 [B] each, or None when nothing is known about the sample or it is of one prompt.
-
-        Raises:
-            ValueError: when the level is not between 0 and 1.
+        Positions of one prompt resemble each other, so whole prompts are resampled (percentile bootstrap). With only a
+        number of trials it is the Wilson interval, which takes positions as independent.
         """
         if not 0 < level < 1:
             raise ValueError(f"level: found {level}, expected a number between 0 and 1")
@@ -161,13 +137,7 @@ class AcceptanceVector:
         return wilson_interval(self.probs, self.trials, level)
 
     def more_prompts(self, width: float, level: float = 0.95) -> int | None:
-        """Return how many more prompts bring every rank's interval (high - low) down to `width`.
-
-        The interval shrinks with the square root of the number of prompts. None without per-prompt sums.
-
-        Raises:
-            ValueError: when the width is not above 0.
-        """
+        """Return how many more prompts narrow every rank's interval (high - low) to `width`; None without sums."""
         if not width > 0:
             raise ValueError(f"width: found {width}, expected a number above 0")
         bounds = self.interval(level)
@@ -178,20 +148,9 @@ class AcceptanceVector:
         return max(0, int(np.ceil(prompts * (now / width) ** 2)) - prompts)
 
     def resamples(self, count: int, *, generator: np.random.Generator | None = None) -> list[AcceptanceVector] | None:
-        """Return vectors that the same measurement might have found, for intervals on anything computed from one.
+        """Return vectors that the same measurement might have found; None for an unknown sample or a single prompt.
 
-        Whole prompts are resampled where their sums are known; with only a number of trials, positions are drawn as
-        if independent.
-
-        Args:
-            count: how many vectors.
-            generator: source of the resampling; the same vectors every time by default.
-
-        Returns:
-            `count` vectors of B ranks, or None when nothing is known about the sample or it is of one prompt.
-
-        Raises:
-            ValueError: when the count is not above 0.
+        Whole prompts are resampled where their sums are known, else positions are drawn as if independent.
         """
         if count < 1:
             raise ValueError(f"resamples: found {count}, expected at least 1")
@@ -207,7 +166,6 @@ class AcceptanceVector:
 
     @property
     def of_one_prompt(self) -> bool:
-        """Whether all was measured on a single prompt, which says nothing about how texts differ."""
         return self.prompt_trials is not None and len(self.prompt_trials) == 1
 
     @property
@@ -233,14 +191,7 @@ class AcceptanceVector:
         return pd.DataFrame({"rank": np.arange(1, len(self) + 1), "probability": self.probs, **bounds})
 
     def fit_power_law(self, first: int = 1) -> PowerLawFit:
-        """Fit how fast rejection falls with more children: a straight line through log P(reject all k) over log k.
-
-        Args:
-            first: the first k of the line; a later one fits only the tail.
-
-        Raises:
-            ValueError: when fewer than two ranks from there on leave a rejection above 0.
-        """
+        """Fit a straight line through log P(reject all k) over log k, for k from `first` on."""
         rejection = 1.0 - np.cumsum(self.probs)
         # below 1e-9 it is rounding of a vector that sums to 1
         usable = first - 1 + np.flatnonzero(rejection[first - 1 :] > 1e-9)
@@ -255,35 +206,21 @@ class AcceptanceVector:
 
     @classmethod
     def load(cls, path: str | Path, entries: str | None = None) -> AcceptanceVector:
-        """Read a vector from a `.json`, `.csv`, `.npy`, `.safetensors` or `.pt` file; `entries` as in `read_vector`.
-
-        Raises:
-            ValueError: in one line, naming the file, what was found and what was expected.
-        """
+        """Read a vector from a `.json`, `.csv`, `.npy`, `.safetensors` or `.pt` file; `entries` as in `read_vector`."""
         return cls.loads(read_bytes(path, limit=MAX_BYTES), str(path), entries)
 
     @classmethod
     def loads(cls, data: bytes, name: str, entries: str | None = None) -> AcceptanceVector:
-        """Read a vector from a file's content, such as an upload; `name` gives the ending and names it in errors.
-
-        Raises:
-            ValueError: in one line, naming the file, what was found and what was expected.
-        """
+        """Read a vector from a file's content; `name` gives the ending and names it in errors."""
         try:
             return cls(**read_vector(data, PurePath(name).suffix.lower(), entries))
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
 
     def save(self, path: str | Path) -> None:
-        """Write the native JSON file, whole or not at all.
-
-        Raises:
-            ValueError: when the file cannot be written or `meta` has no JSON form.
-        """
         write_atomic(path, self.to_bytes())
 
     def to_bytes(self) -> bytes:
-        """Return the native JSON file's content."""
         return json_bytes({"format": "sequoia-acceptance", "version": 2, **self._fields()})
 
     def _fields(self) -> dict[str, Any]:
@@ -302,17 +239,13 @@ class AcceptanceVector:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AcceptanceMatrix:
-    """Acceptance by depth and rank, P[level, k], where one vector for all depths is too coarse.
+    """Acceptance by depth and rank.
 
     Args:
         probs: float64 [L, B], `probs[l - 1, k - 1]` = probability that the child of rank k at depth l is the accepted
-            one, given that its parent was accepted; each row obeys an `AcceptanceVector`'s rules. Depths beyond L take
-            the last row. Stored read-only.
+            one, given that its parent was accepted. Depths beyond L take the last row. Stored read-only.
         trials: int64 [L, B], parents seen for each entry, or None when unknown.
         meta: where the matrix comes from (JSON values).
-
-    Raises:
-        ValueError: naming the level and the rule that it breaks.
     """
 
     probs: np.ndarray

@@ -1,7 +1,4 @@
-"""Read acceptance vectors from the files people have (native JSON, CSV, NumPy, safetensors, PyTorch) and check them.
-
-Knows the layouts, how such files can be wrong or hostile, and the rules that the numbers obey.
-"""
+"""Read acceptance vectors (native JSON, CSV, NumPy, safetensors, PyTorch) and check their numbers."""
 
 from __future__ import annotations
 
@@ -47,17 +44,11 @@ def read_vector(data: bytes, suffix: str, entries: str | None = None) -> dict[st
     """Read the fields of an acceptance vector from a file's content.
 
     Args:
-        data: the content.
         suffix: the file's ending, `.json` and so on; the content must be what it says.
-        entries: one of `ENTRIES`, which says what they are; None takes what the numbers show, and asks where they may
-            mean two things.
+        entries: one of `ENTRIES`; None takes what the numbers show, and asks where they may mean two things.
 
     Returns:
-        `probs` (1-D, not yet checked by `checked_probs`) and whichever of `trials`, `prompt_sums`,
-        `prompt_trials`, `prompt_ranks`, `prompt_matched`, `meta`, `note`, `holds_for` and `calibration` the file gives.
-
-    Raises:
-        ValueError: in one line, what was found and what was expected.
+        `probs` (1-D, not yet checked) and the other fields of `AcceptanceVector` that the file gives.
     """
     kind = kind_of(data)
     if entries is not None and entries not in ENTRIES:
@@ -78,33 +69,29 @@ def read_vector(data: bytes, suffix: str, entries: str | None = None) -> dict[st
 
 
 def _from_layout(values: np.ndarray, entries: str | None) -> dict[str, Any]:
-    """Leave out what is no rank: the reference implementation writes `[0, p1..pW]` or `[0, p1..pW, rejection]`.
-
-    Which of the two it is shows in the sum: only with the rejection does everything sum to 1. Where it does without
-    the leading 0, the rejection may be the first entry, the last or none, and nothing shows which.
-    """
+    """Leave out what is no rank: the reference implementation writes `[0, p1..pW]` or `[0, p1..pW, rejection]`."""
     if values.ndim != 1 or not values.size:
         return {"probs": values}
     whole = abs(float(values.sum(dtype=np.float64)) - 1) <= LAYOUT_TOLERANCE
-    found, why = entries, ", as declared"
-    if found is None and values.size > 1 and values[0] == 0 and values[1] > 0:
-        found = "padded-rest-last" if whole and values.size > 2 else "padded"
-        why = ", because all entries sum to 1" if found == "padded-rest-last" else ""
-    elif found is None and whole and values.size > 1:
+    layout, why = entries, ", as declared"
+    if layout is None and values.size > 1 and values[0] == 0 and values[1] > 0:
+        layout = "padded-rest-last" if whole and values.size > 2 else "padded"
+        why = ", because all entries sum to 1" if layout == "padded-rest-last" else ""
+    elif layout is None and whole and values.size > 1:
         raise ValueError(
             f"found {values.size} entries that sum to 1: the first ({values[0]:.4g}) or the last ({values[-1]:.4g}) "
             "may be the chance that none is accepted, expected to know which: --entries rest-first, rest-last or ranks"
         )
-    if found is None or found == "ranks":
+    if layout is None or layout == "ranks":
         return {"probs": values}
-    if ("padded" in found and values[0] != 0) or ("rest" in found and not whole):
+    if ("padded" in layout and values[0] != 0) or ("rest" in layout and not whole):
         raise ValueError(
-            f"entries {found}: found a first entry {values[0]:.4g} and a sum of {values.sum():.4g}, expected "
-            + " and ".join(["a leading 0"] * ("padded" in found) + ["a sum of 1"] * ("rest" in found))
+            f"entries {layout}: found a first entry {values[0]:.4g} and a sum of {values.sum():.4g}, expected "
+            + " and ".join(["a leading 0"] * ("padded" in layout) + ["a sum of 1"] * ("rest" in layout))
         )
-    parts = ["the leading 0 as padding"] if "padded" in found else []
-    parts += [f"its {found.rsplit('-')[-1]} entry as the rejection probability"] if "rest" in found else []
-    probs = values[ENTRIES[found]]
+    parts = ["the leading 0 as padding"] if "padded" in layout else []
+    parts += [f"its {layout.rsplit('-')[-1]} entry as the rejection probability"] if "rest" in layout else []
+    probs = values[ENTRIES[layout]]
     return {
         "probs": probs, "note": f"Read {values.size} entries: {' and '.join(parts)}{why}; {probs.size} ranks remain."
     }  # fmt: skip
@@ -236,20 +223,20 @@ def _from_text(data: bytes, entries: str | None) -> dict[str, Any]:
 
 
 def checked_ranks(raw: Any, counts: np.ndarray, largest: int, name: str = "prompt_ranks") -> tuple[np.ndarray, ...]:
-    """Return the accepted ranks of each prompt as read-only int16 arrays, or raise ValueError."""
-    found = tuple(np.array(ranks, dtype=np.int64) for ranks in raw)
-    if [ranks.shape for ranks in found] != [(count,) for count in counts]:
-        raise ValueError(f"{name}: found {len(found)} lists, expected one rank for each of prompt_trials' positions")
-    if any(ranks.size and not 0 <= ranks.min() <= ranks.max() <= largest for ranks in found):
+    """Return the accepted ranks of each prompt as read-only int16 arrays."""
+    lists = tuple(np.array(ranks, dtype=np.int64) for ranks in raw)
+    if [ranks.shape for ranks in lists] != [(count,) for count in counts]:
+        raise ValueError(f"{name}: found {len(lists)} lists, expected one rank for each of prompt_trials' positions")
+    if any(ranks.size and not 0 <= ranks.min() <= ranks.max() <= largest for ranks in lists):
         raise ValueError(f"{name}: found a rank outside 0 to {largest}, expected one that the vector has, or 0")
-    found = tuple(ranks.astype(np.int16) for ranks in found)
-    for ranks in found:
+    lists = tuple(ranks.astype(np.int16) for ranks in lists)
+    for ranks in lists:
         ranks.setflags(write=False)
-    return found
+    return lists
 
 
 def checked_probs(raw: Any) -> np.ndarray:
-    """Return the probabilities as float64 [B], or raise ValueError with the rule that is broken."""
+    """Return the probabilities as float64 [B]."""
     raw = np.asarray(raw)
     if raw.ndim != 1 or raw.dtype.kind not in "fiu":
         raise ValueError(f"found shape {raw.shape} of {raw.dtype}, expected {EXPECTED}")

@@ -1,8 +1,4 @@
-"""A hardware profile of llama-bench's times: the passes of a target and of its draft, from any of its output formats.
-
-`llama-bench -p 1,2,3,4,5,7,9,16 -n 0` times passes over so many tokens. Machines are disturbed, never helped: the
-least of its samples counts, where the format keeps them (JSON); CSV and Markdown only have means.
-"""
+"""A hardware profile of llama-bench's times (`llama-bench -p 1,2,3,4,5,7,9,16 -n 0`), from any of its formats."""
 
 from __future__ import annotations
 
@@ -26,7 +22,7 @@ _UNITS = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
 class Pass(NamedTuple):
-    """One timed pass: of which model (name, parameters), over how many tokens, behind how many, in how many seconds."""
+    """One timed pass of a model (name, parameters)."""
 
     model: str
     parameters: float
@@ -38,54 +34,49 @@ class Pass(NamedTuple):
 
 
 def profile_from_bench(files: Iterable[tuple[bytes, str]], *, needs_draft: bool = True) -> HardwareProfile:
-    """Return the profile of a pair; of two models the larger is the target.
+    """Return the profile of a pair, the larger of two models the target, from (content, name) of each file.
 
-    Args:
-        files: (content, name) of one file or several.
-        needs_draft: refuse passes of one model alone; else a draft pass counts as nothing.
-
-    Raises:
-        ValueError: in one line, naming the file, what was found and what was expected.
+    Without `needs_draft` a draft that was not timed counts as nothing.
     """
-    found: list[Pass] = []
+    passes: list[Pass] = []
     for data, name in files:
         try:
-            found += _passes(data)
+            passes += _passes(data)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
-    models = sorted({(each.parameters, each.model) for each in found}, reverse=True)
+    models = sorted({(each.parameters, each.model) for each in passes}, reverse=True)
     if len(models) > 2 or not models or (len(models) == 1 and needs_draft):
         listed = ", ".join(name[:40] for _, name in models) or "none"
         raise ValueError(f"llama-bench: found models {listed}, expected a target and its draft")
-    contexts = sorted({each.context for each in found})
+    contexts = sorted({each.context for each in passes})
     if len(contexts) > 1:
         raise ValueError(f"llama-bench: found depths {contexts[:8]}, expected one (-d)")
-    sizes, seconds = _least(found, models[0][1])
-    widths, draft_sec = _least(found, models[1][1]) if len(models) == 2 else ([1], [MIN_SEC])
+    sizes, seconds = _least(passes, models[0][1])
+    widths, draft_sec = _least(passes, models[1][1]) if len(models) == 2 else ([1], [MIN_SEC])
     for role, timed in (("target", sizes), ("draft", widths)):
         if timed[:1] != [1]:
             raise ValueError(
                 f"llama-bench: found passes of the {role} over {timed[:8]} tokens, expected one over 1 too"
             )
-    means = ", means" if any(each.means for each in found) else ""
+    means = ", means" if any(each.means for each in passes) else ""
     names = [name for _, name in models]
     return HardwareProfile(
-        np.array(sizes), np.array(seconds), draft_sec[0], device=found[0].device, dtype=names[0], context=contexts[0],
+        np.array(sizes), np.array(seconds), draft_sec[0], device=passes[0].device, dtype=names[0], context=contexts[0],
         draft_widths=np.array(widths), draft_width_sec=np.array(draft_sec),
         meta={"source": f"llama-bench{means}", "target": names[0], "draft": names[1] if len(names) > 1 else None},
     )  # fmt: skip
 
 
 def profile_from_files(files: Sequence[tuple[bytes, str]], *, needs_draft: bool = True) -> HardwareProfile:
-    """Return a profile from one file of ours, or from llama-bench's output in one file or several."""
+    """Return a profile from one file of ours, or from llama-bench's output in one or several."""
     if len(files) == 1 and b'"sequoia-profile"' in files[0][0][:4096]:
         return HardwareProfile.loads(*files[0])
     return profile_from_bench(files, needs_draft=needs_draft)
 
 
-def _least(found: Sequence[Pass], model: str) -> tuple[list[int], list[float]]:
+def _least(passes: Sequence[Pass], model: str) -> tuple[list[int], list[float]]:
     best: dict[int, float] = {}
-    for each in found:
+    for each in passes:
         if each.model == model:
             best[each.tokens] = min(each.sec, best.get(each.tokens, math.inf))
     return sorted(best), [best[tokens] for tokens in sorted(best)]
@@ -104,15 +95,15 @@ def _passes(data: bytes) -> list[Pass]:
     if kind == "JSON":
         lines = [line for line in data.splitlines() if line.strip()]
         rows = read_json(data) if text.lstrip().startswith("[") else [read_json(line) for line in lines]
-        found = [_of_fields(row) for row in rows]
+        passes = [_of_fields(row) for row in rows]
     elif "|" in text:
-        found = [_of_markdown(row) for row in _table(text)]
+        passes = [_of_markdown(row) for row in _table(text)]
     else:
-        found = [_of_fields(row) for row in csv.DictReader(io.StringIO(text))]
-    passes = [each for each in found if each is not None]
-    if not passes:
+        passes = [_of_fields(row) for row in csv.DictReader(io.StringIO(text))]
+    timed = [each for each in passes if each is not None]
+    if not timed:
         raise ValueError(f"found no such passes, expected {EXPECTED}")
-    return passes
+    return timed
 
 
 def _of_fields(row: Any) -> Pass | None:
@@ -158,20 +149,20 @@ def _of_markdown(row: Mapping[str, str]) -> Pass | None:
     tokens = int(test[1])
     sec = tokens / rate if rate > 0 else math.nan
     name = row.get("model", "unnamed")[:200]
-    found = Pass(name, parameters, tokens, int(test[2] or 0), sec, row.get("backend", "unknown"), True)
-    return _checked(_one(found, at_once))
+    whole = Pass(name, parameters, tokens, int(test[2] or 0), sec, row.get("backend", "unknown"), True)
+    return _checked(_one(whole, at_once))
 
 
-def _one(found: Pass, at_once: int) -> Pass:
+def _one(whole: Pass, at_once: int) -> Pass:
     """Return one of the passes that a text is read in: -p 256 -ub 2 takes 128 of them."""
-    if not 0 < at_once < found.tokens:
-        return found
-    return found._replace(tokens=at_once, sec=found.sec * at_once / found.tokens)
+    if not 0 < at_once < whole.tokens:
+        return whole
+    return whole._replace(tokens=at_once, sec=whole.sec * at_once / whole.tokens)
 
 
-def _checked(found: Pass) -> Pass:
-    if not MIN_SEC <= found.sec < 1e9 or not 1 <= found.tokens <= MAX_SIZE or not 0 <= found.context <= 10**9:
-        raise ValueError(f"found a pass over {found.tokens} tokens in {found.sec:g} seconds, expected times above 0")
-    if not math.isfinite(found.parameters):
-        raise ValueError(f"found {found.parameters:g} parameters, expected a finite number")
-    return found
+def _checked(timed: Pass) -> Pass:
+    if not MIN_SEC <= timed.sec < 1e9 or not 1 <= timed.tokens <= MAX_SIZE or not 0 <= timed.context <= 10**9:
+        raise ValueError(f"found a pass over {timed.tokens} tokens in {timed.sec:g} seconds, expected times above 0")
+    if not math.isfinite(timed.parameters):
+        raise ValueError(f"found {timed.parameters:g} parameters, expected a finite number")
+    return timed

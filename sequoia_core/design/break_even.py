@@ -1,8 +1,4 @@
-"""How far one quantity must change until speculation pays or stops paying, and what a small change brings.
-
-Three quantities decide: acceptance (p), the cost of draft passes (c), and the cost of further tokens in a target pass
-(t). Each is changed alone, and the best tree is chosen again.
-"""
+"""How far acceptance (p), draft cost (c) or verification cost (t) must change, each alone, until speculation pays."""
 
 from __future__ import annotations
 
@@ -29,10 +25,10 @@ from .profile import HardwareProfile
 from .step_time import step_seconds
 
 LARGEST, DEEPEST = 128, 12  # sizes and depths tried: small trees show whether speculation pays
-EVEN = 1.0 + 1e-9
+MIN_SPEEDUP = 1.0 + 1e-9
 HALVINGS = 30
-LONGEST = 16  # tokens of a chain that is tried on a guess
-LEAST, MOST = 1e-3, 1e3  # factors beyond these are not realistic
+LONGEST_CHAIN = 16  # tokens of a chain that is tried on a guess
+SEARCH_RANGE = 1e-3, 1e3  # factors beyond these are not realistic
 
 
 class BreakEven(NamedTuple):
@@ -59,10 +55,9 @@ class Gains(NamedTuple):
 
 @dataclass(frozen=True)
 class _Tables:
-    """Tokens per step and level widths of the best tree of every size and depth: all but the times.
+    """Tokens per step and level widths of the best tree of every size and depth.
 
     Attributes:
-        acceptance: the vector that they were computed from.
         tokens: tokens per step, float64 [N + 1, D + 1].
         correction: their factor from the measured texts (`text_correction`), the same shape.
         widths: nodes of each draft pass, int64 [N + 1, D + 1, D].
@@ -89,7 +84,7 @@ class _Tables:
 
 @lru_cache(maxsize=1)
 def _tables(acceptance: AcceptanceVector, size: int) -> _Tables:
-    """Return the tables of a vector, cached: replaying its texts takes longer than everything computed from them."""
+    """Return the tables of a vector; cached because replaying its texts takes long."""
     bounds = {"max_size": min(LARGEST, size), "max_depth": DEEPEST}
     table = expected_tokens_table(acceptance, **bounds)
     correction = text_correction(table, acceptance)
@@ -97,21 +92,17 @@ def _tables(acceptance: AcceptanceVector, size: int) -> _Tables:
 
 
 def break_even(acceptance: AcceptanceVector, profile: HardwareProfile) -> dict[str, BreakEven]:
-    """Return where speculation breaks even: in "p_1", "c" and "t", each changed alone.
-
-    All ranks of p are multiplied by one number, all draft passes by one, and all that a target pass takes beyond one
-    over a single token by one.
-    """
+    """Return where speculation breaks even: in "p_1" (with all of p), "c" (of all draft passes) and "t", each alone."""
     tables = _tables(acceptance, profile.max_size)
     speedups = tables.speedups(profile)
     size = int(np.unravel_index(np.nanargmax(speedups), speedups.shape)[0]) + 2
     now = {"p_1": float(acceptance.probs[0]), "c": profile.c, "t": float(profile.t(size))}
-    found = {}
+    results = {}
     for name, change in CHANGES.items():
         factor = _factor(change, tables, profile)
         value = None if factor is None else now[name] * factor if name != "t" else 1 + (now["t"] - 1) * factor
-        found[name] = BreakEven(factor, value, now[name])
-    return found
+        results[name] = BreakEven(factor, value, now[name])
+    return results
 
 
 def gains(acceptance: AcceptanceVector, profile: HardwareProfile, *, share: float = 0.1) -> Gains:
@@ -150,19 +141,19 @@ CHANGES: dict[str, Change] = {"p_1": _accepted, "c": _drafted, "t": _verified}
 
 
 def _factor(change: Change, tables: _Tables, profile: HardwareProfile) -> float | None:
-    """Return the factor at which the best speedup crosses 1; None where it does not between `LEAST` and `MOST`."""
+    """Return the factor at which the best speedup crosses 1; None outside `SEARCH_RANGE`."""
 
     def best(by: float) -> float:
         return _best(*change(tables, profile, by))
 
-    pays = best(1.0) > EVEN
-    other = next((by for by in (LEAST, MOST) if (best(by) > EVEN) != pays), None)
+    pays = best(1.0) > MIN_SPEEDUP
+    other = next((by for by in SEARCH_RANGE if (best(by) > MIN_SPEEDUP) != pays), None)
     if other is None:
         return None
     inside, outside = 0.0, float(np.log(other))
     for _ in range(HALVINGS):
         middle = (inside + outside) / 2
-        inside, outside = (middle, outside) if (best(float(np.exp(middle))) > EVEN) == pays else (inside, middle)
+        inside, outside = (middle, outside) if (best(float(np.exp(middle))) > MIN_SPEEDUP) == pays else (inside, middle)
     return float(np.exp((inside + outside) / 2))
 
 
@@ -181,10 +172,10 @@ class ChainPays(NamedTuple):
 
 
 def chain_pays(guess: float, profile: HardwareProfile) -> ChainPays:
-    """Return what the best chain of up to `LONGEST` tokens does, and the guess at which the best breaks even."""
-    lengths = np.arange(1, min(LONGEST, profile.max_size - 1) + 1)
+    """Return the best chain of up to `LONGEST_CHAIN` tokens, and the guess at which chains break even."""
+    lengths = np.arange(1, min(LONGEST_CHAIN, profile.max_size - 1) + 1)
     plain = float(step_seconds(np.array([1]), np.zeros((1, 1), dtype=np.int64), profile)[0])
-    cost = step_seconds(lengths + 1, (np.arange(LONGEST) < lengths[:, None]).astype(np.int64), profile) / plain
+    cost = step_seconds(lengths + 1, (np.arange(LONGEST_CHAIN) < lengths[:, None]).astype(np.int64), profile) / plain
 
     def speedups(share: float) -> np.ndarray:
         return (share ** np.arange(lengths[-1] + 1)).cumsum()[lengths] / cost
@@ -193,7 +184,7 @@ def chain_pays(guess: float, profile: HardwareProfile) -> ChainPays:
     low, high = 0.0, 1.0
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        low, high = (low, middle) if speedups(middle).max() > EVEN else (middle, high)
+        low, high = (low, middle) if speedups(middle).max() > MIN_SPEEDUP else (middle, high)
     return ChainPays(guess, int(lengths[best]), float(speedups(guess)[best]), high if high < 1 else None)
 
 
@@ -210,8 +201,8 @@ class StepCost(NamedTuple):
 
     Attributes:
         total: of the whole step; `verify` and `draft` are its parts.
-        limit: what keeps the speedup from growing: "nothing pays" where speculation brings next to nothing,
-            "acceptance" where a step costs hardly more than a token, else "drafting" or "verifying", the larger part.
+        limit: what limits the speedup: "nothing pays", "acceptance" where a step costs hardly more than a token, else
+            "drafting" or "verifying", whichever takes longer.
     """
 
     total: float
@@ -239,16 +230,15 @@ def fastest_of_sizes(surface: SpeedupSurface, least: int, most: int) -> BestShap
     rows = slice(least, most + 1)
     if not np.isfinite(surface.speedup[rows]).any():
         return None
-    found = best_shape(SpeedupSurface(surface.expected_tokens[rows], surface.speedup[rows]))
-    return found._replace(size=found.size + least)
+    best = best_shape(SpeedupSurface(surface.expected_tokens[rows], surface.speedup[rows]))
+    return best._replace(size=best.size + least)
 
 
 class Larger(NamedTuple):
     """What a tree of twice the size, or of the largest there is below that, would bring.
 
     Attributes:
-        size: its nodes.
-        more_tokens, more_time: of a step, as shares of the best tree's; it is slower since time grows more.
+        more_tokens, more_time: of a step, as shares of the best tree's.
     """
 
     size: int
@@ -267,15 +257,11 @@ def larger_tree(surface: SpeedupSurface, best: BestShape) -> Larger | None:
 
 
 class IdleArithmetic(NamedTuple):
-    """What further tokens in a target pass cost.
-
-    A pass over one token is limited by reading the weights. Arithmetic units are idle meanwhile, and verifying a tree
-    uses them.
+    """What further tokens in a target pass cost: a pass over one token waits for the weights, its arithmetic is idle.
 
     Attributes:
         tokens: the most tokens of a pass that takes at most `IDLE_SLACK` longer than one token.
-        further_cost: what each token beyond costs, in passes over one token, up to the largest size profiled; 0 where
-            nothing beyond was profiled.
+        further_cost: what each token beyond costs, in passes over one token; 0 where nothing beyond was profiled.
     """
 
     tokens: int

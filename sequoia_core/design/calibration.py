@@ -1,9 +1,6 @@
-"""Calibration: how likely a child is the one accepted, by its rank and the draft's probabilities at its node.
+"""Calibration: how likely a child is accepted, by its rank and the draft's probabilities at its node.
 
-Counts are kept by prompt, so that tables, intervals and held-out scores can all be computed from one file. There are
-three kinds of table: for children that are the draft's most likely tokens, by their probability; for children drawn
-without replacement, before the draw by the largest probability left, and after it by the token's own probability. Each
-kind is split by rank, with ranks from 3 on pooled. Shapes: m = prompts, T = tables, b = bins, k = ranks, r = rows kept.
+Shapes: m = prompts, T = tables, b = bins, k = ranks (from 3 on pooled in tables), r = rows kept.
 """
 
 from __future__ import annotations
@@ -24,11 +21,8 @@ _LOGITS = np.linspace(-9.0, 9.0, BINS + 1)  # fine near 0 and near 1, where most
 EDGES = 1.0 / (1.0 + np.exp(-_LOGITS[1:-1]))
 CENTRES = 1.0 / (1.0 + np.exp(-(_LOGITS[1:] + _LOGITS[:-1]) / 2))
 MASS_EDGES = np.array([0.25, 0.75])  # draft mass not drawn yet, in three kinds: little, some, most
-MOST_LIKELY, AFTER, BEFORE = (
-    slice(0, 3),
-    slice(3, 6),
-    slice(6, 13),
-)  # the last: rank 1, then ranks 2 and 3+ by mass left
+# of BEFORE the first is for rank 1, the others for ranks 2 and 3+ by mass left
+MOST_LIKELY, AFTER, BEFORE = slice(0, 3), slice(3, 6), slice(6, 13)
 TABLES = (
     *(f"most likely, rank {rank}" for rank in ("1", "2", "3+")),
     *(f"drawn, rank {rank}" for rank in ("1", "2", "3+")),
@@ -58,11 +52,11 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChanceTables:
-    """Fitted tables: monotone in the probability looked up, with straight lines between the bins' centres.
+    """Fitted tables: monotone in the probability, with straight lines between the bins' centres.
 
     Args:
         values: float64 [T, b], in the order of `TABLES`.
-        gain: what chances are multiplied by, with 1 as their limit; not 1 where a run finds them too high or too low.
+        gain: factor on all chances, which stay <= 1; not 1 where a run finds them too high or too low.
     """
 
     values: np.ndarray
@@ -77,15 +71,15 @@ class ChanceTables:
 
         Args:
             best: int64 [k], the most likely tokens in that order; others count as the last rank.
-            tokens, probs: int64 and float64 [c], the tokens and what the draft gives them.
+            tokens, probs: int64 and float64 [c], the tokens and their draft probabilities.
         """
         same = tokens[:, None] == best
         ranks = np.where(same.any(axis=1), same.argmax(axis=1), len(best))
-        found = np.empty(len(tokens))
+        chances = np.empty(len(tokens))
         for table in range(3):
             chosen = np.minimum(ranks, 2) == table
-            found[chosen] = self._curve(MOST_LIKELY.start + table, probs[chosen])
-        return found
+            chances[chosen] = self._curve(MOST_LIKELY.start + table, probs[chosen])
+        return chances
 
     def after(self, probs: np.ndarray) -> np.ndarray:
         """Return the chance of tokens drawn in that order, from their probabilities, float64 [w, k] -> [w, k]."""
@@ -94,25 +88,23 @@ class ChanceTables:
     def before(self, left: np.ndarray, largest: np.ndarray) -> np.ndarray:
         """Return the chance of the next token before it is drawn, for ranks 1 to k, float64 [w, k].
 
-        Args:
-            left: draft mass not drawn before each rank, float64 [w, k].
-            largest: largest probability among it, float64 [w, k].
+        `left` and `largest`, float64 [w, k], are the draft mass not drawn before each rank, and the largest of it.
         """
         table, first = _before_table(left), BEFORE.start
-        found = np.empty(largest.shape)
-        found[:, 0] = self._curve(first, largest[:, 0])
+        chances = np.empty(largest.shape)
+        chances[:, 0] = self._curve(first, largest[:, 0])
         later = table[:, 1:]
         for number in np.unique(later):
             chosen = later == number
-            found[:, 1:][chosen] = self._curve(int(number), largest[:, 1:][chosen])
-        return found
+            chances[:, 1:][chosen] = self._curve(int(number), largest[:, 1:][chosen])
+        return chances
 
     def _by_rank(self, probs: np.ndarray, tables: slice) -> np.ndarray:
-        found = np.empty(probs.shape)
-        for place in range(min(3, probs.shape[1])):
-            columns = slice(place, place + 1) if place < 2 else slice(2, None)
-            found[:, columns] = self._curve(tables.start + place, probs[:, columns])
-        return found
+        chances = np.empty(probs.shape)
+        for rank in range(min(3, probs.shape[1])):
+            columns = slice(rank, rank + 1) if rank < 2 else slice(2, None)
+            chances[:, columns] = self._curve(tables.start + rank, probs[:, columns])
+        return chances
 
     def _curve(self, table: int, probs: np.ndarray) -> np.ndarray:
         return np.minimum(self.gain * np.interp(probs, CENTRES, self.values[table]), 1.0)
@@ -127,11 +119,7 @@ class Calibration:
         accepted: float64 [m, T, b], their chances of being accepted, summed.
         positions: int64 [m].
         accepted_by_rank: float64 [m, 2, k], the same by rank alone: most likely tokens, drawn tokens.
-        rows: float64 [r, k], the draft's largest probabilities at some positions, to try out trees on.
-        temperature: of the sampling that it was measured at.
-
-    Raises:
-        ValueError: naming what was found and what was expected.
+        rows: float64 [r, k], the draft's largest probabilities at some positions.
     """
 
     counts: np.ndarray
@@ -173,7 +161,7 @@ class Calibration:
 
     @classmethod
     def of_samples(cls, samples: Sequence[Sample], *, temperature: float) -> Calibration:
-        """Count what was seen along texts, one sample per prompt."""
+        """Count acceptance along texts, one sample per prompt."""
         return cls.joined([cls._of_one(sample, temperature) for sample in samples])
 
     @classmethod
@@ -186,9 +174,9 @@ class Calibration:
             (AFTER.start + ranks, sample.drawn_probs, sample.drawn_accepted),
             (_before_table(left), sample.largest_left, sample.drawn_accepted),
         ):
-            place = tables, np.digitize(probs, EDGES)
-            np.add.at(counts, place, 1)
-            np.add.at(accepted, place, chances)
+            cells = tables, np.digitize(probs, EDGES)
+            np.add.at(counts, cells, 1)
+            np.add.at(accepted, cells, chances)
         positions = len(sample.best_probs)
         some = np.unique(np.linspace(0, positions - 1, min(ROWS_PER_PROMPT, positions)).astype(int))
         by_rank = np.stack([sample.best_accepted.sum(axis=0), sample.drawn_accepted.sum(axis=0)])
@@ -209,7 +197,6 @@ class Calibration:
         return self.accepted_by_rank.shape[2]
 
     def tables(self) -> ChanceTables:
-        """Fit the tables to all prompts."""
         return self._fitted(np.ones(len(self.positions)))
 
     def expected(self, kind: str) -> np.ndarray:
@@ -228,32 +215,27 @@ class Calibration:
         return self.accepted[:, tables].sum(axis=(1, 2)) / np.maximum(predicted, 1e-9)
 
     def held_out_gain(self, kind: str) -> Estimate | None:
-        """Return the gain in log-likelihood of the tables over a plain vector, in nats per position.
-
-        Both are fitted on every second prompt and scored on the others, child by child: accepted or not. None for a
-        single prompt.
-        """
+        """Return the gain in log-likelihood of the tables over a plain vector on held-out prompts, nats a position."""
         if len(self.positions) < 2:
             return None
         fit, score = _halves(len(self.positions))
         tables, which = KINDS[kind]
         chances = np.clip(self._fitted(fit).values[tables], 1e-6, 1 - 1e-6)
         seen, taken = self.counts[score, tables], self.accepted[score, tables]
-        found = (taken * np.log(chances) + np.maximum(seen - taken, 0.0) * np.log1p(-chances)).sum(axis=(1, 2))
+        likelihood = (taken * np.log(chances) + np.maximum(seen - taken, 0.0) * np.log1p(-chances)).sum(axis=(1, 2))
         by_rank, positions = self.accepted_by_rank[:, which], self.positions
         plain = (fit @ by_rank + 0.5) / (fit @ positions + 1.0)
         others = by_rank[score]
         base = (others * np.log(plain) + np.maximum(positions[score, None] - others, 0.0) * np.log1p(-plain)).sum(
             axis=1
         )
-        return ratio_estimate(found - base, positions[score])
+        return ratio_estimate(likelihood - base, positions[score])
 
     def _fitted(self, weights: np.ndarray) -> ChanceTables:
         """Fit the tables with a weight for each prompt, float64 [m].
 
-        Each bin starts with one pseudo-child, accepted with the draft's probability for most likely tokens and with
-        the table's average otherwise. Chances of most likely tokens rise with their probability; those of drawn tokens
-        rise or fall, whichever fits better.
+        Each bin starts with one pseudo-child: the draft's probability for most likely tokens, else the table's average.
+        Chances of most likely tokens rise with their probability; those of drawn tokens rise or fall, whichever fits.
         """
         from scipy.optimize import isotonic_regression
 
@@ -286,11 +268,6 @@ class Calibration:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Calibration:
-        """Read what `to_json` wrote.
-
-        Raises:
-            ValueError: for a field that is missing, unknown or not what it should be.
-        """
         expected = [*cls.__dataclass_fields__, "edges"]
         names = list(fields) if isinstance(fields, Mapping) else []
         if sorted(names) != sorted(expected):

@@ -1,10 +1,7 @@
-"""What chains of drafted tokens yield by what a server counted: survival by position, tokens per step of every length.
+"""What chains of drafted tokens yield by a server's counts: a chain of k yields 1 + S_1 + … + S_k tokens per step.
 
-A server counts in how many drafts each position was accepted. Divided by the drafts that is *survival*: S_1, S_2, …;
-a chain of k yields 1 + S_1 + … + S_k tokens per step. How easy the text is where a draft begins depends on K, the
-length that the server drafted: read from its counts, shorter chains come out a little too low. Records by step have no
-such bias, since they can be replayed with a chain of any k up to K. Nothing is carried on beyond K.
-Shapes: K = positions, m = requests, r = resamples.
+S_i, survival, is the share of drafts in which position i was accepted; counts at K make shorter chains look a little
+worse, records by step do not. Shapes: K = positions, m = requests, r = resamples.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ from .conditions import TOPK
 from .replay import replay_while_growing
 
 RULES = MATCH, REJECTION = ("match", "rejection")  # by which engines accept a drafted token
-CARRIED = 16  # positions of a draft that a measured vector is carried over to
+CARRIED_POSITIONS = 16  # positions of a draft that a measured vector is carried over to
 SHOWN_K = 4  # at which rules are compared
 
 
@@ -45,8 +42,6 @@ class ChainAcceptance:
         replayed: whether chains shorter than K are exact, not read from counts at K.
         coverage: share of steps that have a draft; None where the source does not tell, and then taken as 1.
         trials: requests or drafts, whichever are resampled.
-        counts: what it was made from.
-        notes: what was assumed, for people.
     """
 
     survival: np.ndarray
@@ -63,7 +58,7 @@ class ChainAcceptance:
 
     @property
     def longest(self) -> int:
-        """K, beyond which nothing is known."""
+        """K."""
         return len(self.survival)
 
     @property
@@ -73,15 +68,11 @@ class ChainAcceptance:
 
     @property
     def drafted_share(self) -> float:
-        """Share of steps that have a draft: where nearly all do, or it is unknown, 1."""
+        """Share of steps that have a draft; 1 where nearly all do or it is unknown."""
         return 1.0 if self.coverage is None or self.coverage >= UNCENSORED else self.coverage
 
     def tokens(self, k: int) -> Estimate:
-        """Return tokens per step of a chain of k, with its interval.
-
-        Raises:
-            ValueError: beyond K.
-        """
+        """Return tokens per step of a chain of k, with its interval."""
         if not 0 <= k <= self.longest:
             raise ValueError(f"k: found {k}, expected 0 to {self.longest}: the server drafted no more")
         if not self.has_interval:
@@ -90,19 +81,13 @@ class ChainAcceptance:
 
     @property
     def guessed(self) -> float:
-        """Share of tokens that the draft guessed, of those where it tried: the nearest to a p1 by position.
-
-        The token after a whole accepted draft was never guessed at.
-        """
+        """Share of tokens that the draft guessed, of those where it tried: the nearest to a p1 by position."""
         counts = self.counts
         assert counts.drafts is not None and counts.accepted_tokens is not None
         return counts.accepted_tokens / (counts.accepted_tokens + counts.drafts - counts.positions[-1])
 
     def to_matrix(self) -> AcceptanceMatrix:
-        """Return acceptance by depth, of rank 1 alone: what follows an accepted token at each depth up to K.
-
-        A matrix's last row holds for all depths beyond it, so a row of 0 ends this one: nothing was drafted there.
-        """
+        """Return acceptance by depth, of rank 1 alone, up to K, ended by a row of 0."""
         assert self.counts.drafts is not None
         reached = np.array([self.counts.drafts, *self.counts.positions[:-1], 0])
         probs = np.array([*self.counts.positions, 0]) / np.maximum(reached, 1)
@@ -119,13 +104,10 @@ class ChainAcceptance:
 
 
 def counts_of_matrix(matrix: AcceptanceMatrix, rates: str | None = None) -> ServerCounts:
-    """Return the counts behind a matrix that `to_matrix` made: those by position; requests are not kept.
+    """Return the counts by position behind a matrix that `to_matrix` made; requests are not kept.
 
-    Rates that somebody published, of rank 1 alone, come as such a matrix without trials; its `meta` says where, and
-    `rates` (of `server_counts.RATES`) what they are, if not what a matrix holds.
-
-    Raises:
-        ValueError: for a matrix with more ranks, or without its trials.
+    Published rates, of rank 1 alone, come as such a matrix without trials; `rates` (of `server_counts.RATES`) says what
+    they are, if not what a matrix holds.
     """
     source = matrix.meta.get("published")
     if len(matrix) == 1 and matrix.trials is None and isinstance(source, str):
@@ -146,16 +128,13 @@ def counts_of_matrix(matrix: AcceptanceMatrix, rates: str | None = None) -> Serv
 
 
 def counts_of_vector(
-    vector: AcceptanceVector, engine: str, rule: str = MATCH, *, longest: int = CARRIED
+    vector: AcceptanceVector, engine: str, rule: str = MATCH, *, longest: int = CARRIED_POSITIONS
 ) -> ServerCounts:
-    """Return what a server would count on the texts that a vector was measured on, with drafts of so many tokens.
+    """Return what a server would count on the texts of a vector, with drafts of `longest` tokens.
 
     Args:
         rule: "match" where the engine drafts greedily and accepts what the target drew too, as vLLM, SGLang and
-            llama.cpp's server do unless told otherwise; "rejection" where it draws its draft and accepts by p / q.
-
-    Raises:
-        ValueError: for a vector that does not say where that rule accepts.
+            llama.cpp's server do by default; "rejection" where it draws its draft and accepts by p / q.
     """
     if rule not in RULES:
         raise ValueError(f"rule: found {rule[:40]!r}, expected one of {', '.join(RULES)}")
@@ -168,7 +147,7 @@ def counts_of_vector(
         raise ValueError(f"found a vector without the outcome of {rule} at each position, expected one {wanted}")
     requests = tuple(_steps_of_text(row == 1, longest) for row in hits if len(row))
     taken = np.array([length for request in requests for length in request.accepted])
-    positions = tuple(int((taken >= place).sum()) for place in range(1, longest + 1))
+    positions = tuple(int((taken >= position).sum()) for position in range(1, longest + 1))
     how = known.sampling.removesuffix(f", {known.verifier}")
     return ServerCounts(
         engine, f"a vector measured at {how}, as accepted by {rule}", len(taken), longest * len(taken), sum(positions),
@@ -177,7 +156,7 @@ def counts_of_vector(
 
 
 def other_rule_note(vector: AcceptanceVector, rule: str) -> str:
-    """Say how many tokens per step another rule than the one planned with would yield; "" where that is not known."""
+    """Say how many tokens per step the other rule would yield; "" where that is not known."""
     (other,) = set(RULES) - {rule}
     try:
         here, there = (counts_of_vector(vector, "", each, longest=SHOWN_K).drafts or 1 for each in (rule, other))
@@ -213,13 +192,9 @@ def _published_counts(matrix: AcceptanceMatrix, source: str, rates: str | None) 
 
 
 def chain_acceptance(counts: ServerCounts, *, new_tokens: int | None = None) -> ChainAcceptance:
-    """Work out what chains yield from what a server counted.
+    """Work out what chains yield from a server's counts.
 
-    Args:
-        new_tokens: that every request generated, where records by step do not tell; steps go a little past the end.
-
-    Raises:
-        ValueError: where the source has no counts by position, or most drafts ended early.
+    `new_tokens` is what every request generated, where records by step do not tell; steps go a little past the end.
     """
     if counts.drafts == 0:
         raise ValueError("found no drafts counted, expected a server that speculated")
@@ -290,24 +265,21 @@ def _yields(survival: np.ndarray, share: float) -> np.ndarray:
 def _replayed(
     requests: tuple[ServerRequest, ...], longest: int, new_tokens: int | None, picks: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return tokens per step of chains of 0 to K on the recorded texts, float64 [K + 1], and resampled, [r, K + 1].
-
-    The token after a whole accepted draft was not guessed at; it counts as accepted.
-    """
+    """Return tokens per step of chains of 0 to K on the recorded texts, float64 [K + 1], and resampled, [r, K + 1]."""
     texts = [_guesses(request, new_tokens) for request in requests]
-    answered = [place for place, text in enumerate(texts) if len(text)]
+    answered = [index for index, text in enumerate(texts) if len(text)]
     if not answered:
         raise ValueError("found no tokens after each request's first, expected answers of two tokens or more")
-    rows = [texts[place] for place in answered]
+    rows = [texts[index] for index in answered]
     counts = np.array([len(row) for row in rows])
     vector = AcceptanceVector(
         np.array([np.concatenate(rows).mean()]), prompt_sums=np.array([[row.sum()] for row in rows]),
         prompt_trials=counts, prompt_ranks=tuple(rows),
     )  # fmt: skip
     chain = np.arange(-1, longest)
-    found = replay_while_growing(chain, np.minimum(chain + 2, 1), range(1, longest + 2), vector)
-    assert found is not None  # the vector has ranks
-    steps = np.array([each.steps for each in found])  # [K + 1, m]
+    replays = replay_while_growing(chain, np.minimum(chain + 2, 1), range(1, longest + 2), vector)
+    assert replays is not None  # the vector has ranks
+    steps = np.array([each.steps for each in replays])  # [K + 1, m]
     tokens = counts.sum() / steps.sum(axis=1)
     if picks is None:
         return tokens, tokens[None, :]

@@ -1,7 +1,4 @@
-"""What an acceptance vector holds for: one pair, sampled and verified in one way.
-
-A vector predicts nothing under other conditions, so conditions are compared before every prediction.
-"""
+"""What an acceptance vector holds for: one pair, sampled and verified in one way."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ MAX_NAME = 4_096  # characters of a model's name in a file
 
 
 def measured_as(verifier: str) -> str:
-    """Return the verifier whose vectors apply to this one: itself, unless it has none of its own."""
+    """Return the verifier whose vectors apply to this one."""
     return SEQUOIA if verifier == TRAVERSAL else verifier
 
 
@@ -29,12 +26,9 @@ class Conditions:
         target, draft: the models' names, as `model_names.pair_names` gives them; "none" is no draft.
         temperature, top_p, top_k: of the target's sampling, as in `SamplingConfig`.
         verifier: "sequoia", "specinfer" or "topk".
-        declared: whether a person said so, rather than the measurement that recorded it.
-        first_cut: whether top-p and top-k also cut the row that a node's first child is drawn from. Files that do not
-            say it were recorded before they did.
-
-    Raises:
-        ValueError: naming the setting, what was found and what was expected.
+        declared: whether a person said so, rather than the measurement.
+        first_cut: whether top-p and top-k also cut the row that a node's first child is drawn from; false in files that
+            do not say it.
     """
 
     target: str
@@ -67,11 +61,6 @@ class Conditions:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Conditions:
-        """Read what `to_json` wrote.
-
-        Raises:
-            ValueError: for a setting that is missing, unknown or out of range.
-        """
         unknown = sorted(set(fields) - set(cls.__dataclass_fields__))
         missing = sorted({"target", "draft", "temperature"} - set(fields))
         if unknown or missing:
@@ -79,12 +68,12 @@ class Conditions:
                 f"found {', '.join(str(key)[:40] for key in fields) or 'nothing'}, expected target, draft and "
                 "temperature, and perhaps top_p, top_k, verifier, declared and first_cut"
             )
-        found = cls(**fields)
-        return replace(found, first_cut=False) if found.cuts and "first_cut" not in fields else found
+        conditions = cls(**fields)
+        return replace(conditions, first_cut=False) if conditions.cuts and "first_cut" not in fields else conditions
 
     @classmethod
     def recorded_in(cls, meta: Mapping[str, Any]) -> Conditions | None:
-        """Return what a measurement noted in a version 1 file's `meta`; None where a setting is missing or wrong."""
+        """Return the conditions in a version 1 file's `meta`; None where a setting is missing or wrong."""
         kept = {key: meta[key] for key in cls.__dataclass_fields__ if key in meta and key != "declared"}
         try:
             return cls.from_json(kept) if {"top_p", "verifier"} <= set(kept) else None
@@ -113,18 +102,17 @@ class Conditions:
     def differences(self, wanted: Conditions) -> list[str]:
         """Return the differences from `wanted`, one phrase each, such as "temperature 0, not 0.6".
 
-        At temperature 0 every verifier compares with the target's most likely token, which top-p and top-k keep, so
-        none of the three matters there.
+        At temperature 0 verifier, top-p and top-k make no difference.
         """
         settings = ["target", "draft", "temperature"]
         if self.temperature != 0 or wanted.temperature != 0:
             settings += ["top_p", "top_k", "verifier"]
-        found = []
+        parts = []
         for setting in settings:
             here, there = getattr(self, setting), getattr(wanted, setting)
             same = math.isclose(here, there, abs_tol=1e-9) if isinstance(here, int | float) else here == there
             if not same:
-                found.append(f"{setting.replace('_', '-')} {here}, not {there}")
-        if not found and self.cuts and self.verifier != TOPK and self.first_cut != wanted.first_cut:
-            found.append("first child drawn uncut, not cut" if wanted.first_cut else "first child drawn cut, not uncut")
-        return found
+                parts.append(f"{setting.replace('_', '-')} {here}, not {there}")
+        if not parts and self.cuts and self.verifier != TOPK and self.first_cut != wanted.first_cut:
+            parts.append("first child drawn uncut, not cut" if wanted.first_cut else "first child drawn cut, not uncut")
+        return parts

@@ -1,7 +1,4 @@
-"""Which draft to use with a target: each is planned with its own acceptance and costs, on the same device.
-
-And how long a chain to tell a server of, whose engine drafts no trees.
-"""
+"""Which draft to use with a target, each planned with its own acceptance and costs."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from .profile import HardwareProfile
 from .server_flags import server_flags
 from .tree import TokenTree
 
-SAME = ("device", "dtype", "context")  # profiles must agree in these if their drafts are compared
+SHARED_FIELDS = ("device", "dtype", "context")  # profiles must agree in these if their drafts are compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +21,6 @@ class DraftPlan:
     """What one draft would do with its best tree.
 
     Attributes:
-        name: of the candidate.
         tree: its best one; prediction: what decoding with that does.
         first_guess: p_1; draft_cost: c.
     """
@@ -37,28 +33,19 @@ class DraftPlan:
 
     @property
     def tokens_per_sec(self) -> float:
-        """Predicted speed with the best tree."""
         return 1.0 / self.prediction.sec_per_token
 
 
 def compare_drafts(candidates: Mapping[str, tuple[AcceptanceVector, HardwareProfile]]) -> list[DraftPlan]:
-    """Plan every candidate, and return the fastest first.
-
-    Args:
-        candidates: name -> acceptance and times of one draft with the target.
-
-    Raises:
-        ValueError: for a vector and a profile of different pairs, or candidates of different targets, devices, formats,
-            contexts or ways of sampling.
-    """
-    found, first = [], None
+    """Plan every candidate by name, and return the fastest first."""
+    plans, first = [], None
     for name, (acceptance, profile) in candidates.items():
         mismatches = pair_mismatches(acceptance, profile)
         if mismatches:
             raise ValueError(f"{name}: {mismatches[0]}")
         assert acceptance.holds_for is not None
         same = {"target": acceptance.holds_for.target, "sampling": acceptance.holds_for.sampling}
-        same |= {key: getattr(profile, key) for key in SAME} | {"offload": profile.offload}
+        same |= {key: getattr(profile, key) for key in SHARED_FIELDS} | {"offload": profile.offload}
         first = first or same
         for key, value in same.items():
             if value != first[key]:
@@ -67,21 +54,14 @@ def compare_drafts(candidates: Mapping[str, tuple[AcceptanceVector, HardwareProf
                 )
         tree = plan_tree(acceptance, profile)
         plan = predict(tree, acceptance, profile)
-        found.append(DraftPlan(name, tree, plan, float(acceptance.probs[0]), profile.c))
-    return sorted(found, key=lambda plan: -plan.prediction.speedup.value)
+        plans.append(DraftPlan(name, tree, plan, float(acceptance.probs[0]), profile.c))
+    return sorted(plans, key=lambda plan: -plan.prediction.speedup.value)
 
 
 def llama_server_sentence(
     acceptance: AcceptanceVector, profile: HardwareProfile, tree_speedup: float, *, context: float | None = None
 ) -> str | None:
-    """Say what llama.cpp's server should be told, and what the tree would give beyond it.
-
-    Args:
-        tree_speedup: predicted of the planned tree over decoding without a draft.
-
-    Returns:
-        A sentence; None for a profile whose passes llama.cpp did not run.
-    """
+    """Say what llama.cpp's server should be told, and what the tree's speedup adds; None for other profiles."""
     if not profile.by_llama_cpp:
         return None
     chain = best_chain(acceptance, profile)

@@ -1,7 +1,4 @@
-"""The reference implementation's growmap: six entries, five of which describe the same tree.
-
-Writes them, and reads them with every entry checked against the others. Shape: n = nodes with the root.
-"""
+"""The reference implementation's growmap: six entries, five of which describe the same tree. n = nodes with root."""
 
 from __future__ import annotations
 
@@ -79,7 +76,7 @@ def growmap_entries(content: Any) -> dict[str, Any]:
 
 
 def tree_from_growmap(content: Mapping[str, Any]) -> TokenTree:
-    """Read the reference implementation's entries, five of which describe the same tree, and check that they agree."""
+    """Read the reference implementation's entries and check that they agree."""
     from pydantic import BaseModel, ConfigDict, Field
 
     class Schema(BaseModel):

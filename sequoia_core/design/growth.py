@@ -1,7 +1,4 @@
-"""How expected tokens grow with the size of the tree, for the best tree and for plain trees, with intervals.
-
-Shapes: N = largest tree size, D = largest depth in edges, k = points of a curve.
-"""
+"""How expected tokens grow with tree size, for best and plain trees. N = largest size, D = depth, k = points."""
 
 from __future__ import annotations
 
@@ -16,16 +13,14 @@ from .plain_trees import beam_tree, best_chains, best_first_tree, branching_tree
 from .tree import TokenTree
 
 Curve = tuple[np.ndarray, np.ndarray]  # sizes int [k], expected tokens float64 [k]
-POINTS = 24  # of the curve of a plain tree
+CURVE_POINTS = 24  # of the curve of a plain tree
 RESAMPLES = 100
 
 
 def growth_curves(acceptance: AcceptanceVector, table: np.ndarray, *, depth: int) -> dict[str, Curve]:
-    """Return name -> curve of the best tree at two depth limits, the given one and the table's, and of plain trees.
+    """Return name -> curve of the best tree at two depth limits (`depth` and D) and of plain trees of that depth.
 
-    Args:
-        table: float64 [N + 1, D + 1], G(n, d); -inf or NaN where there is no value.
-        depth: of the plain trees, at most D.
+    `table` is G(n, d), float64 [N + 1, D + 1]; -inf or NaN where there is no value.
     """
     max_size, max_depth = table.shape[0] - 1, table.shape[1] - 1
     curves = {}
@@ -40,8 +35,8 @@ def growth_curves(acceptance: AcceptanceVector, table: np.ndarray, *, depth: int
 
 
 def _plain_trees(acceptance: AcceptanceVector, max_size: int, depth: int, max_depth: int) -> dict[str, list[TokenTree]]:
-    widths = np.unique(np.geomspace(1, max((max_size - 1) // depth, 1), POINTS).astype(int)).tolist()
-    sizes = np.unique(np.geomspace(1, max_size, POINTS).astype(int)).tolist()
+    widths = np.unique(np.geomspace(1, max((max_size - 1) // depth, 1), CURVE_POINTS).astype(int)).tolist()
+    sizes = np.unique(np.geomspace(1, max_size, CURVE_POINTS).astype(int)).tolist()
     trees = {
         "one chain": [chain_tree(length) for length in range(depth + 1)],
         f"k chains, d ≤ {max_depth}": [best_chains(acceptance, size=size, depth=max_depth) for size in sizes],
@@ -56,11 +51,10 @@ def _plain_trees(acceptance: AcceptanceVector, max_size: int, depth: int, max_de
 
 
 def theorem_bound(acceptance: AcceptanceVector, *, max_size: int, depth: int) -> tuple[float, Curve] | None:
-    """Return b and a lower bound of G(n, depth) by it: the complete k-ary trees of the paper's proof, the best k.
+    """Return b and a lower bound of G(n, depth): the best complete k-ary trees of the paper's proof (§3.1).
 
-    b is the largest with which P(the first k children are all rejected) <= k^-b for every k. So a child is accepted
-    with a chance of at least 1 - k^-b, and one such factor for each level adds up to a bound that grows as
-    b · log n / log log n (paper §3.1). None where the ranks give no such b above 0.
+    b is the largest with P(the first k children are all rejected) <= k^-b for every k; the bound grows as
+    b · log n / log log n. None where the ranks give no b above 0.
     """
     ranks = np.arange(2, len(acceptance) + 1)
     rejection = np.maximum(1.0 - np.cumsum(acceptance.probs), 0.0)[1:]
@@ -81,21 +75,13 @@ def theorem_bound(acceptance: AcceptanceVector, *, max_size: int, depth: int) ->
 
 
 def growth_band(tables: np.ndarray, *, depth: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return (sizes int [k], low, high float64 [k]), the 95% interval of G(n, depth) over resampled vectors.
-
-    Args:
-        tables: float64 [resamples, N + 1, D + 1] from `bootstrap_tables`.
-    """
+    """Return (sizes int [k], low, high float64 [k]), the 95% interval of G(n, depth) over `bootstrap_tables`."""
     sizes = np.flatnonzero(np.isfinite(tables[0, :, depth]))
     return sizes, *bounds(tables[:, sizes, depth])
 
 
 def next_node_value(table: np.ndarray, *, size: int, depth: int) -> float | None:
-    """Return G(n + 1, d) - G(n, d); None where no node fits or the tree is off the table.
-
-    Args:
-        table: float64 [N + 1, D + 1], G(n, d).
-    """
+    """Return G(n + 1, d) - G(n, d) of a table [N + 1, D + 1]; None where no node fits or the tree is off the table."""
     if size + 1 >= len(table) or depth >= table.shape[1]:
         return None
     here, there = table[size : size + 2, depth].tolist()

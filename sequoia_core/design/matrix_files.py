@@ -1,7 +1,4 @@
-"""Files of acceptance, whichever kind they hold: vectors of all ranks, or a matrix by depth.
-
-Version 3 of the native JSON holds a matrix; versions 1 and 2, and everything else that is read, a vector.
-"""
+"""Files of acceptance of either kind: a matrix by depth in version 3 of the native JSON, else a vector of all ranks."""
 
 from __future__ import annotations
 
@@ -17,11 +14,7 @@ from .acceptance_files import MATRIX_VERSION, MAX_BYTES, MAX_RANKS
 
 
 def load_acceptance(path: str | Path, entries: str | None = None) -> AcceptanceVector | AcceptanceMatrix:
-    """Read a vector or a matrix from a file; `entries` as in `read_vector`.
-
-    Raises:
-        ValueError: in one line, naming the file, what was found and what was expected.
-    """
+    """Read a vector or a matrix from a file; `entries` as in `read_vector`."""
     return acceptance_from_bytes(read_bytes(path, limit=MAX_BYTES), str(path), entries)
 
 
@@ -43,7 +36,6 @@ def acceptance_from_bytes(data: bytes, name: str, entries: str | None = None) ->
 
 
 def matrix_bytes(matrix: AcceptanceMatrix) -> bytes:
-    """Return the content of a matrix's file."""
     fields = {
         "matrix": matrix.probs.tolist(),
         "trials": None if matrix.trials is None else matrix.trials.tolist(),

@@ -1,8 +1,4 @@
-"""The sizes of a model's parts, and what follows from them: parameters, bytes, operations.
-
-Knows decoders built like Llama, from a config.json or by name; reads no weights and needs no torch. How long a pass
-takes depends on these sizes, not on trained values.
-"""
+"""The sizes of a Llama-like decoder's parts, and what follows from them: parameters, bytes, operations."""
 
 from __future__ import annotations
 
@@ -29,13 +25,10 @@ class ModelShape(BaseModel):
     """The sizes of a decoder with gated units, rotary positions and two norms a layer, spelled as in its config.json.
 
     Args:
-        num_key_value_heads: several heads may share keys and values.
         num_experts, num_experts_per_tok: of a layer, and that each token is sent to; 0 for a model without.
         moe_intermediate_size, shared_expert_intermediate_size: of an expert, and of what all tokens are sent to.
-        tie_word_embeddings: whether the embedding is the head too, one copy of both.
-        name: what the shape is called: a name of the shipped table, or the file it was read from.
-        model: what a model of this shape is called once it is loaded (`model_names.model_name`), so that times can be
-            compared with measurements; empty where it is unknown.
+        name: a name of the shipped table, or the file it was read from.
+        model: the name of such a model once loaded (`model_names.model_name`); empty where it is unknown.
     """
 
     model_config = ConfigDict(strict=True, frozen=True)
@@ -59,7 +52,7 @@ class ModelShape(BaseModel):
 
     @property
     def embedding(self) -> int:
-        """Numbers of the embedding; the head has as many."""
+        """Numbers of the embedding, and of the head."""
         return self.vocab_size * self.hidden_size
 
     @property
@@ -78,7 +71,7 @@ class ModelShape(BaseModel):
 
     @property
     def layer_parameters(self) -> int:
-        """All weights of one layer: its products, two norms, and what the family has besides."""
+        """All weights of one layer."""
         biases = (self.num_attention_heads + 2 * self.num_key_value_heads) * self.head_dim
         besides = {"qwen2": biases, "qwen3": 2 * self.head_dim}
         resting = (self.num_experts - self.num_experts_per_tok) * self.expert_parameters
@@ -88,9 +81,7 @@ class ModelShape(BaseModel):
     def experts_read(self, tokens: int | np.ndarray, alike: float = 0.0) -> np.ndarray:
         """Return how many experts of a layer a pass over so many tokens reads, float64 of their shape.
 
-        Args:
-            alike: 0 where tokens choose independently of each other, the most there is; 1 where all choose the same;
-                between, that share of the way.
+        `alike` goes from 0, where tokens choose independently of each other, to 1, where all choose the same.
         """
         count, active = self.num_experts, self.num_experts_per_tok
         independent = count * (1 - (1 - active / max(count, 1)) ** np.asarray(tokens, dtype=np.float64))
@@ -107,11 +98,10 @@ class ModelShape(BaseModel):
 
     @property
     def read_parameters(self) -> int:
-        """Weights that a pass reads: all but an embedding of its own, of which it looks up single rows."""
+        """Weights that a pass reads: all but an untied embedding."""
         return self.parameters - (0 if self.tie_word_embeddings else self.embedding)
 
     def weight_bytes(self, dtype: str) -> int:
-        """Return the bytes of all weights in a dtype."""
         return self.parameters * bytes_of(dtype)
 
     def kv_bytes(self, dtype: str) -> int:
@@ -119,11 +109,7 @@ class ModelShape(BaseModel):
         return 2 * self.num_hidden_layers * self.num_key_value_heads * self.head_dim * bytes_of(dtype)
 
     def operations_per_token(self, visible: int | np.ndarray) -> int | np.ndarray:
-        """Return the additions and multiplications for one token that sees `visible` tokens, itself included.
-
-        Args:
-            visible: tokens, any shape.
-        """
+        """Return the operations for one token that sees `visible` tokens (any shape), itself included."""
         attention = 4 * self.num_hidden_layers * self.num_attention_heads * self.head_dim * visible
         return 2 * (self.num_hidden_layers * self.layer_products + self.embedding) + attention
 
@@ -133,11 +119,7 @@ class ModelShape(BaseModel):
 
 
 def bytes_of(dtype: str) -> int:
-    """Return the bytes of one number of a format.
-
-    Raises:
-        ValueError: for a format that is not among `BYTES`.
-    """
+    """Return the bytes of one number of a format."""
     if dtype not in BYTES:
         raise ValueError(f"dtype: found {str(dtype)[:40]!r}, expected one of {', '.join(BYTES)}")
     return BYTES[dtype]
@@ -152,11 +134,7 @@ def shipped_table(name: str) -> dict[str, dict[str, Any]]:
 
 
 def find_shape(text: str) -> ModelShape:
-    """Return the shape that a person named: one of the table, a config.json, or a folder that holds one.
-
-    Raises:
-        ValueError: for a name that is none of these, or a file that describes no such model.
-    """
+    """Return the shape of a name: one of the table, a config.json, or a folder that holds one."""
     for name, fields in shipped_table("shapes").items():
         if text.lower() in (name, fields["model"].lower()):
             return shape_of(fields, name, model=fields["model"])
@@ -175,14 +153,7 @@ def find_shape(text: str) -> ModelShape:
 
 
 def shape_of(fields: Any, name: str, *, model: str = "") -> ModelShape:
-    """Return the shape that the settings of a config.json describe; settings that are not sizes are ignored.
-
-    Args:
-        name: what to call the shape; model: the name of the model it is of.
-
-    Raises:
-        ValueError: saying what was found and what was expected.
-    """
+    """Return the shape in the settings of a config.json, with a name and that of the model it is of."""
     if not isinstance(fields, dict):
         raise ValueError(f"found a JSON {type(fields).__name__}, expected a JSON object")
     for key in ("attention_bias", "mlp_bias"):

@@ -1,9 +1,4 @@
-"""The acceptance that a run showed, as a correction of the vector in use.
-
-A run drafts only the ranks that its tree has, and few of them often. So each rank is the mean of the vector and of what
-the run showed, weighted by how often it was drafted. Only for trees that do not depend on the draft's probabilities:
-otherwise it is the uncertain nodes that have many children. Shapes: B = ranks.
-"""
+"""The acceptance that a run showed, as a correction of the vector in use. B = ranks."""
 
 from __future__ import annotations
 
@@ -21,8 +16,8 @@ PRIOR_NODES = 30.0  # the vector in use counts as this many nodes of the run
 def count_ranks(steps: Iterable[tuple[TokenTree, Sequence[int]]]) -> tuple[np.ndarray, np.ndarray]:
     """Count acceptance by rank over steps, each a tree and its accepted path, node ids from the root.
 
-    Returns:
-        int64 [B]: nodes on accepted paths that had a child of each rank, and how many of those children were accepted.
+    Returns int64 [B]: nodes on accepted paths that had a child of each rank, and how many of those were accepted. Only
+    for trees that do not depend on the draft's probabilities: otherwise uncertain nodes have the many children.
     """
     drafted: list[int] = []
     accepted: list[int] = []
@@ -39,9 +34,9 @@ def count_ranks(steps: Iterable[tuple[TokenTree, Sequence[int]]]) -> tuple[np.nd
 
 
 def corrected(acceptance: AcceptanceVector, drafted: np.ndarray, accepted: np.ndarray) -> AcceptanceVector:
-    """Return a vector corrected by what a run showed, `count_ranks`; it has no prompts, and so no intervals.
+    """Return the mean of a vector and of a run's `count_ranks`, each rank weighted by how often it was drafted.
 
-    Ranks that were never drafted keep their value, as far as the others leave room for it: together they are at most 1.
+    Ranks that were never drafted keep their value, as far as the sum of 1 allows. The result has no intervals.
     """
     ranks = max(len(acceptance), len(drafted))
     prior, drafted, accepted = (_padded(values, ranks) for values in (acceptance.probs, drafted, accepted))

@@ -1,8 +1,4 @@
-"""Expected tokens of a tree, and the tree with the most expected tokens of every size and depth.
-
-Knows acceptance probabilities and trees, not time: hardware enters in `planning`. An `AcceptanceMatrix` may stand
-in for an `AcceptanceVector`. Shapes: n = tree size with the root, d = depth in edges, B = ranks.
-"""
+"""Expected tokens of a tree, and the best tree of every size. n = nodes with the root, d = depth in edges, B = ranks"""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ import numpy as np
 
 from .acceptance import AcceptanceMatrix, AcceptanceVector
 from .tree import TokenTree
-from .tree_search import best_first, dynamic_program, rebuild
+from .tree_search import REACH, best_first, dynamic_program, rebuild
 
 Acceptance = AcceptanceVector | AcceptanceMatrix
 
@@ -20,11 +16,7 @@ MAX_CELLS = 5_000_000  # numbers of G(n, d): 38 MiB, and ten times that as JSON
 
 
 def node_scores(tree: TokenTree, acceptance: Acceptance) -> np.ndarray:
-    """Return f(v), the probability that node v is accepted: the product of p[rank] along its path (paper §3.1).
-
-    Returns:
-        float64 [n]; 1 for the root, 0 below a rank that the vector does not have.
-    """
+    """Return f(v) float64 [n], the probability that node v is accepted: the product of p[rank] along its path (§3.1)"""
     by_level = np.atleast_2d(acceptance.probs)  # deeper than the last row: as the last row
     levels, ranks = by_level.shape
     table = np.zeros((levels, ranks + 2))  # column 0 for the root, the last one for ranks beyond the vector
@@ -43,7 +35,7 @@ def expected_tokens(tree: TokenTree, acceptance: Acceptance) -> float:
 
 
 def ranks_not_measured(tree: TokenTree, acceptance: Acceptance) -> str | None:
-    """Say how much of a tree lies at ranks that its vector does not have, which count as never accepted."""
+    """Say how much of a tree lies at ranks that its vector does not have; they count as never accepted."""
     known, beyond = len(acceptance), int((tree.child_ranks > len(acceptance)).sum())
     if not beyond:
         return None
@@ -53,7 +45,7 @@ def ranks_not_measured(tree: TokenTree, acceptance: Acceptance) -> str | None:
 
 
 def check_whole(name: str, value: int, low: int, high: int) -> int:
-    """Return a whole number within bounds, or raise ValueError naming it."""
+    """Return a whole number within bounds."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not low <= value <= high:
         raise ValueError(f"{name}: found {value!r}, expected a whole number from {low} to {high}")
     return int(value)
@@ -74,8 +66,7 @@ def is_monotone(acceptance: Acceptance) -> bool:
 def expected_tokens_table(acceptance: Acceptance, *, max_size: int, max_depth: int) -> np.ndarray:
     """Return G(n, d), the largest F over trees of exactly n nodes and at most d edges deep (paper §3.1, Algorithm 1).
 
-    Exact for any vector or matrix: best-first when ranks never increase, the dynamic program otherwise. Ranks beyond
-    the vector are not used, so n nodes may not fit into a shallow tree.
+    Exact for any vector or matrix: best-first when ranks never increase, the dynamic program otherwise.
 
     Args:
         max_size: largest n, counting the root.
@@ -83,9 +74,6 @@ def expected_tokens_table(acceptance: Acceptance, *, max_size: int, max_depth: i
 
     Returns:
         float64 [max_size + 1, max_depth + 1], indexed [n, d]; -inf where no such tree exists.
-
-    Raises:
-        ValueError: for sizes out of range or a table too large to compute.
     """
     max_size = check_whole("max_size", max_size, 1, MAX_NODES)
     max_depth = check_whole("max_depth", max_depth, 0, MAX_NODES)
@@ -118,7 +106,7 @@ def expected_tokens_table(acceptance: Acceptance, *, max_size: int, max_depth: i
 
 
 def _check_cells(max_size: int, max_depth: int, tables: int = 1) -> None:
-    """Refuse tables of G(n, d) that would fill memory, before any of it is asked for."""
+    """Refuse tables of G(n, d) that would fill memory."""
     cells = tables * (max_size + 1) * (max_depth + 1)
     if cells > MAX_CELLS:
         taken = f"{8 * cells / 2**30:.1f} GiB" if 8 * cells >= 2**30 else f"{8 * cells / 2**20:.1f} MiB"
@@ -130,15 +118,7 @@ def _check_cells(max_size: int, max_depth: int, tables: int = 1) -> None:
 
 
 def optimal_tree(acceptance: Acceptance, *, size: int, depth: int | None = None) -> TokenTree:
-    """Return a tree of exactly `size` nodes and at most `depth` edges deep with the largest F.
-
-    Args:
-        size: nodes including the root.
-        depth: deepest level in edges; None leaves it open.
-
-    Raises:
-        ValueError: for sizes out of range, or when no tree of that size fits in that depth.
-    """
+    """Return a tree of exactly `size` nodes, root included, and at most `depth` edges deep with the largest F."""
     size = check_whole("size", size, 1, MAX_NODES)
     depth = size - 1 if depth is None else min(check_whole("depth", depth, 0, MAX_NODES), size - 1)
     rows = rows_by_levels_left(acceptance, depth)
@@ -160,7 +140,7 @@ def optimal_tree(acceptance: Acceptance, *, size: int, depth: int | None = None)
 
 
 def _until_settled(rows: np.ndarray, max_size: int):
-    """Yield the tables of the dynamic program until one more level changes nothing: for equal rows, none ever will."""
+    """Yield the tables of the dynamic program until one more level changes nothing."""
     before = None
     for table in dynamic_program(rows, max_size):
         yield table
@@ -171,7 +151,7 @@ def _until_settled(rows: np.ndarray, max_size: int):
 
 
 def tree_limit(acceptance: AcceptanceVector) -> float:
-    """Return 1 / (1 - sum p), the tokens per step that no tree of these ranks exceeds, however large; inf at sum 1."""
+    """Return 1 / (1 - sum p), the tokens per step that no tree of these ranks exceeds; inf at sum 1."""
     return 1.0 / acceptance.reject if acceptance.reject > 0.0 else float("inf")
 
 
@@ -183,15 +163,9 @@ def bootstrap_tables(
     resamples: int = 50,
     generator: np.random.Generator | None = None,
 ) -> np.ndarray | None:
-    """Return G(n, d) for vectors that the same measurement might have found; quantiles over them are its intervals.
+    """Return G(n, d) for resampled vectors, float64 [resamples, max_size + 1, max_depth + 1]; None if there are none.
 
     The tree is optimised again for each, so the spread includes the choice of the tree.
-
-    Returns:
-        float64 [resamples, max_size + 1, max_depth + 1], or None when nothing is known about the sample.
-
-    Raises:
-        ValueError: as `expected_tokens_table`.
     """
     _check_cells(max_size, max_depth, resamples)
     vectors = acceptance.resamples(resamples, generator=generator)
@@ -201,13 +175,7 @@ def bootstrap_tables(
 
 
 def best_expected_tokens(tree: TokenTree, acceptance: Acceptance) -> float:
-    """Return G at a tree's own size and depth: what the best such tree yields under `acceptance`.
-
-    Ranks beyond the vector have probability 0; the best tree may use as many of them as the given tree does.
-
-    Raises:
-        ValueError: for a tree too large to search, where ranks do not always decrease.
-    """
+    """Return G at a tree's own size, depth and ranks; ranks beyond the vector have probability 0."""
     missing = max(0, int(tree.child_ranks.max()) - len(acceptance))
     more = [(0, 0)] * (acceptance.probs.ndim - 1) + [(0, missing)]
     padded = type(acceptance)(np.pad(acceptance.probs, more)) if missing else acceptance
@@ -218,3 +186,23 @@ def best_expected_tokens(tree: TokenTree, acceptance: Acceptance) -> float:
 
 def _capacity(ranks: int, depth: int) -> int:
     return sum(ranks**level for level in range(min(depth, 60) + 1))
+
+
+def table_within_reach(acceptance: AcceptanceVector, *, max_size: int, max_depth: int) -> np.ndarray:
+    """Return G(n, d), float64 [max_size + 1, max_depth + 1]; NaN beyond n = REACH where that is too much to search."""
+    try:
+        return expected_tokens_table(acceptance, max_size=max_size, max_depth=max_depth)
+    except ValueError:
+        if max_size <= REACH:
+            raise
+        table = np.full((max_size + 1, max_depth + 1), np.nan)
+        table[: REACH + 1] = expected_tokens_table(acceptance, max_size=REACH, max_depth=max_depth)
+        return table
+
+
+def best_value_within_reach(tree: TokenTree, acceptance: AcceptanceVector) -> float | None:
+    """Return the largest F at a tree's size and depth; None where that is too much to search."""
+    try:
+        return best_expected_tokens(tree, acceptance)
+    except ValueError:
+        return None

@@ -18,7 +18,7 @@ def chain_tree(length: int) -> TokenTree:
 
 
 def chain_limit(acceptance: AcceptanceVector) -> float:
-    """Return 1 / (1 - p1), the tokens per step that no chain exceeds; inf when the first choice is always accepted."""
+    """Return 1 / (1 - p1), the tokens per step that no chain exceeds; inf at p1 = 1."""
     return k_ary_limit(acceptance, 1)
 
 
@@ -28,18 +28,13 @@ def independent_chains(count: int, length: int) -> TokenTree:
 
 
 def chains_limit(acceptance: AcceptanceVector) -> float:
-    """Return 1 + sum p / (1 - p1), the tokens per step that no number of chains exceeds: at most one chain's plus 1."""
+    """Return 1 + sum p / (1 - p1), the tokens per step that no number of chains exceeds."""
     reached = float(acceptance.probs.sum())
     return 1.0 + reached / float(1.0 - acceptance.probs[0]) if acceptance.probs[0] < 1.0 else float("inf")
 
 
 def best_chains(acceptance: AcceptanceVector, *, size: int, depth: int) -> TokenTree:
-    """Return the independent chains with the most expected tokens: as many as pay, all of one length.
-
-    Args:
-        size: nodes at most, counting the root.
-        depth: length at most.
-    """
+    """Return the independent chains with the most expected tokens, of at most `size` nodes and `depth` edges."""
     counts = np.arange(1, min(len(acceptance), size - 1) + 1)
     if not counts.size:
         return chain_tree(0)
@@ -50,11 +45,7 @@ def best_chains(acceptance: AcceptanceVector, *, size: int, depth: int) -> Token
 
 
 def branching_tree(branching: list[int]) -> TokenTree:
-    """Return the tree whose every node at level i has `branching[i]` children (a fixed expansion, or a beam).
-
-    Raises:
-        ValueError: for a factor below 1 or more than `MAX_NODES` nodes.
-    """
+    """Return the tree whose every node at level i has `branching[i]` children (a fixed expansion, or a beam)."""
     parents, level = [np.array([-1])], np.array([0])
     for factor in branching:
         check_whole("branching", factor, 1, MAX_NODES)
@@ -79,10 +70,7 @@ def k_ary_tree(k: int, depth: int) -> TokenTree:
 def best_first_tree(acceptance: Acceptance, *, size: int, depth: int | None = None) -> TokenTree:
     """Return the tree that grows by the most likely next node (the rule by which Medusa's trees are chosen).
 
-    Optimal when ranks never increase; on a noisy vector it can stop before a good rank that comes after a poor one.
-
-    Args:
-        size, depth: as for `optimal_tree`; the tree is smaller where ranks and levels run out.
+    Optimal when ranks never increase.
     """
     size = check_whole("size", size, 1, MAX_NODES)
     depth = size - 1 if depth is None else min(check_whole("depth", depth, 0, MAX_NODES), size - 1)
@@ -91,11 +79,7 @@ def best_first_tree(acceptance: Acceptance, *, size: int, depth: int | None = No
 
 
 def beam_tree(acceptance: Acceptance, *, width: int, depth: int) -> TokenTree:
-    """Return the tree of a beam search: at every level the `width` most likely nodes below those of the level above.
-
-    Raises:
-        ValueError: for numbers out of range or more than 100,000 nodes.
-    """
+    """Return the tree of a beam search: at every level the `width` most likely nodes below those of the level above."""
     check_whole("depth", depth, 0, MAX_NODES)
     check_whole("width", width, 1, (MAX_NODES - 1) // max(depth, 1))
     parents, ranks, level, scores = [-1], [0], [0], [1.0]

@@ -1,8 +1,4 @@
-"""Which tree is fastest on this hardware, from expected tokens and measured times.
-
-Knows acceptance, tree sizes and depths, and step times; runs no model. `prediction` gives intervals for one tree.
-Shapes: N = largest tree size, D = largest depth in edges.
-"""
+"""The fastest tree, from expected tokens and measured times. N = largest tree size, D = largest depth in edges."""
 
 from __future__ import annotations
 
@@ -68,17 +64,7 @@ class BestShape(NamedTuple):
 def paper_step_cost(size: int | np.ndarray, depth: int | np.ndarray, profile: HardwareProfile) -> np.ndarray:
     """Return t(n) + d c, the time of one step ÷ the time of one autoregressive pass, as the paper has it (§3.3).
 
-    c is one draft pass over a single token, whatever the width of a level, and nothing is spent outside the passes.
-
-    Args:
-        size: n, any shape.
-        depth: d, any shape that broadcasts with it.
-
-    Returns:
-        float64, the broadcast shape.
-
-    Raises:
-        ValueError: for sizes beyond what was profiled.
+    c is one draft pass over a single token. n and d: any shapes that broadcast.
     """
     return profile.t(np.asarray(size)) + np.asarray(depth) * profile.c
 
@@ -95,20 +81,15 @@ def speedup_surface(
 ) -> SpeedupSurface:
     """Return the predicted speedup of the best tree of every size and depth, against autoregressive decoding.
 
-    Tokens per step are G(n, d), or what the best tree of about that size yields along the measured texts, where the
-    vector keeps them (`replay`). A step takes the time of its target pass, of one draft pass for each level at that
-    level's own width, and of the rest (`step_time`). Where ranks do not always decrease, widths are those of the best
-    tree of the closest vector whose ranks do.
+    Tokens per step are G(n, d), corrected by what such trees yield along the measured texts, where the vector keeps
+    them (`replay`). A step takes the time of its target pass, of a draft pass over each level's own width, and of the
+    rest (`step_time`). Where ranks do not always decrease, widths are those of the closest vector whose ranks do.
 
     Args:
         max_size: N; None for the largest size profiled.
-        max_depth: D.
         context: tokens in the cache; None for as many as the profile was timed with.
         greedy: whether steps are taken at temperature 0; None as the vector was measured.
         paper: the paper's formula instead, G(n, d) / (t(n) + d c).
-
-    Raises:
-        ValueError: for sizes beyond what was profiled, or a table too large to compute.
     """
     max_size = profile.max_size if max_size is None else max_size
     if max_size > profile.max_size:
@@ -126,11 +107,7 @@ def speedup_surface(
 def surface_within_reach(
     acceptance: AcceptanceVector, profile: HardwareProfile, *, max_size: int | None = None, **options
 ) -> SpeedupSurface:
-    """Return the speedup surface up to the largest size profiled or `max_size`; up to n = REACH where more is too much.
-
-    Args:
-        max_size: a further bound; None for none. Further options as for `speedup_surface`.
-    """
+    """Return the speedup surface, up to n = REACH where more is too much to search."""
     largest = profile.max_size if max_size is None else min(profile.max_size, max_size)
     try:
         return speedup_surface(acceptance, profile, max_size=largest, **options)
@@ -143,16 +120,7 @@ def surface_within_reach(
 def relative_cost(
     widths: np.ndarray, profile: HardwareProfile, *, greedy: bool, context: float | None = None
 ) -> np.ndarray:
-    """Return seconds of a step ÷ seconds of an autoregressive one for n = 1 .. N.
-
-    Args:
-        widths: int64 [N + 1, D + 1, D] from `shape_widths`.
-        greedy: whether steps are taken at temperature 0.
-        context: tokens in the cache; None for as many as the profile was timed with.
-
-    Returns:
-        float64 [N, D + 1].
-    """
+    """Return seconds of a step of `shape_widths` ÷ of an autoregressive one for n = 1 .. N, float64 [N, D + 1]."""
     widths = widths[1:]
     sizes = np.broadcast_to(np.arange(1, len(widths) + 1)[:, None], widths.shape[:2])
     seconds = step_seconds(sizes, widths, profile, context=context, greedy=greedy)
@@ -160,7 +128,7 @@ def relative_cost(
 
 
 def is_greedy(acceptance: AcceptanceVector) -> bool:
-    """Whether a vector was measured at temperature 0, where a step draws nothing; assumed where it does not say."""
+    """Whether a vector was measured at temperature 0; assumed where it does not say."""
     return acceptance.holds_for is None or acceptance.holds_for.temperature == 0
 
 
@@ -172,11 +140,9 @@ def surface_of(tokens: np.ndarray, cost: np.ndarray) -> SpeedupSurface:
 
 
 def shape_widths(acceptance: AcceptanceVector, *, max_size: int, max_depth: int) -> np.ndarray:
-    """Return how many nodes each draft pass runs over, for the best tree of every shape.
+    """Return the nodes of each draft pass for the best tree of every shape, int64 [N + 1, D + 1, D].
 
-    Returns:
-        int64 [N + 1, D + 1, D]: at [n, d, l] the nodes at depth l that have children; meaningless where no such tree
-        exists.
+    At [n, d, l] the nodes at depth l that have children; meaningless where no such tree exists.
     """
     falling = _falling(acceptance)
     widths = np.zeros((max_size + 1, max_depth + 1, max_depth), dtype=np.int64)
@@ -201,13 +167,7 @@ def _inner_by_level(parents: np.ndarray, ranks: np.ndarray, depth: int) -> np.nd
 
 
 def text_correction(table: np.ndarray, acceptance: AcceptanceVector) -> np.ndarray:
-    """Return what trees yield along the measured texts ÷ G(n, d) of them, float64 [N + 1, D + 1]; 1 without texts.
-
-    Replayed at a few sizes of every depth, and interpolated between them.
-
-    Args:
-        table: G(n, d) of the vector, float64 [N + 1, D + 1].
-    """
+    """Return what trees yield along the measured texts ÷ G(n, d) of them, float64 [N + 1, D + 1]; 1 without texts."""
     correction = np.ones_like(table)
     if acceptance.prompt_ranks is None:
         return correction
@@ -260,7 +220,6 @@ class ShapeSpread:
     """How certain the best size and depth are, given the sample behind the acceptance vector.
 
     Args:
-        chosen: the best shape for the vector itself.
         sizes, depths: lowest and highest n and d that are best within the confidence level.
         speedup: bounds of the predicted speedup of the chosen shape.
         agreement: share of the resamples whose best shape is the chosen one.
@@ -278,15 +237,7 @@ class ShapeSpread:
 def size_and_depth_spread(
     acceptance: AcceptanceVector, profile: HardwareProfile, tables: np.ndarray, *, level: float = 0.95
 ) -> ShapeSpread:
-    """Choose the best shape for each vector that the same measurement might have found, and compare.
-
-    Args:
-        tables: float64 [resamples, N + 1, D + 1] from `bootstrap_tables`; N at most the largest size profiled.
-        level: confidence, between 0 and 1.
-
-    Raises:
-        ValueError: for tables of sizes beyond what was profiled.
-    """
+    """Choose the best shape for each resampled vector, by its `bootstrap_tables`, and compare."""
     bounds = {"max_size": tables.shape[1] - 1, "max_depth": tables.shape[2] - 1}
     cost = relative_cost(shape_widths(acceptance, **bounds), profile, greedy=is_greedy(acceptance))
     table = expected_tokens_table(acceptance, **bounds)
@@ -314,7 +265,7 @@ def size_and_depth_spread(
 
 
 def more_ranks_wanted(tree: TokenTree, acceptance: AcceptanceVector) -> str | None:
-    """Say that a tree uses every rank of its vector, so that a vector of more ranks might give a better one."""
+    """Say that a tree uses every rank of its vector, so that more might help."""
     if len(acceptance) > 1 and int(tree.child_ranks.max()) >= len(acceptance) and acceptance.reject > 0:
         return (
             f"The tree uses all {len(acceptance)} ranks of the acceptance vector: measured over more ranks (measure "
@@ -324,20 +275,17 @@ def more_ranks_wanted(tree: TokenTree, acceptance: AcceptanceVector) -> str | No
 
 
 def pair_mismatches(acceptance: AcceptanceVector, profile: HardwareProfile) -> list[str]:
-    """Return why a vector and a profile are not of one pair, one sentence for each reason; empty when they are.
-
-    A speedup from two that differ is a what-if: it answers no question about a pair that exists.
-    """
+    """Return why a vector and a profile are not of one pair, one sentence for each reason."""
     if acceptance.holds_for is None:
         return ["The acceptance vector does not say which pair it was measured on."]
-    found = []
+    sentences = []
     for role in ("target", "draft"):
         measured, timed = getattr(acceptance.holds_for, role), profile.meta.get(role)
         if timed is None:
-            found.append(f"The profile does not name its {role}.")
+            sentences.append(f"The profile does not name its {role}.")
         elif timed != measured:
-            found.append(f"Acceptance was measured with the {role} {measured}, times with {timed}.")
-    return found
+            sentences.append(f"Acceptance was measured with the {role} {measured}, times with {timed}.")
+    return sentences
 
 
 def smallest_good_shape(surface: SpeedupSurface, *, within: float = 0.02) -> BestShape:

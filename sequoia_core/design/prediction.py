@@ -1,9 +1,4 @@
-"""Predictions of what decoding with one tree does with a pair on a machine, with intervals.
-
-Tokens per step come from the texts behind the vector where it keeps their accepted ranks, else from the vector itself;
-seconds from the profile. Both were measured on samples, so a prediction has an interval: prompts and rounds of timing
-are resampled. Shapes: m = prompts, r = resamples.
-"""
+"""Predictions of what decoding with one tree does, with intervals. m = prompts, r = resamples."""
 
 from __future__ import annotations
 
@@ -34,10 +29,8 @@ class Prediction:
     """What decoding with a tree is expected to do.
 
     Attributes:
-        speedup: against autoregressive decoding of the same target, totals against totals, prompt reading left out.
+        speedup: against autoregressive decoding of the same target, totals against totals, without prompt reading.
         tokens_per_step: committed tokens per target pass.
-        step: seconds of one step by parts.
-        autoregressive_sec: seconds of one token without speculation.
         paper_speedup: F(T) / (t(n) + d c), the paper's formula (§3.3); None for trees that differ from step to step.
         replayed: whether tokens per step come from the measured texts rather than from the vector alone.
     """
@@ -71,13 +64,13 @@ def predict(
 ) -> Prediction:
     """Predict what decoding with this tree does.
 
+    Tokens per step come from the texts behind the vector where it keeps their accepted ranks, else from the vector;
+    seconds from the profile. Intervals resample prompts and rounds of timing.
+
     Args:
         context: tokens in the cache on average; None for as many as the profile was timed with.
-        prompts: how many prompts will be decoded to see whether it holds; their own spread widens the interval. None
-            for the average over all text of that kind.
-
-    Raises:
-        ValueError: when the tree is larger than what was profiled.
+        prompts: how many prompts will be decoded to test the prediction; their own spread widens the interval. None for
+            the average over all such text.
     """
     greedy = is_greedy(acceptance)
     step = step_time(tree, profile, context=context, greedy=greedy)
@@ -116,7 +109,7 @@ def best_chain(acceptance: AcceptanceVector, profile: HardwareProfile, *, longes
 
 
 def tokens_per_step(tree: TokenTree, acceptance: AcceptanceVector) -> float:
-    """Return what a step yields along the measured texts; F(T) where the vector does not keep their accepted ranks."""
+    """Return what a step yields along the measured texts; F(T) where the vector does not keep their ranks."""
     texts = replay(tree, acceptance)
     return expected_tokens(tree, acceptance) if texts is None else texts.tokens_per_step
 
@@ -128,17 +121,13 @@ def tokens_estimate(tree: TokenTree, acceptance: AcceptanceVector) -> Estimate:
 
 
 def shape_of(tree: TokenTree, acceptance: AcceptanceVector, profile: HardwareProfile) -> BestShape:
-    """Return a tree's shape with what this very tree does: a surface interpolates between the trees that it replays."""
+    """Return a tree's shape with this very tree's tokens and speedup; a surface interpolates."""
     speedup = predicted_speedup(tree, acceptance, profile)
     return BestShape(tree.size, tree.depth, speedup, tokens_per_step(tree, acceptance))
 
 
 def prompts_for(tree: TokenTree, acceptance: AcceptanceVector, *, within: float = 0.05) -> int | None:
-    """Return how many prompts a calibration needs to know tokens per step to within a share of its value.
-
-    Returns:
-        Prompts in all, for a 95 % interval of +- `within`; None where the vector does not keep texts by prompt.
-    """
+    """Return how many prompts a 95 % interval of +- `within` of tokens per step needs; None without texts by prompt."""
     texts = replay(tree, acceptance)
     if texts is None or len(texts.tokens) < 2:
         return None
@@ -164,12 +153,7 @@ def _tokens_per_step(
 
 
 def rate_samples(tokens: np.ndarray, spent: np.ndarray, prompts: int | None) -> np.ndarray:
-    """Return tokens ÷ what they took for prompts drawn again, float64 [r].
-
-    Args:
-        tokens, spent: of each prompt, number [m]; steps or seconds.
-        prompts: as for `predict`.
-    """
+    """Return tokens ÷ what they took (steps or seconds, both [m]) for prompts drawn again, float64 [r]."""
     picks = resampled(len(tokens))
     samples = (picks @ tokens) / (picks @ spent)
     if prompts is not None:  # the prompts to come are another sample of the same kind, of its own size
@@ -204,16 +188,14 @@ def _timed_again(profile: HardwareProfile, rounds: int | None, seed: int) -> lis
 
 
 @lru_cache(maxsize=16)
-def _plain_again(
-    profile: HardwareProfile, rounds: int | None, context: float | None, greedy: bool
-) -> np.ndarray:  # fmt: skip
-    """Return the seconds of an autoregressive step for profiles timed again, float64 [r]."""
+def _plain_again(profile: HardwareProfile, rounds: int | None, context: float | None, greedy: bool) -> np.ndarray:
+    """Return the seconds of an autoregressive step for resampled profiles, float64 [r]."""
     again = _timed_again(profile, rounds, 2 if rounds is None else 3) or []
     return np.array([autoregressive_sec(times, context=context, greedy=greedy) for times in again])
 
 
 def combined(value: float, samples: np.ndarray | None, factors: np.ndarray | None) -> Estimate:
-    """Return a value with the spread of its tokens, float64 [r], and of its times, which vary independently."""
+    """Return a value with the spread of its tokens and of its times, float64 [r] each, which vary independently."""
     if samples is None and factors is None:
         return Estimate(value, None, None)
     spread = np.ones(RESAMPLES)
@@ -224,16 +206,14 @@ def combined(value: float, samples: np.ndarray | None, factors: np.ndarray | Non
 
 
 Part = Literal["acceptance", "verifying", "drafting", "overhead", "baseline", "context"]
-MATTERS = 0.03  # effects on the speedup below this are noise
+MIN_EFFECT = 0.03  # effects on the speedup below this are noise
 
 
 class Measured(NamedTuple):
     """What a run did.
 
     Attributes:
-        tokens_per_step: committed tokens ÷ steps.
-        verify_sec, draft_sec, overhead_sec: of one step, on average.
-        autoregressive_sec: of one token without speculation, measured beside it; None where that was not done.
+        autoregressive_sec: of one token without speculation; None where that was not measured.
     """
 
     tokens_per_step: float
@@ -265,23 +245,18 @@ class Reason:
 
 
 def context_reason(profiled: Prediction, run: Prediction, *, profiled_at: float, run_at: float) -> Reason | None:
-    """Return the effect of a run's own context on the speedup; None where it is small.
-
-    Args:
-        profiled, run: predictions at the profile's context and at the run's, in tokens.
-    """
+    """Return the effect on the speedup of the run's context, against the profile's (tokens); None where it is small."""
     effect = run.speedup.value / profiled.speedup.value
-    return Reason("context", effect, profiled_at, run_at) if abs(log(effect)) >= MATTERS else None
+    return Reason("context", effect, profiled_at, run_at) if abs(log(effect)) >= MIN_EFFECT else None
 
 
 def reasons(prediction: Prediction, measured: Measured) -> list[Reason]:
     """Return the parts that made a run slower or faster than predicted, those that cost most first.
 
-    Only effects of at least `MATTERS` are named. The time of a step is shared out among its parts in proportion to what
-    each added.
+    Only effects of at least `MIN_EFFECT`. The time of a step is shared out in proportion to what each part added.
     """
     step, tokens = prediction.step, prediction.tokens_per_step.value
-    found = [Reason("acceptance", measured.tokens_per_step / tokens, tokens, measured.tokens_per_step)]
+    parts = [Reason("acceptance", measured.tokens_per_step / tokens, tokens, measured.tokens_per_step)]
     added: dict[Part, tuple[float, float]] = {
         "verifying": (step.verify_sec, measured.verify_sec),
         "drafting": (step.draft_sec, measured.draft_sec),
@@ -291,8 +266,8 @@ def reasons(prediction: Prediction, measured: Measured) -> list[Reason]:
     whole = log(step.total_sec / measured.step_sec)
     for part, (expected, real) in added.items():
         share = (real - expected) / difference if abs(difference) > 1e-12 else 0.0
-        found.append(Reason(part, exp(whole * share), expected, real))
+        parts.append(Reason(part, exp(whole * share), expected, real))
     if measured.autoregressive_sec is not None:
         alone = prediction.autoregressive_sec
-        found.append(Reason("baseline", measured.autoregressive_sec / alone, alone, measured.autoregressive_sec))
-    return sorted((r for r in found if abs(log(r.effect)) >= MATTERS), key=lambda r: r.effect)
+        parts.append(Reason("baseline", measured.autoregressive_sec / alone, alone, measured.autoregressive_sec))
+    return sorted((r for r in parts if abs(log(r.effect)) >= MIN_EFFECT), key=lambda r: r.effect)

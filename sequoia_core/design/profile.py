@@ -1,8 +1,4 @@
-"""Hardware profiles: what the parts of a step cost with a pair on one device, and the file that keeps them.
-
-Knows seconds, not acceptance; `studies.measure_profile` takes the times, `step_time` adds them up for a tree.
-Shapes: k = sizes timed, j = draft widths, r = rounds of timing.
-"""
+"""Hardware profiles: seconds of each part of a step on one device. k = sizes, j = draft widths, r = timing rounds."""
 
 from __future__ import annotations
 
@@ -40,30 +36,22 @@ PLACES = {None: "in memory", "disk": "on disk", "host": "in the host's memory"} 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HardwareProfile:
-    """Measured times of a pair on one device.
+    """Measured times of a pair on one device. Optional arrays are empty where they were not timed.
 
     Args:
         sizes: int64 [k], tokens in one target pass, increasing, starting at 1.
         verify_sec: float64 [k], seconds of a target pass over that many tokens.
         draft_sec: seconds of one draft pass over one token, drawing included.
-        device, dtype: what was measured, in words.
         context: tokens already in the cache during measurement.
-        draft_widths, draft_width_sec: int64 [j] and float64 [j], draft passes over several tokens; may be empty.
-        verify_samples: float64 [k][r] raw seconds, for the spread; may be empty.
-        meta: anything else to keep, such as model names and versions.
-        overhead_sec: float64 [k], seconds of a step outside its passes: walking, committing, keeping the record. Empty
-            where it was not timed (files of version 1), and then counted as nothing.
-        sampling_sec: float64 [k], seconds that a temperature above 0 adds to a step; may be empty.
-        draft_samples: float64 [j][r], draft passes round by round; may be empty.
-        overhead_samples: float64 [k][r]; may be empty.
-        verify_growth_sec: float64 [k], seconds that each further cached token adds to a target pass; may be empty.
-        draft_growth_sec: the same for a draft pass, whatever its width.
+        draft_widths, draft_width_sec: int64 [j] and float64 [j], draft passes over several tokens.
+        verify_samples: float64 [k][r], raw seconds.
+        overhead_sec: float64 [k], seconds of a step outside its passes: walking, committing, keeping the record.
+        sampling_sec: float64 [k], seconds that a temperature above 0 adds to a step.
+        draft_samples: float64 [j][r], draft passes round by round.
+        verify_growth_sec: float64 [k], seconds that each further cached token adds to a target pass.
+        draft_growth_sec: the same for a draft pass of any width.
         growing_sec: float64 [2], seconds that a dynamic tree adds to a step, beyond those of a static tree of its size
-            and widths: at temperature 0, and above. Empty where it was not timed (files before 2026-11-22), and then
-            counted as nothing.
-
-    Raises:
-        ValueError: naming the field, what was found and what was expected.
+            and widths: at temperature 0, and above.
     """
 
     sizes: np.ndarray
@@ -127,7 +115,6 @@ class HardwareProfile:
 
     @property
     def max_size(self) -> int:
-        """Largest tree that the profile covers."""
         return int(self.sizes[-1])
 
     @property
@@ -137,19 +124,18 @@ class HardwareProfile:
 
     @property
     def by_llama_cpp(self) -> bool:
-        """Whether llama.cpp ran the target's passes."""
         return self.meta.get("passes_by") == LLAMA_CPP
 
     @property
     def most_leaves(self) -> int | None:
-        """Leaves of the largest tree that what ran the passes can take; None without a limit."""
+        """The most leaves that the target's backend can take; None without a limit."""
         return MOST_SEQUENCES if self.by_llama_cpp else None  # there each leaf is a sequence
 
     @property
     def offload(self) -> str | None:
         """The slower tier that the target's layers stream from, "disk" or "host"; None where they are in memory."""
-        found = self.meta.get("offload")
-        return found if found in ("disk", "host") else None
+        tier = self.meta.get("offload")
+        return tier if tier in ("disk", "host") else None
 
     @property
     def streaming(self) -> Streaming | None:
@@ -172,17 +158,9 @@ class HardwareProfile:
         return np.array(low), np.array(high)
 
     def verify_at(self, n: int | np.ndarray, context: float | None = None) -> np.ndarray:
-        """Return the seconds of a target pass over n tokens, interpolated between measured sizes.
+        """Return the seconds of a target pass over n tokens, interpolated between measured sizes; float64 of n's shape.
 
-        Args:
-            n: tokens, any shape, 1 to `max_size`.
-            context: tokens in the cache; None for as many as were there when it was timed.
-
-        Returns:
-            float64, same shape.
-
-        Raises:
-            ValueError: beyond what was measured.
+        `context` is tokens in the cache; None for as many as were there when it was timed.
         """
         n = np.asarray(n)
         if n.size and (n.min() < 1 or n.max() > self.max_size):
@@ -195,30 +173,21 @@ class HardwareProfile:
         return np.maximum(grown, LEAST_SHARE * seconds)
 
     def draft_at(self, tokens: float | np.ndarray, context: float | None = None) -> np.ndarray:
-        """Return the seconds of one draft pass over some tokens; that over one token where only that was timed.
-
-        Args:
-            tokens: any shape; beyond the widest pass timed, the last slope is continued.
-            context: as for `verify_at`.
-        """
+        """Return the seconds of one draft pass over some tokens (any shape); beyond the widest by the last slope."""
         tokens = np.asarray(tokens, dtype=np.float64)
         widths, seconds = self.draft_widths, self.draft_width_sec
         if len(widths) == 0:
-            found = np.full(tokens.shape, float(self.draft_sec))
+            sec = np.full(tokens.shape, float(self.draft_sec))
         else:
-            found = np.interp(tokens, widths, seconds)
+            sec = np.interp(tokens, widths, seconds)
             if len(widths) > 1:
                 slope = max(0.0, (seconds[-1] - seconds[-2]) / (widths[-1] - widths[-2]))
-                found = found + slope * np.maximum(tokens - widths[-1], 0.0)
+                sec = sec + slope * np.maximum(tokens - widths[-1], 0.0)
         grown = 0.0 if context is None else (tokens_cached(context) - self.context) * self.draft_growth_sec
-        return np.maximum(found + grown, LEAST_SHARE * found)
+        return np.maximum(sec + grown, LEAST_SHARE * sec)
 
     def overhead_at(self, n: int | np.ndarray, *, greedy: bool = True) -> np.ndarray:
-        """Return the seconds of a step of n nodes outside its passes; 0 where they were not timed.
-
-        Args:
-            greedy: at temperature 0, where no random numbers are drawn and no rows are warped.
-        """
+        """Return the seconds of a step of n nodes outside its passes; 0 where they were not timed."""
         parts = (self.overhead_sec,) if greedy else (self.overhead_sec, self.sampling_sec)
         return np.zeros(np.shape(n)) + sum(np.interp(n, self.sizes, part) for part in parts if len(part))
 
@@ -227,7 +196,7 @@ class HardwareProfile:
         return float(self.growing_sec[0 if greedy else 1]) if len(self.growing_sec) else 0.0
 
     def t(self, n: int | np.ndarray) -> np.ndarray:
-        """Return t(n), a target pass over n tokens ÷ over one; arguments and errors as for `verify_at`."""
+        """Return t(n), a target pass over n tokens ÷ over one."""
         return self.verify_at(n) / self.smooth_verify_sec[0]
 
     @property
@@ -240,22 +209,19 @@ class HardwareProfile:
         return self.draft_at(tokens) / self.smooth_verify_sec[0]
 
     def resampled(self, count: int, generator: np.random.Generator, *, rounds: int | None = None) -> list[Self] | None:
-        """Return profiles that the same measurement might have found, by resampling its rounds of timing.
+        """Return `count` profiles that the same measurement might have found; None without two rounds of target passes.
 
         All parts of a round stay together, because a slow moment affects all of them.
 
         Args:
             rounds: None for medians of as many rounds as were taken; else means of so many, as totals of a run have.
-
-        Returns:
-            `count` profiles, or None without at least two rounds of target passes.
         """
         counts = {len(row) for row in (*self.verify_samples, *self.draft_samples, *self.overhead_samples)}
         if len(counts) != 1 or not self.verify_samples or (number := counts.pop()) < 2:
             return None
         average = np.median if rounds is None else np.mean
         verify, draft, overhead = map(np.array, (self.verify_samples, self.draft_samples, self.overhead_samples))
-        found = []
+        profiles = []
         for picks in generator.integers(number, size=(count, rounds or number)):
             again = {"verify_sec": average(verify[:, picks], axis=1)}
             if len(draft):
@@ -263,8 +229,8 @@ class HardwareProfile:
                 again["draft_sec"] = float(again["draft_width_sec"][0])
             if len(overhead):
                 again["overhead_sec"] = average(overhead[:, picks], axis=1)
-            found.append(replace(self, **again, verify_samples=(), draft_samples=(), overhead_samples=()))
-        return found
+            profiles.append(replace(self, **again, verify_samples=(), draft_samples=(), overhead_samples=()))
+        return profiles
 
     def differences(
         self,
@@ -276,37 +242,32 @@ class HardwareProfile:
         offload: str | None = None,
         instructions: str | None = None,
     ) -> list[str]:
-        """Return why these times do not hold for a pair on a device; empty when they were measured with it there.
+        """Return why these times do not hold for a pair on a device, such as "measured in bfloat16, not float32".
 
-        Modelled times never hold, not even those of a model of this machine.
+        Modelled times never hold.
 
         Args:
             target, draft: names as `model_names.pair_names` gives them.
-            dtype: such as "float32".
             device: the name of the processor or GPU, with or without its number of threads.
-            offload: where the target's weights live, as for `load_pair`.
-            instructions: the processor's, as `instructions_in_use` names them; None, here or in the file, is unknown.
-
-        Returns:
-            One phrase for each difference, such as "measured in bfloat16, not float32".
+            instructions: as `instructions_in_use` names them; None, here or in the file, is unknown.
         """
-        found = ["the times are modelled, not measured"] if self.modelled else []
+        phrases = ["the times are modelled, not measured"] if self.modelled else []
         for role, name in (("target", target), ("draft", draft)):
             measured = self.meta.get(role)
             if measured is None:
-                found.append(f"the profile does not name its {role}")
+                phrases.append(f"the profile does not name its {role}")
             elif measured != name:
-                found.append(f"{role} {measured}, not {name}")
+                phrases.append(f"{role} {measured}, not {name}")
         if self.dtype != dtype:
-            found.append(f"measured in {self.dtype}, not {dtype}")
+            phrases.append(f"measured in {self.dtype}, not {dtype}")
         if self.device.split(", ")[0] != device.split(", ")[0]:
-            found.append(f"measured on {self.device}, not on {device}")
+            phrases.append(f"measured on {self.device}, not on {device}")
         own = self.meta.get("instructions")
         if own and instructions and own != instructions:
-            found.append(f"measured with {own}, not {instructions}")
+            phrases.append(f"measured with {own}, not {instructions}")
         if self.offload != offload:
-            found.append(f"measured with the target's weights {PLACES[self.offload]}, not {PLACES[offload]}")
-        return found
+            phrases.append(f"measured with the target's weights {PLACES[self.offload]}, not {PLACES[offload]}")
+        return phrases
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row for each pass timed: `model`, `tokens`, `sec`, and for the target what else was timed."""
@@ -328,16 +289,13 @@ class HardwareProfile:
         }  # fmt: skip
 
     def to_bytes(self) -> bytes:
-        """Return the native JSON file's content."""
         return json_bytes(self.to_json())
 
     def save(self, path: str | Path) -> None:
-        """Write native JSON; the file appears whole or not at all."""
         write_atomic(path, self.to_bytes())
 
     @classmethod
     def loads(cls, data: bytes, name: str) -> HardwareProfile:
-        """Read native JSON from bytes; errors name `name`."""
         try:
             return cls(**read_profile(data))
         except ValueError as error:
@@ -345,9 +303,4 @@ class HardwareProfile:
 
     @classmethod
     def load(cls, path: str | Path) -> HardwareProfile:
-        """Read a native JSON profile.
-
-        Raises:
-            ValueError: naming the file, what was found and what was expected.
-        """
         return cls.loads(read_bytes(path, limit=MAX_FILE_BYTES), str(path))

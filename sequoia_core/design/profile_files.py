@@ -1,7 +1,4 @@
-"""The file of a hardware profile: which fields it has and of which types, in both versions.
-
-Version 1 had neither overhead nor growth with the context nor samples of draft passes. `profile` checks the numbers.
-"""
+"""The file of a hardware profile: which fields it has and of which types, in both versions."""
 
 from __future__ import annotations
 
@@ -18,16 +15,12 @@ FORMAT, VERSION = "sequoia-profile", 2
 MAX_FILE_BYTES = 1_000_000
 MIN_SEC, MAX_SEC = 1e-12, 1e9  # beyond, ratios of two times overflow
 MAX_CONTEXT = 10**9  # tokens
-JUMPS = 1.15  # times more than tokens in proportion: less is a machine's noise
-FALLS = 0.75  # of the longest time over fewer tokens: noise, and kernels that suit one size, take less
+MAX_JUMP = 1.15  # times more than tokens in proportion: less is a machine's noise
+MIN_FALL = 0.75  # of the longest time over fewer tokens: noise, and kernels that suit one size, take less
 
 
 class Streaming(NamedTuple):
-    """How layers stream in during every target pass.
-
-    Attributes:
-        layers: that are streamed; buffers: that hold them in turn; layer_read_sec: seconds to read one.
-    """
+    """How layers stream through a few buffers during every target pass."""
 
     layers: int
     buffers: int
@@ -45,10 +38,10 @@ class Streaming(NamedTuple):
 
     @classmethod
     def recorded_in(cls, meta: dict[str, Any]) -> Streaming | None:
-        """Return what a profile's `meta` tells of it; None where that is missing or implausible."""
+        """Return the streaming in a profile's `meta`; None where it is missing or implausible."""
         try:
-            found = meta["streaming"]
-            told = cls(int(found["layers"]), int(found["buffers"]), float(found["layer_read_sec"]))
+            fields = meta["streaming"]
+            told = cls(int(fields["layers"]), int(fields["buffers"]), float(fields["layer_read_sec"]))
         except (KeyError, TypeError, ValueError, OverflowError):
             return None
         plausible = 1 <= told.layers <= MAX_SIZE and 1 <= told.buffers <= MAX_SIZE
@@ -56,12 +49,9 @@ class Streaming(NamedTuple):
 
 
 def odd_times(sizes: np.ndarray, verify_sec: np.ndarray) -> str | None:
-    """Say that passes over more tokens take much less time than over fewer, or much more than one by one.
-
-    The first no machine does; nothing that a model reads or computes explains the second, experts neither.
-    """
+    """Say that passes over more tokens take much less time than over fewer, or much more than one by one."""
     grown = verify_sec[1:] / verify_sec[:-1]
-    jumps = np.flatnonzero(grown > JUMPS * sizes[1:] / sizes[:-1])
+    jumps = np.flatnonzero(grown > MAX_JUMP * sizes[1:] / sizes[:-1])
     if jumps.size:
         few, many, times = sizes[jumps[0]], sizes[jumps[0] + 1], sizes[jumps[0] + 1] / sizes[jumps[0]]
         return (
@@ -70,7 +60,7 @@ def odd_times(sizes: np.ndarray, verify_sec: np.ndarray) -> str | None:
             "taken, and not between these two."
         )
     longest = np.maximum.accumulate(verify_sec)
-    fallen = np.flatnonzero(verify_sec < FALLS * longest)
+    fallen = np.flatnonzero(verify_sec < MIN_FALL * longest)
     if not fallen.size:
         return None
     last, before = fallen[0], int(verify_sec[: fallen[0]].argmax())
@@ -81,11 +71,6 @@ def odd_times(sizes: np.ndarray, verify_sec: np.ndarray) -> str | None:
 
 
 def read_profile(data: bytes) -> dict[str, Any]:
-    """Read the fields of a profile from a file's content.
-
-    Raises:
-        ValueError: in one line, what was found and what was expected.
-    """
     if len(data) > MAX_FILE_BYTES:
         raise ValueError(f"found {len(data)} bytes, expected a profile of at most {MAX_FILE_BYTES}")
     content = read_json(data)
@@ -102,7 +87,6 @@ def read_profile(data: bytes) -> dict[str, Any]:
 
 @cache
 def _schema():
-    """Return the file's pydantic model: fields and types."""
     from pydantic import BaseModel, ConfigDict, Field
 
     class Meta(BaseModel):

@@ -20,8 +20,7 @@ class Regret:
     """What trees lose where another vector holds than the one they were designed for.
 
     Args:
-        lost: float64 [m, m]; [i, j] = tokens per step that vector i's best tree loses under vector j. Zero on the
-            diagonal, never below zero.
+        lost: float64 [m, m]; [i, j] = tokens per step that vector i's best tree loses under vector j.
         best: float64 [m], what each vector's own best tree yields.
     """
 
@@ -51,22 +50,14 @@ class Regret:
         return float(self.lost.sum() / pairs) if pairs else 0.0
 
     def to_frame(self, names: Sequence[str]) -> pd.DataFrame:
-        """Return the losses with the names of the vectors, [m]: a row for each tree, a column for each that holds."""
+        """Return the losses: a row for each tree, a column for each vector that holds."""
         import pandas as pd
 
         return pd.DataFrame(self.lost, pd.Index(names, name="tree for \\ used under"), names)
 
 
 def regret_matrix(vectors: Sequence[AcceptanceVector], *, size: int, depth: int) -> Regret:
-    """Evaluate the best tree of each vector under every other vector.
-
-    Args:
-        vectors: m of them.
-        size, depth: n and the largest d of every tree.
-
-    Raises:
-        ValueError: for no vectors, or when no tree has this shape.
-    """
+    """Evaluate the best tree, of `size` nodes and at most `depth`, of each vector under every other."""
     if not vectors:
         raise ValueError("vectors: found none, expected at least one")
     ranks = max(len(vector) for vector in vectors)  # ranks that a vector lacks have probability 0, but may be drafted

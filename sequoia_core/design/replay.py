@@ -1,10 +1,4 @@
-"""What a tree would have decoded along texts whose accepted ranks are known, position by position.
-
-At every position of a text that the target wrote, a measurement notes which rank would have been accepted there. A tree
-then decodes that text in exactly the steps that follow from its shape: from a step's first position it descends along
-the accepted ranks as far as it has such children. This keeps two things that an acceptance vector averages away: easy
-positions follow easy ones, and a text ends within a step. Shapes: m = prompts, n = nodes, W = ranks.
-"""
+"""What a tree would have decoded along texts whose accepted ranks are known. m = prompts, n = nodes, W = ranks."""
 
 from __future__ import annotations
 
@@ -46,14 +40,9 @@ def replay(tree: TokenTree, acceptance: AcceptanceVector) -> Replay | None:
 def replay_while_growing(
     parents: np.ndarray, ranks: np.ndarray, sizes: Sequence[int], acceptance: AcceptanceVector
 ) -> list[Replay] | None:
-    """Replay the trees of the first nodes of one order, for several numbers of nodes.
+    """Replay the trees of the first nodes of one order, one for each of `sizes`; None where texts are not kept.
 
-    Args:
-        parents, ranks: int [n], of nodes in an order in which parents and elder siblings come first.
-        sizes: how many of the nodes each tree has.
-
-    Returns:
-        One for each size; None where the vector does not keep accepted ranks.
+    `parents`, `ranks` int [n]: in an order in which parents and elder siblings come first.
     """
     if acceptance.prompt_ranks is None:
         return None
@@ -68,7 +57,7 @@ def _replays(
     row = np.concatenate([np.append(accepted, 0) for accepted in prompt_ranks if len(accepted)]).astype(np.int64)
     ends = np.cumsum(lengths + 1) - 1
     nodes = _accepted_nodes(_children(parents, ranks, max(int(row.max()), 1)), row)
-    found = []
+    replays = []
     for size in sizes:
         advance = np.ones(len(row), dtype=np.int64)  # the bonus token
         for level in nodes:
@@ -77,21 +66,18 @@ def _replays(
         while (going := at < ends).any():
             steps += going
             at = np.where(going, at + advance[np.minimum(at, len(row) - 1)], at)
-        found.append(Replay(lengths, steps))
-    return found
+        replays.append(Replay(lengths, steps))
+    return replays
 
 
 def _accepted_nodes(below: np.ndarray, row: np.ndarray) -> list[np.ndarray]:
-    """Return for each depth which node is accepted there when a step begins at a position, int64 [positions].
-
-    Where nothing is accepted it is a number larger than any node.
-    """
+    """Return the node accepted at each depth when a step begins at a position, int64 [positions]; huge for none."""
     nothing = np.iinfo(np.int64).max
     levels: list[np.ndarray] = []
     start, node = np.arange(len(row)), np.zeros(len(row), dtype=np.int64)
     while len(start):
-        place = np.minimum(start + len(levels), len(row) - 1)
-        child = below[node, row[place]]
+        position = np.minimum(start + len(levels), len(row) - 1)
+        child = below[node, row[position]]
         start, node = start[child > 0], child[child > 0]
         level = np.full(len(row), nothing)
         level[start] = node

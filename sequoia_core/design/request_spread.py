@@ -9,10 +9,10 @@ import numpy as np
 
 from ..files.server_counts import RequestTotals
 
-LEAST = 8  # requests: of fewer, halves differ by chance in more than 1 of 70 orders
-PARTS = 3  # of prompts by length
+MIN_REQUESTS = 8  # of fewer, halves differ by chance in more than 1 of 70 orders
+LENGTH_PARTS = 3  # of prompts by length
 SHUFFLES = 2000
-HALF = 0.5  # of what short prompts have: less is a fault (ik_llama.cpp#2296: .22 at 12K tokens, .8 at 1K)
+FAULTY_RATIO = 0.5  # of what short prompts have: less is a fault (ik_llama.cpp#2296: .22 at 12K tokens, .8 at 1K)
 
 
 class Spread(NamedTuple):
@@ -41,10 +41,7 @@ class LengthPart(NamedTuple):
 
 
 class LongPrompts(NamedTuple):
-    """Tokens accepted per step with short and with long prompts; `middle` divides them, tokens.
-
-    chance: of a difference as large or larger if lengths meant nothing.
-    """
+    """Tokens accepted per step with prompts up to `middle` tokens and longer, and the chance of no real difference."""
 
     short: float
     long: float
@@ -54,33 +51,33 @@ class LongPrompts(NamedTuple):
 
 def spread(totals: Sequence[RequestTotals]) -> Spread | None:
     """Return how tokens per step differ between requests; None for fewer than two with steps."""
-    found = np.array([1 + each.accepted / each.steps for each in totals if each.steps])
-    if len(found) < 2:
+    per_step = np.array([1 + each.accepted / each.steps for each in totals if each.steps])
+    if len(per_step) < 2:
         return None
-    mean = float(found.mean())
-    return Spread(mean, float(found.std(ddof=1)) / mean, float(found.min()), float(found.max()), len(found))
+    mean = float(per_step.mean())
+    return Spread(mean, float(per_step.std(ddof=1)) / mean, float(per_step.min()), float(per_step.max()), len(per_step))
 
 
 def by_prompt_length(totals: Sequence[RequestTotals]) -> list[LengthPart]:
-    """Return tokens per step in thirds of the prompts by length; nothing where lengths are untold or too few."""
+    """Return tokens per step in thirds of the prompts by length; nothing where lengths are unknown or too few."""
     known = _known(totals)
-    if len(known) < LEAST:
+    if len(known) < MIN_REQUESTS:
         return []
-    parts = [part for part in np.array_split(known, PARTS) if len(part)]
+    parts = [part for part in np.array_split(known, LENGTH_PARTS) if len(part)]
     return [LengthPart(int(p[0, 0]), int(p[-1, 0]), 1 + float(p[:, 1].sum() / p[:, 2].sum()), len(p)) for p in parts]
 
 
 def long_prompts(totals: Sequence[RequestTotals]) -> LongPrompts | None:
-    """Compare long prompts with short ones; None where lengths are untold or too few, or long ones have HALF as much.
+    """Compare long prompts with short ones; None where lengths are unknown or too few, or long ones accept enough.
 
     Requests are shuffled, not drafts: those of one request resemble each other.
     """
     known = _known(totals)
     middle = len(known) // 2
-    if len(known) < LEAST or known[0, 0] == known[-1, 0]:
+    if len(known) < MIN_REQUESTS or known[0, 0] == known[-1, 0]:
         return None
     short, long = (float(part[:, 1].sum() / part[:, 2].sum()) for part in (known[:middle], known[middle:]))
-    if long >= HALF * short:
+    if long >= FAULTY_RATIO * short:
         return None
     rates = known[:, 1] / known[:, 2]
     orders = np.random.default_rng(0).permuted(np.tile(rates, (SHUFFLES, 1)), axis=1)

@@ -1,10 +1,4 @@
-"""How long a pass takes on a device that is not at hand: the roofline model.
-
-A pass reads the weights once and computes with each token. The *bound* is the longer of the two at the device's peaks:
-no pass is faster. A *model* scales both by what software reaches (`Software`) and adds its overhead.
-Neither is a measurement, and profiles made here say so. This machine's own peaks are measured by
-`studies.measure_bounds`.
-"""
+"""How long a pass takes on a device by the roofline model; a bound at the device's peaks, or scaled by `Software`."""
 
 from __future__ import annotations
 
@@ -22,7 +16,7 @@ from .profile import HardwareProfile
 SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)  # tokens of target passes
 WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # tokens of draft passes
 FIT_SLACK = 0.05  # by which times of experts may grow faster than the bound: noise
-RING = 3  # buffers for streamed layers
+RING_BUFFERS = 3  # buffers for streamed layers
 LINKS = {"host": "host_bytes_per_sec", "disk": "disk_bytes_per_sec"}  # where offloaded weights lie -> how they come
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -37,10 +31,9 @@ class Device(BaseModel):
         bytes_per_sec: of its own memory, read.
         operations_per_sec: additions and multiplications per second, dense, by dtype.
         memory_bytes: of its own memory; None where it is unknown, and then everything fits.
-        layer_sec: what a layer takes beside reading and computing, in software that is tuned for the device.
+        layer_sec: overhead of a layer beside reading and computing, in software that is tuned for the device.
         host_bytes_per_sec, disk_bytes_per_sec: into the device, from the host's memory and from a disk; None where
             there is no such way.
-        sources: of each number.
     """
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
@@ -55,35 +48,22 @@ class Device(BaseModel):
     sources: dict[str, str] = {}
 
     def rate(self, dtype: str) -> float:
-        """Return the operations per second in a dtype.
-
-        Raises:
-            ValueError: for a format whose rate is not known.
-        """
+        """Return the operations per second in a dtype."""
         if dtype not in self.operations_per_sec:
             raise ValueError(f"dtype: found {dtype[:40]!r}, expected one of {', '.join(self.operations_per_sec)}")
         return self.operations_per_sec[dtype]
 
     def link(self, offload: str) -> float:
-        """Return the bytes per second at which weights come from "host" or "disk".
-
-        Raises:
-            ValueError: for another place, or one that the device cannot read from.
-        """
+        """Return the bytes per second at which weights come from "host" or "disk"."""
         if offload not in LINKS:
             raise ValueError(f"offload: found {offload[:40]!r}, expected one of {', '.join(LINKS)}")
-        found = getattr(self, LINKS[offload])
-        if found is None:
+        rate = getattr(self, LINKS[offload])
+        if rate is None:
             raise ValueError(f"offload: found {offload!r}, expected another place: {self.title} has no such link")
-        return found
+        return rate
 
 
 def find_device(name: str) -> Device:
-    """Return a device of the shipped table.
-
-    Raises:
-        ValueError: for a name that is not there.
-    """
     known = shipped_table("devices")
     if name.lower() not in known:
         raise ValueError(f"device: found {name[:40]!r}, expected one of {', '.join(known)}")
@@ -95,13 +75,10 @@ class Software(BaseModel):
 
     Args:
         traffic, arithmetic, streaming: shares of the memory's bandwidth, the arithmetic and the link.
-        hiding: h: reading for r seconds and computing for a takes (r^h + a^h)^(1/h) together. None: the two
-            overlap fully.
+        hiding: h: reading for r seconds and computing for a takes (r^h + a^h)^(1/h) together. None: full overlap.
         layer_sec: seconds for each layer beside both; None takes the device's own.
-        alike: share of the way from experts chosen independently by each token to the same for all; see `experts_read`.
         stored: bytes of a layer as it is kept and read ÷ bytes in the dtype of the arithmetic: 0.26 for 4 bits with a
             scale for each 128 weights. Whether models fit is still asked in the dtype.
-        source: where the numbers come from.
     """
 
     model_config = ConfigDict(strict=True, frozen=True)
@@ -135,19 +112,9 @@ def pass_sec(
     software: Software = BOUND,
     offload: str | None = None,
 ) -> np.ndarray:
-    """Return the seconds of a pass over some tokens behind a context.
+    """Return the seconds of a pass over n tokens (any shape) behind a context, float64.
 
-    Offloaded layers stream in while those before them compute, so the longer of the two counts.
-
-    Args:
-        tokens: n of the pass, any shape.
-        offload: "host" or "disk" where the layers are streamed from there; None keeps all weights on the device.
-
-    Returns:
-        float64 of the shape of `tokens`.
-
-    Raises:
-        ValueError: for a format or a link that the device does not have.
+    Layers offloaded to "host" or "disk" stream in while those before them compute, so the longer of the two counts.
     """
     tokens = np.asarray(tokens, dtype=np.float64)
     visible = context + tokens
@@ -159,12 +126,12 @@ def pass_sec(
     reading = read / (device.bytes_per_sec * software.traffic)
     computing = tokens * shape.operations_per_token(visible) / (device.rate(dtype) * software.arithmetic)
     layer_sec = device.layer_sec if software.layer_sec is None else software.layer_sec
-    found = (
+    seconds = (
         np.linalg.norm([reading, computing], software.hiding or np.inf, axis=0) + shape.num_hidden_layers * layer_sec
     )
     if offload is None:
-        return found
-    return np.maximum(found, shape.num_hidden_layers * layer_read_sec(shape, device, dtype, software, offload))
+        return seconds
+    return np.maximum(seconds, shape.num_hidden_layers * layer_read_sec(shape, device, dtype, software, offload))
 
 
 def fit_experts(
@@ -176,14 +143,7 @@ def fit_experts(
     context: int = 128,
     software: Software = BOUND,
 ) -> Software:
-    """Return the software with the `traffic` and `alike` by which two passes of a mixture of experts take their times.
-
-    Args:
-        seconds: tokens -> seconds of a pass, for two numbers of tokens that are bound by reading.
-
-    Raises:
-        ValueError: for times that grow by more than independent experts give, or by less than none does.
-    """
+    """Return the software whose `traffic` and `alike` fit two passes of experts that are bound by reading."""
     (few, less), (many, more) = sorted(seconds.items())
     at_once = device.model_copy(update={"operations_per_sec": {dtype: 1e30}})
     same, independent = (
@@ -207,7 +167,6 @@ def fit_experts(
 
 
 def layer_read_sec(shape: ModelShape, device: Device, dtype: str, software: Software, offload: str) -> float:
-    """Return the seconds in which one offloaded layer arrives."""
     return shape.layer_parameters * bytes_of(dtype) * software.stored / (device.link(offload) * software.streaming)
 
 
@@ -228,9 +187,6 @@ def modelled_profile(
     Args:
         draft_software: None for that of the target.
         offload: where the target's layers are streamed from; the draft always lies on the device.
-
-    Raises:
-        ValueError: for models that do not fit into the device's memory, or a format or link that it does not have.
     """
     draft_software = software if draft_software is None else draft_software
     timed = np.array(sorted({1, *sizes}))
@@ -250,7 +206,7 @@ def modelled_profile(
     }  # fmt: skip
     if offload is not None:
         read_sec = layer_read_sec(target, device, dtype, software, offload)
-        meta["streaming"] = {"layers": target.num_hidden_layers, "buffers": RING, "layer_read_sec": read_sec}
+        meta["streaming"] = {"layers": target.num_hidden_layers, "buffers": RING_BUFFERS, "layer_read_sec": read_sec}
     return HardwareProfile(
         sizes=timed, verify_sec=seconds(target, timed, software=software, offload=offload),
         draft_sec=float(drafting[0]), device=device.title, dtype=dtype, context=context,
@@ -260,20 +216,17 @@ def modelled_profile(
 
 def memory_bytes(target: ModelShape, draft: ModelShape, *, dtype: str, tokens: int, offload: str | None) -> int:
     """Return the bytes that a pair needs on the device: weights, or what streaming keeps of them, and both caches."""
-    kept = target.parameters if offload is None else target.resident_parameters + RING * target.layer_parameters
+    kept = target.parameters if offload is None else target.resident_parameters + RING_BUFFERS * target.layer_parameters
     return bytes_of(dtype) * (kept + draft.parameters) + tokens * (target.kv_bytes(dtype) + draft.kv_bytes(dtype))
 
 
 def tree_bytes(target: ModelShape, draft: ModelShape, *, dtype: str, nodes: int) -> int:
-    """Return the bytes that a tree's nodes take beside the text: both caches' slots, the mask, both models' rows.
-
-    Mask and rows are float32; the draft's leaves have neither a slot nor a row, so this is a little too much.
-    """
+    """Return the bytes that a tree's nodes take beside the text: both caches' slots, mask and rows (float32)."""
     slots = target.kv_bytes(dtype) + draft.kv_bytes(dtype)
     return nodes * (slots + BYTES["float32"] * (target.vocab_size + draft.vocab_size)) + BYTES["float32"] * nodes**2
 
 
 def largest_tree(target: ModelShape, draft: ModelShape, *, dtype: str, free: int) -> int:
-    """Return the most nodes whose `tree_bytes` fit into so many free bytes."""
+    """Return the most nodes whose `tree_bytes` fit into `free` bytes."""
     number, each = BYTES["float32"], tree_bytes(target, draft, dtype=dtype, nodes=1) - BYTES["float32"]
     return (math.isqrt(each**2 + 4 * number * free) - each) // (2 * number)

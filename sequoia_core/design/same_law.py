@@ -1,8 +1,4 @@
-"""Whether two samples of short texts follow one law, and how many of them tell.
-
-A chi-square test within strata. Texts that are seen rarely are pooled with others of the same beginning, by what both
-samples have together, so that the same rule holds for both. Knows tokens and counts, no models or servers.
-"""
+"""Whether two samples of short texts follow one law (chi-square within strata), and how large samples must be."""
 
 from __future__ import annotations
 
@@ -27,8 +23,6 @@ class LawTest(NamedTuple):
     """Two samples compared.
 
     Attributes:
-        samples: texts in each.
-        statistic: chi-square, summed over strata.
         degrees_of_freedom: groups less strata; at 0 there was nothing to compare.
         p_value: how often one law gives as much.
     """
@@ -42,9 +36,11 @@ class LawTest(NamedTuple):
 def compare_laws(seen: Mapping[Text, Sequence[float]], *, given: int) -> LawTest:
     """Test whether what follows the first `given` entries of a text has one law in both samples.
 
+    Rare texts are pooled by their common beginning, and strata likewise, by the count of both samples together.
+
     Args:
         seen: text -> its count in each sample.
-        given: entries that are conditioned on; where such a beginning is rare, texts share a stratum with others.
+        given: entries that are conditioned on.
     """
     samples = np.sum([*seen.values(), (0, 0)], axis=0)
     smallest = max(SMALLEST_GROUP, samples.sum() / GROUPS)
@@ -66,10 +62,7 @@ def compare_laws(seen: Mapping[Text, Sequence[float]], *, given: int) -> LawTest
 
 
 def _pooled(texts: Iterable[tuple[Text, float]], smallest: float) -> dict[Text, Text]:
-    """Return the group of each text: groups hold at least `smallest`, by what their texts begin with.
-
-    What remains too small goes to the smallest other group.
-    """
+    """Return the group of each text: groups hold at least `smallest`, by what their texts begin with."""
     size: defaultdict[Text, float] = defaultdict(float)
     for text, count in texts:
         size[text] += count
@@ -80,19 +73,18 @@ def _pooled(texts: Iterable[tuple[Text, float]], smallest: float) -> dict[Text, 
             held = size.pop(text)
             into[text] = text[:-1] if length else min(size, key=size.__getitem__, default=())
             size[into[text]] += held
-        group = {text: into.get(found, found) for text, found in group.items()}
+        group = {text: into.get(own, own) for text, own in group.items()}
     return group
 
 
 def power(variation: float, samples: float, freedom: int = GROUPS - 1) -> float:
-    """Return how surely a bias is found, whatever its form.
+    """Return the probability of finding a bias, whatever its form, from so many `samples` of each law.
 
     Of all biases of a total variation, chi-square grows least with one that changes all groups in the same proportion:
     by 2 samples variation^2 (Cauchy-Schwarz).
 
     Args:
         variation: half the sum of absolute differences between the two laws, over the groups.
-        samples: of each law.
         freedom: groups less strata.
     """
     if not freedom:
@@ -101,6 +93,6 @@ def power(variation: float, samples: float, freedom: int = GROUPS - 1) -> float:
 
 
 def samples_needed(variation: float, freedom: int = GROUPS - 1) -> int:
-    """Return the samples of each law by which a bias is found with a probability of 0.9; see `power`."""
-    found = brentq(lambda samples: power(variation, samples, freedom) - POWER, 1.0, 1e4 * (1 + freedom) / variation**2)
-    return math.ceil(float(found))
+    """Return the samples of each law that find a bias with a probability of 0.9; see `power`."""
+    needed = brentq(lambda samples: power(variation, samples, freedom) - POWER, 1.0, 1e4 * (1 + freedom) / variation**2)
+    return math.ceil(float(needed))

@@ -1,8 +1,4 @@
-"""Scenarios: a pair and a machine to look at before anything is measured, each an acceptance vector, a profile and a
-sentence.
-
-Knows the files in `assets/scenarios` and what they point to; says of both whether they were measured.
-"""
+"""Scenarios: a pair and a machine to look at before anything is measured, as files in `assets/scenarios`."""
 
 from __future__ import annotations
 
@@ -18,13 +14,7 @@ Text = Annotated[str, Field(min_length=1)]
 
 
 class Reported(BaseModel):
-    """A speedup that somebody measured on the pair and machine of a scenario.
-
-    Args:
-        size, depth: of the tree, depth in edges.
-        tokens_per_step, speedup: as they report them.
-        source: who, and where it stands.
-    """
+    """A speedup that somebody measured on the pair and machine of a scenario."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
     size: Annotated[int, Field(ge=1)]
@@ -34,11 +24,7 @@ class Reported(BaseModel):
     source: Text
 
     def distance(self, speedup: float, tokens: float) -> tuple[float, float]:
-        """Return the speedup that a scenario's times give a tree with the reported tokens, and how far off it is.
-
-        Args:
-            speedup, tokens: predicted of a tree of this size and depth.
-        """
+        """Return the speedup that predicted times give a tree with the reported tokens, and how far off it is."""
         predicted = speedup * self.tokens_per_step / tokens
         return predicted, predicted / self.speedup - 1
 
@@ -47,13 +33,8 @@ class Scenario(BaseModel):
     """A pair and a machine, as its file says it.
 
     Args:
-        name: of the file, without its ending.
-        order: its place in a list, lowest first.
-        title, sentence: what it is, for people.
         acceptance, profile: the files, by their paths inside the assets.
         vector: measured by this project, published by somebody else, or fitted to agree with what they say.
-        times: pages show modelled times unlike measured ones.
-        reported: what others measured there, to hold the times against.
     """
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
@@ -71,11 +52,7 @@ class Scenario(BaseModel):
 
 
 def list_scenarios(assets: Path = ASSETS) -> list[Scenario]:
-    """Return the scenarios of a folder of assets in their order.
-
-    Raises:
-        ValueError: for a file that is no scenario, naming it, what was found and what was expected.
-    """
+    """Return the scenarios of a folder of assets in their order."""
     return sorted(map(_read, (assets / "scenarios").glob("*.json")), key=lambda scenario: scenario.order)
 
 

@@ -1,10 +1,4 @@
-"""What a step of a server costs with a chain of k drafted tokens and B requests side by side.
-
-Costs come from a profile (measured here, modelled, or made of llama-bench's times), from the server's own speed at some
-settings, or from both. A step at batch B is a target pass over B · (k + 1) tokens and k draft passes over B. Turning
-speculation on has a cost of its own, so a line through two settings with k > 0 tells what a step costs beyond its
-passes; it is never drawn through k = 0.
-"""
+"""What a step of a server costs with k drafted tokens and B requests: target B · (k + 1) tokens, k drafts of B."""
 
 from __future__ import annotations
 
@@ -35,18 +29,14 @@ class TimedSetting(NamedTuple):
 
 
 class Line(NamedTuple):
-    """Seconds beyond the target's pass (without a profile: of the whole step) in settings with k > 0."""
+    """Seconds of a step beyond the target's pass (without a profile: of all) in settings with k > 0."""
 
     fixed_sec: float
     per_token_sec: float
 
 
 def timed_setting(k: int, tokens_per_sec: float, acceptance: ChainAcceptance, *, batch: int = 1) -> TimedSetting:
-    """Return a setting from the tokens per second of all its requests together.
-
-    Raises:
-        ValueError: for a speed that is not above 0, or k beyond what was counted.
-    """
+    """Return a setting from the tokens per second of all its requests together."""
     if not 0 < tokens_per_sec < math.inf:
         raise ValueError(f"tokens per second: found {tokens_per_sec:g}, expected a number above 0")
     return TimedSetting(k, batch * acceptance.tokens(k).value / tokens_per_sec, batch)
@@ -57,14 +47,9 @@ class ServerCosts:
     """Seconds of a server's steps.
 
     Args:
-        source: where they come from, for people.
         profile: of the passes; None where only settings were timed.
-        settings: that the server was timed with; may be empty.
         drafts_free: the draft is no model (n-grams), so that its passes cost nothing.
         target: its shape where known: steps of a mixture of experts grow with the experts that they read.
-
-    Raises:
-        ValueError: for neither profile nor enough settings, or settings out of range.
     """
 
     source: str
@@ -95,24 +80,22 @@ class ServerCosts:
 
     @property
     def batches(self) -> list[int]:
-        """Batch sizes that the server was timed at."""
         return sorted({setting.batch for setting in self.settings})
 
     @property
     def notes(self) -> list[str]:
-        """What is assumed of these costs, for people."""
-        found = []
+        notes = []
         if self.profile is not None and not any(self._line(batch) for batch in self.batches):
-            found.append("What turning speculation on costs beside its passes is unknown and counted as nothing.")
+            notes.append("What turning speculation on costs beside its passes is unknown and counted as nothing.")
         if self.profile is not None and self.profile.modelled:
-            found.append("Costs are modelled, not measured.")
+            notes.append("Costs are modelled, not measured.")
         if self.profile is not None and (fall := odd_times(self.profile.sizes, self.profile.verify_sec)):
-            found.append(fall)
-        return found
+            notes.append(fall)
+        return notes
 
     def step_sec(self, k: int, batch: int = 1) -> float:
         """Return the seconds of one step of `batch` requests that each verify k drafted tokens; NaN where unknown."""
-        timed = [setting.step_sec for setting in self.settings if setting[::2] == (0, batch)]
+        timed = [setting.step_sec for setting in self.settings if (setting.k, setting.batch) == (0, batch)]
         if k == 0 and timed:
             return float(np.mean(timed))
         line = self._line(batch if self.profile is None else self._nearest(batch))
@@ -136,7 +119,7 @@ class ServerCosts:
         return min((b for b in self.batches if self._line(b)), key=lambda b: abs(math.log(b / batch)), default=batch)
 
     def _passes_sec(self, k: int, batch: int, *, drafts: bool) -> float:
-        """Return the seconds of a step's passes by the profile: of the target, and of the draft where `drafts`."""
+        """Return the seconds of a step's passes by the profile."""
         if self.profile is None:
             return 0.0
         nodes = batch * (k + 1)

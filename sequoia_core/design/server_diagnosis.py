@@ -1,4 +1,4 @@
-"""One verdict on a server's speculative decoding, and what it would bring to mend it."""
+"""One verdict on a server's speculative decoding, and what mending it would bring."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .server_plan import plan_server
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Diagnosis:
-    """All that the rules found, the verdict first.
+    """All findings, the verdict first.
 
     Args:
         tokens_per_step: now; None where the counts do not tell.
@@ -34,7 +34,7 @@ class Diagnosis:
 
     @property
     def gain(self) -> str:
-        """What mending would bring, one sentence; nothing where that is unknown."""
+        """What mending would bring, one sentence; empty where that is unknown."""
         if self.mended_tokens is None:
             return ""
         now = "" if self.tokens_per_step is None else f" instead of {self.tokens_per_step:.2f}"
@@ -43,14 +43,14 @@ class Diagnosis:
 
     def to_json(self) -> dict[str, Any]:
         """Return the verdict with its evidence, and the other findings under `also`."""
-        found = [
+        findings = [
             {name: getattr(each, name) for name in ("verdict", "position", "says", "check")}
             | {"evidence": [_plain(evidence) for evidence in each.evidence]}
             for each in self.findings
         ]
         supposed = None if self.mended_tokens is None else self.verdict.supposed
         mended = {"supposed": supposed, "tokens_per_step": self.mended_tokens, "speedup": self.mended_speed}
-        return found[0] | {"tokens_per_step": self.tokens_per_step, "mended": mended, "also": found[1:]}
+        return findings[0] | {"tokens_per_step": self.tokens_per_step, "mended": mended, "also": findings[1:]}
 
 
 def diagnose(
@@ -60,39 +60,38 @@ def diagnose(
     timed: Sequence[tuple[int, float, int]] = (),
     costs: ServerCosts | None = None,
 ) -> Diagnosis:
-    """Return what is wrong with a server by what it counted.
+    """Return what is wrong with a server by its counts.
 
     Args:
-        earlier: another period, or what somebody published of the same draft.
+        earlier: another period, or published rates of the same draft.
         timed: its own speed: k, tokens per second of all requests together, batch size.
-        costs: of steps, to plan what mending would bring.
     """
     speed = _present_speed(counts, timed, costs)
     if (nothing := rules.never_drafted(counts)) is not None:
-        found = [nothing]
+        findings = [nothing]
     else:
         shape = rules.wired_wrong(counts) or rules.runs_out(counts) or rules.too_long(counts)
         every = (
             rules.degenerate(counts), rules.falls_with_length(counts), rules.worse(counts, earlier), shape,
             rules.too_slow(counts, speed), rules.drafts_rarely(counts), rules.limited(counts),
         )  # fmt: skip
-        found = [finding for finding in every if finding is not None] or [rules.sound(counts)]
-    now, mended = counts.tokens_per_step, found[0].mended
+        findings = [finding for finding in every if finding is not None] or [rules.sound(counts)]
+    now, mended = counts.tokens_per_step, findings[0].mended
     if not mended:
-        return Diagnosis(tuple(found), now)
+        return Diagnosis(tuple(findings), now)
     tokens, faster = 1 + sum(mended), None
     if costs is not None and max(mended) <= 1:
         plan = plan_server(chain_acceptance(counts_of_survival(mended, "supposed")), costs).batches[0]
         faster = plan.speedup[plan.best].value
     elif speed is not None and now:
         faster = speed.value * tokens / now
-    return Diagnosis(tuple(found), now, tokens, faster)
+    return Diagnosis(tuple(findings), now, tokens, faster)
 
 
 def _present_speed(
     counts: ServerCounts, timed: Sequence[tuple[int, float, int]], costs: ServerCosts | None
 ) -> Estimate | None:
-    """Return the speed of the present K over no speculation: measured at one batch size, else planned by costs."""
+    """Return the present speed over no speculation: measured at one batch size, else planned by costs."""
     longest = len(counts.positions) or max((k for k, _, _ in timed), default=0)
     for batch in sorted({batch for _, _, batch in timed}):
         rates = {k: rate for k, rate, at in timed if at == batch}

@@ -1,8 +1,6 @@
-"""The rules that tell what is wrong with a server's speculative decoding by what it counted: one small function each.
+"""The rules that tell what is wrong with a server's speculative decoding: one function each. K = positions.
 
-A rule fires only where exact bounds lie beyond its threshold; `benchmarks/doctor.py` tells how often healthy drafts
-set it off, and planted faults. Drafts are taken as independent. Names such as vllm#50170 are threads on GitHub where
-the pattern was seen. Shapes: K = positions.
+A rule fires only where exact bounds lie beyond its threshold. Names such as vllm#50170 are threads on GitHub.
 """
 
 from __future__ import annotations
@@ -19,18 +17,21 @@ from .request_spread import long_prompts
 
 FALSE_ALARM = 0.01  # of one rule, where the truth lies at its threshold; healthy drafts lie further off
 DEVIATIONS = 2.576  # of a normal law: half of FALSE_ALARM, since few drafts have fatter tails
-WIRED = 0.2  # of drafts with their first token accepted: healthy heads have .5 to .85
-LIMITED = 0.9  # of drafts accepted whole
-FOLLOWS = 0.5  # accepted given the first, above which a low first position is selection: drafts begin at hard places
-CLIFF = 0.6  # of the rate before: a window, block or position limit (vllm#51009: .25 after a first that is near normal)
-FADES = 0.6  # of the first half's rate: one layer of a head used again and again (vllm#52688)
-WORSE_BY = 0.05  # fewer accepted: other texts and another K do 2 to 6 % by themselves (llama.cpp#27106: .7 to .5)
-RARE = 0.5  # of steps with a draft: a minimum probability, n-grams (llama.cpp#22506)
-LOOPING = 0.2  # of answers that repeat themselves: a draft guesses a loop (model-serving-minefield#108)
-SLOW = 0.97  # of the speed without a draft (mlx-lm#1132: .65)
+MIN_FIRST_RATE = 0.2  # of drafts with their first token accepted: healthy heads have .5 to .85
+LIMITED_RATE = 0.9  # of drafts accepted whole
+# accepted given the first, above which a low first position is selection: drafts begin at hard places
+MIN_SECOND_RATE = 0.5
+# of the rate before: a window, block or position limit (vllm#51009: .25 after a first that is near normal)
+CLIFF_RATIO = 0.6
+FADE_RATIO = 0.6  # of the first half's rate: one layer of a head used again and again (vllm#52688)
+MIN_WORSENING = 0.05  # fewer accepted: other texts and another K do 2 to 6 % by themselves (llama.cpp#27106: .7 to .5)
+MIN_DRAFTED_SHARE = 0.5  # of steps with a draft: a minimum probability, n-grams (llama.cpp#22506)
+MAX_LOOPING_SHARE = 0.2  # of answers that repeat themselves: a draft guesses a loop (model-serving-minefield#108)
+MIN_SPEED = 0.97  # of the speed without a draft (mlx-lm#1132: .65)
 HEALTHY_RATE = 0.7  # at every position: what published heads reach, supposed where nothing better is known
-FEW = 500  # trials of later positions, below which a fall at one of them may not show (power: benchmarks/results)
-MOST_DRAFTS = 1_000_000
+# of later positions, below which a fall at one of them may not show (power: benchmarks/results)
+MIN_LATER_TRIALS = 500
+MAX_NEEDED_DRAFTS = 1_000_000
 
 HEALTHY, WIRED_WRONG, RUNS_OUT, LONGER = "healthy", "wired wrong", "runs out", "falls with prompt length"
 TOO_LONG, NEVER, RARELY, LIMIT = "K above what the head gives", "never drafted", "drafts rarely", "K is the limit"
@@ -60,8 +61,7 @@ class Finding:
     Args:
         says: what it means, one sentence; check: what to look at next.
         position: where drafts run out, from 1.
-        mended: survival by position that is supposed once it is mended; empty where unknown.
-        supposed: where that comes from.
+        mended: supposed survival by position once it is mended; empty where unknown.
     """
 
     verdict: str
@@ -74,7 +74,6 @@ class Finding:
 
     @property
     def title(self) -> str:
-        """The verdict, with its position."""
         return self.verdict[0].upper() + self.verdict[1:] + (f" at position {self.position}" if self.position else "")
 
 
@@ -93,7 +92,7 @@ def never_drafted(counts: ServerCounts) -> Finding | None:
 def wired_wrong(counts: ServerCounts) -> Finding | None:
     """Fire where the first position is hardly ever accepted (vllm#50170: .036, healthy .751; vllm#56792: .009)."""
     first, later = _first(counts), _later(counts)
-    if first is None or not first.high < WIRED or (later and later[0].low > FOLLOWS):
+    if first is None or not first.high < MIN_FIRST_RATE or (later and later[0].low > MIN_SECOND_RATE):
         return None
     return Finding(
         WIRED_WRONG, (first, *later), "A weak draft does better: what it is given is not what it was trained on.",
@@ -106,18 +105,18 @@ def runs_out(counts: ServerCounts) -> Finding | None:
     """Fire where the rate given the position before falls by 40 % or more at one position."""
     reached = _reached(counts)
     rates = [
-        _share(f"position {place}, given the one before", reached[place], reached[place - 1], counts)
-        for place in range(1, len(reached))
+        _share(f"position {position}, given the one before", reached[position], reached[position - 1], counts)
+        for position in range(1, len(reached))
     ]
-    for place, (before, here) in enumerate(zip(rates, rates[1:], strict=False), start=2):
-        if here.high < CLIFF * before.low:
-            held = sum(reached[1:place]) / sum(reached[: place - 1])
-            survival = [count / reached[0] for count in reached[1:place]]
-            survival += [survival[-1] * held**more for more in range(1, len(reached) - place + 1)]
+    for position, (before, here) in enumerate(zip(rates, rates[1:], strict=False), start=2):
+        if here.high < CLIFF_RATIO * before.low:
+            held = sum(reached[1:position]) / sum(reached[: position - 1])
+            survival = [count / reached[0] for count in reached[1:position]]
+            survival += [survival[-1] * held**more for more in range(1, len(reached) - position + 1)]
             return Finding(
                 RUNS_OUT, (before, here), "The rate falls at once, which text does not do.",
                 "the draft's window, block size and position limit; how it is fed its own output",
-                place, tuple(survival), f"{held:.0%} from there on, as before",
+                position, tuple(survival), f"{held:.0%} from there on, as before",
             )  # fmt: skip
     return None
 
@@ -132,7 +131,7 @@ def too_long(counts: ServerCounts) -> Finding | None:
         _share(f"positions {start + 1} to {end}", sum(reached[start + 1 : end + 1]), sum(reached[start:end]), counts)
         for start, end in ((0, middle), (middle, longest))
     )
-    if not last.high < FADES * first.low:
+    if not last.high < FADE_RATIO * first.low:
         return None
     kept = sum(reached[: middle + 1]) / sum(reached)
     return Finding(
@@ -143,18 +142,18 @@ def too_long(counts: ServerCounts) -> Finding | None:
 
 def falls_with_length(counts: ServerCounts) -> Finding | None:
     """Fire where long prompts have half the acceptance of short ones, by more than chance."""
-    found = long_prompts(counts.totals)
-    if found is None or found.chance > FALSE_ALARM:
+    comparison = long_prompts(counts.totals)
+    if comparison is None or comparison.chance > FALSE_ALARM:
         return None
     seen = [
-        Evidence(f"accepted per step, prompts up to {found.middle:,} tokens", found.short, share=False),
-        Evidence("accepted per step, longer ones", found.long, share=False),
-        Evidence("such a difference by chance", found.chance),
+        Evidence(f"accepted per step, prompts up to {comparison.middle:,} tokens", comparison.short, share=False),
+        Evidence("accepted per step, longer ones", comparison.long, share=False),
+        Evidence("such a difference by chance", comparison.chance),
     ]
     return Finding(
         LONGER, tuple(seen), "Acceptance falls with the length of the prompt.",
         "the draft's own context limit and rope scaling; the position it starts at (off by one); its window",
-        mended=(found.short,), supposed="what short prompts have",
+        mended=(comparison.short,), supposed="what short prompts have",
     )  # fmt: skip
 
 
@@ -163,8 +162,8 @@ def worse(counts: ServerCounts, earlier: ServerCounts | None) -> Finding | None:
     before, now = (None, None) if earlier is None else (_yield(earlier, counts), _yield(counts, earlier))
     if earlier is None or before is None or now is None:
         return None
-    spread = float(np.hypot(now[1], (1 - WORSE_BY) * before[1]))
-    if now[0] + DEVIATIONS * spread >= (1 - WORSE_BY) * before[0]:
+    spread = float(np.hypot(now[1], (1 - MIN_WORSENING) * before[1]))
+    if now[0] + DEVIATIONS * spread >= (1 - MIN_WORSENING) * before[0]:
         return None
     known = bool(earlier.positions and counts.positions)
     what = "accepted per draft" if known else "drafted tokens accepted"
@@ -184,7 +183,7 @@ def degenerate(counts: ServerCounts) -> Finding | None:
     """Fire where answers repeat themselves."""
     known = [total.looped for total in counts.totals if total.looped is not None]
     loops = known.count(True)
-    if loops < max(LOOPING * len(known), 1):
+    if loops < max(MAX_LOOPING_SHARE * len(known), 1):
         return None
     return Finding(
         LOOPS, (Evidence("answers that end in a loop", loops / len(known), of=len(known)),),
@@ -195,7 +194,7 @@ def degenerate(counts: ServerCounts) -> Finding | None:
 
 def too_slow(counts: ServerCounts, speed: Estimate | None) -> Finding | None:
     """Fire where speculation loses time, however well drafts are accepted."""
-    if speed is None or (speed.value if speed.high is None else speed.high) >= SLOW:
+    if speed is None or (speed.value if speed.high is None else speed.high) >= MIN_SPEED:
         return None
     low, high = (nan, nan) if speed.low is None or speed.high is None else (speed.low, speed.high)
     seen = [Evidence("speed over no speculation", speed.value, low, high, share=False)]
@@ -211,7 +210,7 @@ def too_slow(counts: ServerCounts, speed: Estimate | None) -> Finding | None:
 def drafts_rarely(counts: ServerCounts) -> Finding | None:
     """Fire where few steps have a draft, or drafts end early."""
     coverage, filled = counts.coverage, counts.filled
-    if not counts.censored and (coverage is None or coverage >= RARE):
+    if not counts.censored and (coverage is None or coverage >= MIN_DRAFTED_SHARE):
         return None
     seen = [] if filled is None else [Evidence("drafts are filled to", filled)]
     seen += [] if coverage is None else [Evidence("steps with a draft", coverage)]
@@ -224,13 +223,13 @@ def drafts_rarely(counts: ServerCounts) -> Finding | None:
 
 def limited(counts: ServerCounts) -> Finding | None:
     """Fire where nearly all that is drafted is accepted (llama.cpp#24508: .97 with a minimum probability of .85)."""
-    found = _share("drafted tokens accepted", counts.accepted_tokens or 0, counts.draft_tokens or 0, counts)
+    evidence = _share("drafted tokens accepted", counts.accepted_tokens or 0, counts.draft_tokens or 0, counts)
     if counts.positions:
-        found = _share("drafts accepted whole", counts.positions[-1], counts.drafts or 0, counts)
-    if not found.low >= LIMITED:
+        evidence = _share("drafts accepted whole", counts.positions[-1], counts.drafts or 0, counts)
+    if not evidence.low >= LIMITED_RATE:
         return None
     return Finding(
-        LIMIT, (found,), "The draft could do more: K or a minimum probability is the limit.",
+        LIMIT, (evidence,), "The draft could do more: K or a minimum probability is the limit.",
         "a larger K or a lower minimum probability; and the answers, since loops look alike",
     )  # fmt: skip
 
@@ -238,7 +237,7 @@ def limited(counts: ServerCounts) -> Finding | None:
 def sound(counts: ServerCounts) -> Finding:
     """Say that no rule fired, or that there are too few counts to say so."""
     first, later = _first(counts), _later(counts)
-    if first is not None and first.of and first.low <= WIRED and not counts.shares:
+    if first is not None and first.of and first.low <= MIN_FIRST_RATE and not counts.shares:
         more = _needed(first.value, first.of)
         enough = f"about {more:,} would do" if more else "the rate lies at the limit itself"
         says = f"{first.of:,} drafts are too few: {enough}."
@@ -246,14 +245,14 @@ def sound(counts: ServerCounts) -> Finding:
     if first is not None and not counts.positions:
         if counts.draft_tokens:
             first = _share("drafted tokens accepted", counts.accepted_tokens or 0, counts.draft_tokens, counts)
-        if not first.low > WIRED:  # a share of all drafted tokens is no more than that of the first ones
+        if not first.low > MIN_FIRST_RATE:  # a share of all drafted tokens is no more than that of the first ones
             first = None
     if first is None:
         return Finding(UNKNOWN, (), "These counts say nothing by position.", "metrics, or answers with their counts")
     normal = "The first position is accepted least, which is normal: drafts begin where text is hard."
     says = normal if later and first.high < later[0].low else "Nothing in the counts looks wrong."
-    if later and counts.drafts and (of := later[0].of) and of < FEW:
-        says += f" Of the later positions too few drafts tell: {counts.drafts * FEW // of:,} would do."
+    if later and counts.drafts and (of := later[0].of) and of < MIN_LATER_TRIALS:
+        says += f" Of the later positions too few drafts tell: {counts.drafts * MIN_LATER_TRIALS // of:,} would do."
     return Finding(HEALTHY, (first, *later), says, "what steps cost: --timed or --profile tell which K pays")
 
 
@@ -291,11 +290,11 @@ def _share(what: str, hits: int, trials: int, counts: ServerCounts) -> Evidence:
 
 
 def _needed(rate: float, trials: int) -> int | None:
-    """Return how many drafts tell such a rate from WIRED, to one digit; None for more than MOST_DRAFTS."""
-    while trials < MOST_DRAFTS:
+    """Return how many drafts tell such a rate from MIN_FIRST_RATE; None for too many."""
+    while trials < MAX_NEEDED_DRAFTS:
         trials = ceil(trials * 1.25)
         low, high = exact_interval(round(rate * trials), trials, 1 - 2 * FALSE_ALARM)
-        if low > WIRED or high < WIRED:
+        if low > MIN_FIRST_RATE or high < MIN_FIRST_RATE:
             digit = 10 ** (len(str(trials)) - 1)
             return ceil(trials / digit) * digit
     return None
@@ -318,4 +317,4 @@ def _yield(counts: ServerCounts, other: ServerCounts) -> tuple[float, float] | N
 
 
 def _geometric(longest: int) -> tuple[float, ...]:
-    return tuple(HEALTHY_RATE**place for place in range(1, longest + 1))
+    return tuple(HEALTHY_RATE**position for position in range(1, longest + 1))

@@ -1,8 +1,4 @@
-"""The settings of servers for a length of draft, in their own words.
-
-As of vLLM 0.32, SGLang 0.5, TensorRT-LLM 1.3 and llama.cpp's server of autumn 2026, which dropped `--draft-max`. Names
-in angle brackets are the reader's to fill in.
-"""
+"""The settings of servers for a length of draft (vLLM 0.32, SGLang 0.5, TensorRT-LLM 1.3, llama.cpp of autumn 2026)."""
 
 from __future__ import annotations
 
@@ -23,12 +19,11 @@ CHECKED = {
 def server_flags(engine: str, k: int, *, method: str = DRAFT_MODEL) -> str:
     """Return the options of an engine's command line that draft k tokens; k = 0 turns speculation off.
 
+    Names in angle brackets are the reader's to fill in.
+
     Args:
         engine: "vllm", "llama.cpp" or "sglang".
         method: "draft" for a draft model, "ngram" for text already seen.
-
-    Raises:
-        ValueError: for another engine or method, or k below 0.
     """
     _check(k, method)
     if engine == VLLM:
@@ -54,32 +49,31 @@ def server_flags(engine: str, k: int, *, method: str = DRAFT_MODEL) -> str:
 def flags_by_batch(engine: str, best: Mapping[int, int], *, method: str = DRAFT_MODEL) -> dict[str, str]:
     """Return the settings for the best k at each batch size: name of the setting -> text to copy.
 
-    One command line for each k that is best somewhere; where the engine has a table by batch size, that table; and
-    TensorRT-LLM's, which has one too.
+    One command line for each k; where the engine has a table by batch size, that table.
 
     Args:
         engine: as the server was found; another than those known gets the settings of all.
         best: batch size -> k.
     """
     engines = [engine] if engine in CHECKED else [VLLM, LLAMA_CPP, SGLANG]
-    found = {}
+    settings = {}
     for name in engines:
         for k in sorted(set(best.values()), reverse=True):
             where = ", ".join(str(batch) for batch, other in best.items() if other == k)
-            found[f"{CHECKED[name]}, batch {where}"] = server_flags(name, k, method=method)
+            settings[f"{CHECKED[name]}, batch {where}"] = server_flags(name, k, method=method)
         if name == VLLM and len(set(best.values())) > 1:
-            found[f"{CHECKED[name]}, by batch size"] = _vllm(max(best.values()), method, _ranges(best))
+            settings[f"{CHECKED[name]}, by batch size"] = _vllm(max(best.values()), method, _ranges(best))
         if name == SGLANG and len(set(best.values())) > 1:
             slots = {str(batch): {"candidate_steps": [k]} for batch, k in sorted(best.items())}
-            found[
+            settings[
                 f"{CHECKED[name]}, by batch size (EAGLE): --speculative-adaptive --speculative-adaptive-config FILE"
             ] = json.dumps(slots)
     if len(set(best.values())) > 1:
         schedule = {batch: k for batch, k in sorted(best.items()) if k}
-        found[f"{CHECKED['tensorrt-llm']}, by batch size"] = (
+        settings[f"{CHECKED['tensorrt-llm']}, by batch size"] = (
             f"speculative_config:\n  max_draft_len: {max(best.values())}\n  draft_len_schedule: {json.dumps(schedule)}"
         ).replace('"', "")
-    return found
+    return settings
 
 
 def _vllm(k: int, method: str, ranges: list[list[int]]) -> str:
@@ -95,19 +89,16 @@ def _vllm(k: int, method: str, ranges: list[list[int]]) -> str:
 
 
 def _ranges(best: Mapping[int, int]) -> list[list[int]]:
-    """Return [first, last, k] for each run of batch sizes with one k; sizes between go with the next one asked for.
-
-    Beyond the last, vLLM keeps its k.
-    """
-    found: list[list[int]] = []
+    """Return [first, last, k] for each run of batch sizes with one k; sizes between go with the next one asked for."""
+    ranges: list[list[int]] = []
     below = 0
     for batch, k in sorted(best.items()):
-        if found and found[-1][2] == k:
-            found[-1][1] = batch
+        if ranges and ranges[-1][2] == k:
+            ranges[-1][1] = batch
         else:
-            found.append([below + 1, batch, k])
+            ranges.append([below + 1, batch, k])
         below = batch
-    return found
+    return ranges
 
 
 def _check(k: int, method: str) -> None:

@@ -1,7 +1,4 @@
-"""Which length of draft pays on a server, at every batch size: tokens per second over k, k = 0 among them.
-
-Intervals are of the acceptance alone; costs have none. Shapes: K = positions that the server counted, r = resamples.
-"""
+"""Which length of draft pays on a server, at every batch size. K = positions that the server counted, r = resamples."""
 
 from __future__ import annotations
 
@@ -14,24 +11,22 @@ from .bootstrap import Estimate, bounds, estimate
 from .chain_acceptance import ChainAcceptance
 from .server_costs import MAX_BATCH, ServerCosts
 
-FLAT = 0.98  # of the best speed: less is lost in a machine's noise
-SURE = 1.96  # standard deviations
-HELPS = 1.02
+FLAT_SHARE = 0.98  # of the best speed: less is lost in a machine's noise
+DEVIATIONS = 1.96  # standard deviations
+MIN_HELP = 1.02
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchPlan:
-    """What to set at one batch size.
+    """What to set at one batch size. Intervals are of the acceptance alone.
 
     Args:
         batch: requests side by side.
-        tokens_per_sec: of all of them together, for k = 0, 1, …; the last is the longest whose cost is known.
+        tokens_per_sec: of all of them together, for k = 0, 1, … as far as costs are known.
         speedup: over k = 0.
-        best: the k with the most tokens per second.
-        best_low, best_high: where resamples of the measurement put it, 95 % of them.
+        best: the k with the most tokens per second; best_low, best_high: its 95 % interval.
         flat: every k that has at least 98 % of the best speed.
-        more: how many more requests (or drafts) would tell the best from what lies outside `flat`; None where too few
-            are known to say.
+        more: how many more requests (or drafts) would tell the best from what lies outside `flat`; None if unknown.
         helps: what would make the best setting faster -> speed over the best one now.
     """
 
@@ -57,10 +52,7 @@ class ServerPlan:
     """What to set at each batch size.
 
     Args:
-        batches: one for each size whose costs are known.
-        unknown: sizes whose costs are not.
-        source: of the costs.
-        notes: what was assumed, for people.
+        unknown: batch sizes whose costs are not known.
     """
 
     batches: tuple[BatchPlan, ...]
@@ -75,13 +67,13 @@ class ServerPlan:
 
     @property
     def off_from(self) -> int | None:
-        """The smallest batch size from which on not speculating is best in all that were asked for; None for none."""
-        found = None
+        """The smallest batch size from which on not speculating is best."""
+        batch = None
         for plan in reversed(self.batches):
             if plan.best:
                 break
-            found = plan.batch
-        return found
+            batch = plan.batch
+        return batch
 
     def sentence(self, present: int) -> str:
         """Say what to set at each batch size, and how far from it the present k is."""
@@ -89,24 +81,20 @@ class ServerPlan:
         for plan in self.batches:
             speed, share = plan.speedup[plan.best], plan.share_of_best(present)
             low = "" if speed.low is None else f", {speed.low:.2f} to {speed.high:.2f}"
-            found = [f"{speed.value:.2f}× the speed without{low}"] if plan.best else []
+            facts = [f"{speed.value:.2f}× the speed without{low}"] if plan.best else []
             if share is not None and present != plan.best:
-                found.append(f"k = {present} now reaches {share:.0%} of the best")
+                facts.append(f"k = {present} now reaches {share:.0%} of the best")
             what = f"k = {plan.best}" if plan.best else "no speculation"
-            parts.append(f"{what} at batch {plan.batch}" + (f" ({'; '.join(found)})" if found else ""))
+            parts.append(f"{what} at batch {plan.batch}" + (f" ({'; '.join(facts)})" if facts else ""))
         off = "" if self.off_from is None else f" Turn it off from batch {self.off_from} on."
         return f"Set {', '.join(parts)}.{off}"
 
 
 def plan_server(acceptance: ChainAcceptance, costs: ServerCosts, batches: Sequence[int] = (1,)) -> ServerPlan:
-    """Return the length of draft that pays at each batch size.
-
-    Raises:
-        ValueError: for a batch size out of range, or costs that are known at none of them.
-    """
+    """Return the length of draft that pays at each batch size."""
     if not batches or not all(1 <= batch <= MAX_BATCH for batch in batches):
         raise ValueError(f"batch: found {list(batches)[:8]}, expected sizes from 1 to {MAX_BATCH:,}")
-    found, unknown = [], []
+    plans, unknown = [], []
     notes = [*acceptance.notes, *costs.notes]
     for batch in sorted(set(batches)):
         seconds = _step_seconds(acceptance, costs, batch)
@@ -115,8 +103,8 @@ def plan_server(acceptance: ChainAcceptance, costs: ServerCosts, batches: Sequen
             continue
         if len(seconds) <= acceptance.longest:
             notes.append(f"Batch {batch}: costs are known up to k = {len(seconds) - 1}.")
-        found.append(_of_batch(acceptance, seconds, batch, costs))
-    if not found:
+        plans.append(_of_batch(acceptance, seconds, batch, costs))
+    if not plans:
         raise ValueError(
             f"found no costs at batch size {', '.join(map(str, unknown[:8]))}, expected times of k = 0 and two k > 0 "
             "there, or a profile of passes that large"
@@ -125,7 +113,7 @@ def plan_server(acceptance: ChainAcceptance, costs: ServerCosts, batches: Sequen
         notes.append(
             f"Batch {', '.join(map(str, unknown))}: passes that large were not timed, so nothing is said of it."
         )
-    return ServerPlan(tuple(found), tuple(unknown), costs.source, tuple(notes))
+    return ServerPlan(tuple(plans), tuple(unknown), costs.source, tuple(notes))
 
 
 def _step_seconds(acceptance: ChainAcceptance, costs: ServerCosts, batch: int) -> np.ndarray:
@@ -144,7 +132,7 @@ def _of_batch(acceptance: ChainAcceptance, seconds: np.ndarray, batch: int, cost
     speeds = batch * acceptance.tokens_per_step[:count] / seconds
     samples = batch * acceptance.samples[:, :count] / seconds
     best = int(speeds.argmax())
-    flat = tuple(int(k) for k in np.flatnonzero(speeds >= FLAT * speeds[best]))
+    flat = tuple(int(k) for k in np.flatnonzero(speeds >= FLAT_SHARE * speeds[best]))
     low, high = best, best
     if len(samples) > 1:
         # of equally fast ones the least, as for `best`
@@ -162,17 +150,14 @@ def _estimate(value: float, samples: np.ndarray) -> Estimate:
 
 
 def _more(trials: int, samples: np.ndarray, best: int, flat: tuple[int, ...]) -> int | None:
-    """Return how many more requests or drafts tell the best k from those outside the flat region.
-
-    The deviation of the logarithm of a ratio of speeds shrinks with the square root of their number.
-    """
+    """Return how many more requests or drafts tell the best k from those outside the flat region."""
     if len(samples) < 2:
         return None
     others = [k for k in range(samples.shape[1]) if k not in flat]
     wanted = 1.0
     for other in others:
         ratio = np.log(samples[:, best] / samples[:, other])
-        wanted = max(wanted, (SURE * float(ratio.std()) / max(abs(float(ratio.mean())), 1e-9)) ** 2)
+        wanted = max(wanted, (DEVIATIONS * float(ratio.std()) / max(abs(float(ratio.mean())), 1e-9)) ** 2)
     return int(np.ceil(trials * (wanted - 1)))
 
 
@@ -185,9 +170,9 @@ def _what_helps(
     given = np.divide(survival[1:], survival[:-1], out=np.zeros(acceptance.longest), where=survival[:-1] > 0)
     gained = np.concatenate([[0.0], np.cumprod((1 + given) / 2).cumsum()]) * acceptance.drafted_share
     better = float((batch * (1 + gained[:count]) / seconds).max()) / now
-    found = {"half the refusals": better}
+    helps = {"half the refusals": better}
     drafting = np.array([costs.drafting_sec(k, batch) for k in range(count)]) * acceptance.drafted_share
     if drafting.any():
         speeds = batch * acceptance.tokens_per_step[:count] / (seconds - drafting / 2)
-        found["half the draft's time"] = float(speeds.max()) / now
-    return {what: speed for what, speed in found.items() if speed >= HELPS}
+        helps["half the draft's time"] = float(speeds.max()) / now
+    return {what: speed for what, speed in helps.items() if speed >= MIN_HELP}

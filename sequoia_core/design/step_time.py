@@ -1,7 +1,4 @@
-"""What one step costs: the target's pass, the draft's passes, each over its own level, and the rest of the step.
-
-Adds up the times of a profile for a tree; knows nothing of acceptance. Shapes: N = largest tree size, D = levels.
-"""
+"""What one step costs: target pass, draft passes by level width, and the rest. N = largest tree size, D = levels."""
 
 from __future__ import annotations
 
@@ -44,24 +41,16 @@ def level_widths(tree: TokenTree) -> list[int]:
 
 def padded_widths(steps: Sequence[Sequence[int]]) -> np.ndarray:
     """Return the nodes of each draft pass of each step, int64 [S, passes], 0 where a step has no such pass."""
-    found = np.zeros((len(steps), max(1, *map(len, steps), 1)), np.int64)
+    padded = np.zeros((len(steps), max(1, *map(len, steps), 1)), np.int64)
     for row, widths in enumerate(steps):
-        found[row, : len(widths)] = widths
-    return found
+        padded[row, : len(widths)] = widths
+    return padded
 
 
 def step_time(
     tree: TokenTree, profile: HardwareProfile, *, context: float | None = None, greedy: bool = True
 ) -> StepTime:
-    """Return what a step with this tree takes: t(n) + the sum over levels of c(width) + o(n), each in seconds.
-
-    Args:
-        context: tokens in the cache; None for as many as the profile was timed with.
-        greedy: at temperature 0.
-
-    Raises:
-        ValueError: when the tree is larger than what was profiled.
-    """
+    """Return what a step with this tree takes: t(n) + the sum over levels of c(width) + o(n), each in seconds."""
     drafting = profile.draft_at(np.array(level_widths(tree)), context).sum() if tree.size > 1 else np.array(0.0)
     overhead = profile.overhead_at(tree.size, greedy=greedy)
     computing = computing_sec(profile, np.array(tree.size), context)
@@ -83,9 +72,8 @@ def reading_ends(profile: HardwareProfile, context: float | None = None) -> int 
 def computing_sec(profile: HardwareProfile, sizes: np.ndarray, context: float | None) -> np.ndarray:
     """Return the seconds of computation in passes, float64 like `sizes`; as timed where weights are resident.
 
-    A pass that waits for its weights does not show how long it computes. From the first size on that takes longer than
-    reading, the timed seconds are computation. Smaller passes get a share of that by their number of tokens: too low
-    rather than too high, where nothing depends on it. 0 where no size takes longer than reading.
+    A pass that waits for its weights does not show how long it computes. Sizes that take longer than reading are taken
+    as timed; smaller ones get a share of that by their tokens.
     """
     if profile.streaming is None:
         return profile.verify_at(sizes, context)
@@ -133,15 +121,12 @@ def step_parts(
     greedy: bool = True,
     growing: bool = False,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the seconds of verifying, of drafting and of the rest of a step, for many trees at once.
+    """Return the seconds of verifying, of drafting and of the rest of a step, for many trees at once: three float64 S.
 
     Args:
         sizes: int, any shape S.
         widths: int [*S, D], nodes that each level's draft pass runs over; 0 where there is no pass.
         growing: whether the trees are dynamic, that is, grown while they are drafted.
-
-    Returns:
-        Three float64 S.
     """
     drafting = np.where(widths > 0, profile.draft_at(widths, context), 0.0).sum(axis=-1)
     overhead = profile.overhead_at(sizes, greedy=greedy)

@@ -1,7 +1,4 @@
-"""The token tree: one frozen record of parallel arrays.
-
-Knows the topology only: no tokens, no probabilities, no models. Shapes: n = nodes including the root.
-"""
+"""The token tree: one frozen record of parallel arrays. n = nodes including the root."""
 
 from __future__ import annotations
 
@@ -22,14 +19,11 @@ MAX_SIZE = 1_000_000
 class TokenTree:
     """A rooted tree whose siblings are ordered by rank.
 
-    Nodes are numbered breadth-first with siblings contiguous in rank order, which is the same as saying that `parents`
-    never decreases after the root. Node 0 is the root: the last committed token, not speculated.
+    Nodes are numbered breadth-first with siblings contiguous in rank order, so `parents` never decreases after the
+    root. Node 0 is the root: the last committed token, not speculated.
 
     Args:
         parents: int [n], `parents[0] == -1` and `parents[i] < i`; stored as read-only int32.
-
-    Raises:
-        ValueError: naming the first node that breaks a rule.
     """
 
     parents: np.ndarray
@@ -71,9 +65,6 @@ class TokenTree:
 
         Returns:
             The tree and `order` int64 [n]: the caller's node that became node i.
-
-        Raises:
-            ValueError: when some node is not connected to the root.
         """
         n = len(parents)
         children: list[list[int]] = [[] for _ in range(n)]
@@ -93,18 +84,16 @@ class TokenTree:
 
     @classmethod
     def unchecked(cls, parents: np.ndarray) -> TokenTree:
-        """Return a tree of parents int32 [n] that are known to follow the rules and that nobody will change."""
+        """Return a tree of parents int32 [n] that are known to be valid and never change."""
         parents.setflags(write=False)
         tree = object.__new__(cls)
         object.__setattr__(tree, "parents", parents)
         return tree
 
     def to_networkx(self, **attributes: Sequence[Any] | np.ndarray) -> nx.DiGraph:
-        """Return the tree as a graph: an edge from each parent to its children, nodes 0 to n - 1.
+        """Return the tree as a graph: an edge from each parent to its children, nodes 0 to n - 1 with rank and depth.
 
-        Args:
-            attributes: more of each node by name, [n] each, such as score (f(v)), token, draft_prob, outcome. Every
-                node has rank (0 for the root) and depth.
+        `attributes` are more of each node by name, [n] each, such as score, token, draft_prob, outcome.
         """
         import networkx as nx  # installed with torch; designing a tree does not need it
 
@@ -199,12 +188,12 @@ class TokenTree:
 
     def shared_with(self, other: TokenTree) -> np.ndarray:
         """Return for each node the node of `other` with the same path of ranks, -1 where there is none; int64 [n]."""
-        found = np.full(self.size, -1, dtype=np.int64)
-        found[0] = 0
+        shared = np.full(self.size, -1, dtype=np.int64)
+        shared[0] = 0
         ranks, counts = self.child_ranks, other.child_counts
         first = np.searchsorted(other.parents, np.arange(other.size), side="left")
         for level in self.levels[1:]:
-            twins = found[self.parents[level]]
+            twins = shared[self.parents[level]]
             exists = (twins >= 0) & (ranks[level] <= counts[twins])
-            found[level[exists]] = first[twins[exists]] + ranks[level[exists]] - 1
-        return found
+            shared[level[exists]] = first[twins[exists]] + ranks[level[exists]] - 1
+        return shared

@@ -1,4 +1,4 @@
-"""Two trees compared: what one adds and what it drops, and the plain trees nearest to a tree. n, m = tree nodes."""
+"""Two trees compared, the plain trees nearest to a tree, one node described. n, m = tree nodes."""
 
 from __future__ import annotations
 
@@ -85,33 +85,66 @@ class Gallery(NamedTuple):
 
 
 def gallery(trees: Sequence[TokenTree], shown: Sequence[int]) -> Gallery:
-    """Choose among the trees of a run.
-
-    Args:
-        trees: each topology once.
-        shown: int [steps], which of them each step had.
-
-    Raises:
-        ValueError: for a run without steps.
-    """
+    """Choose among the trees of a run: each topology once, and int [steps], which of them each step had."""
     if not len(shown):
         raise ValueError("shown: found no steps, expected at least one")
     counts = np.bincount(np.asarray(shown), minlength=len(trees))
     seen = np.flatnonzero(counts)
-    drafted = [trees[place] for place in seen.tolist()]
+    drafted = [trees[index] for index in seen.tolist()]
     sizes = np.array([tree.size for tree in drafted])
     widths = np.array([max(len(level) for level in tree.levels) for tree in drafted])
     depths = np.array([tree.depth for tree in drafted])
     median = np.quantile(np.repeat(sizes, counts[seen]), 0.5, method="lower")
 
     def most_frequent(chosen: np.ndarray) -> TokenTree:
-        return trees[int(max(seen[chosen], key=lambda place: counts[place]))]
+        return trees[int(max(seen[chosen], key=lambda index: counts[index]))]
 
-    occurred, places = np.unique(sizes, return_inverse=True)
+    occurred, size_index = np.unique(sizes, return_inverse=True)
     return Gallery(
         typical=most_frequent(sizes == median),
         widest=most_frequent(widths == widths.max()),
         deepest=most_frequent(depths == depths.max()),
         sizes=occurred,
-        steps=np.bincount(places, weights=counts[seen]).astype(np.int64),
+        steps=np.bincount(size_index, weights=counts[seen]).astype(np.int64),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """One node of a tree under an acceptance vector.
+
+    Args:
+        rank, depth: 0 and 0 for the root.
+        ranks: of the path from the root; empty for the root.
+        probability: p[rank], 1 for the root.
+        score: f(v), the probability that it is accepted.
+        children, below: number of children, and of all descendants.
+        subtree_tokens: sum of f over the node and all its descendants.
+    """
+
+    rank: int
+    depth: int
+    ranks: tuple[int, ...]
+    probability: float
+    score: float
+    children: int
+    below: int
+    subtree_tokens: float
+
+
+def node_facts(tree: TokenTree, acceptance: AcceptanceVector, node: int) -> NodeFacts:
+    """Describe one node, numbered breadth-first from the root 0."""
+    import networkx as nx
+
+    scores, rank = node_scores(tree, acceptance), int(tree.child_ranks[node])
+    below = sorted(nx.descendants(tree.to_networkx(), node))
+    return NodeFacts(
+        rank=rank,
+        depth=int(tree.depths[node]),
+        ranks=tuple(int(tree.child_ranks[v]) for v in tree.path_to(node)[1:]),
+        probability=float(acceptance.probs[rank - 1]) if 0 < rank <= len(acceptance) else float(rank == 0),
+        score=float(scores[node]),
+        children=len(tree.children(node)),
+        below=len(below),
+        subtree_tokens=float(scores[[node, *below]].sum()),
     )

@@ -1,8 +1,4 @@
-"""Token trees as files: our own, and those of the tools that decode with a fixed tree.
-
-Knows file layouts and refuses a tree that a format cannot express; knows nothing of models or time. Shape: n = nodes
-with the root.
-"""
+"""Token trees as files: our own, and those of tools that decode with a fixed tree. n = nodes with the root."""
 
 from __future__ import annotations
 
@@ -44,25 +40,15 @@ MAX_PATH_RANKS = 5_000_000  # path lists grow with n * depth
 
 
 def export_tree(tree: TokenTree, format: str, path: str | Path, acceptance: AcceptanceVector | None = None) -> None:
-    """Write a tree for another tool, whole or not at all.
+    """Write a tree for another tool, in one of `FORMATS` or `GRAPH_FORMATS`.
 
-    Args:
-        format: a key of `FORMATS` or `GRAPH_FORMATS`.
-        acceptance: kept beside the tree in the native format, with the tokens it predicts; nodes of graphs have their
-            score of it; ignored by the others.
-
-    Raises:
-        ValueError: when the format cannot hold this tree or the file cannot be written.
+    The acceptance is kept in the native format with the tokens it predicts, and as scores of a graph's nodes.
     """
     write_atomic(path, tree_to_bytes(tree, format, acceptance))
 
 
 def tree_to_bytes(tree: TokenTree, format: str, acceptance: AcceptanceVector | None = None) -> bytes:
-    """Return the content of the file that `export_tree` writes.
-
-    Raises:
-        ValueError: for an unknown format, or when the format cannot hold this tree.
-    """
+    """Return the content of the file that `export_tree` writes."""
     if format == "native":
         return _native_bytes(tree, acceptance)
     if format == "growmap":
@@ -81,11 +67,7 @@ def tree_to_bytes(tree: TokenTree, format: str, acceptance: AcceptanceVector | N
 
 
 def check_format(format: str) -> None:
-    """Refuse a format that is no key of `FORMATS` or `GRAPH_FORMATS`.
-
-    Raises:
-        ValueError: naming those there are.
-    """
+    """Refuse a format that is no key of `FORMATS` or `GRAPH_FORMATS`."""
     if format not in FORMATS | GRAPH_FORMATS:
         raise ValueError(f"format: found {format!r}, expected one of {', '.join(FORMATS | GRAPH_FORMATS)}")
 
@@ -107,20 +89,12 @@ def _graph_bytes(tree: TokenTree, format: str, acceptance: AcceptanceVector | No
 
 
 def import_tree(path: str | Path) -> TokenTree:
-    """Read a tree in any of the formats, recognised from the content.
-
-    Raises:
-        ValueError: in one line, naming the file, the node at fault where there is one, and what was expected.
-    """
+    """Read a tree in any of the formats, recognised from the content."""
     return tree_from_bytes(read_bytes(path), str(path))
 
 
 def tree_from_bytes(data: bytes, name: str) -> TokenTree:
-    """Read a tree from a file's content, such as an upload; `name` is for the error message.
-
-    Raises:
-        ValueError: in one line, naming the file, the node at fault where there is one, and what was expected.
-    """
+    """Read a tree from a file's content, such as an upload; `name` is for the error message."""
     try:
         return _parse(data)
     except ValueError as error:
@@ -128,14 +102,10 @@ def tree_from_bytes(data: bytes, name: str) -> TokenTree:
 
 
 def nearest_parameters(tree: TokenTree) -> dict[str, Any]:
-    """Return settings that come closest to this tree in tools that choose the topology themselves. Approximate.
+    """Return approximate settings for tools that choose the topology themselves, one dictionary per tool.
 
-    SGLang and EAGLE-2 grow a beam of `top_k` per level and keep the best tokens; Hugging Face's `generate` drafts a
+    SGLang and EAGLE-2 grow a beam of `top_k` per level and keep the best tokens; `generate` of Hugging Face drafts a
     chain.
-
-    Returns:
-        `approximate` (always true), `note`, and one dictionary of settings per tool; none for a tree without drafted
-        nodes.
     """
     note = "Approximate: these tools choose the tree's shape at run time; only its depth, width and size can be set."
     if tree.size == 1:
@@ -207,7 +177,7 @@ def _parse(data: bytes) -> TokenTree:
 
 
 def _other_than_a_tree(content: Any) -> str | None:
-    """Return what people have that is near a tree and none, in words; None where it may be one."""
+    """Return what is near a tree and none, in words; None where it may be one."""
     if isinstance(content, dict):
         settings = [key for key in content if ENGINE_SETTING.search(key)]
         if "format" not in content and "Successors" not in content and settings:

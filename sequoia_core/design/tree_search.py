@@ -1,7 +1,7 @@
-"""The two searches behind optimal trees: the exact dynamic program, and best-first for when ranks never increase.
+"""The two searches behind optimal trees: the exact dynamic program, and best-first for ranks that never increase.
 
-Knows arrays of probabilities only. `rows` float64 [L, B]: `rows[l - 1]` are the probabilities of the B ranks below a
-node that has l levels left, so the same row l times for an acceptance vector. N = largest tree size with the root.
+`rows` float64 [L, B]: `rows[l - 1]` are the probabilities of the B ranks below a node that has l levels left, so the
+same row l times for an acceptance vector. N = largest tree size with the root.
 """
 
 from __future__ import annotations
@@ -17,19 +17,13 @@ CACHE_CELLS = 131_072  # numbers of one group of levels: 1 MB stays in the proce
 
 
 def dynamic_program(rows: np.ndarray, max_size: int) -> Iterator[np.ndarray]:
-    """Yield for each number of levels l = 1 .. L the table T[l] of Algorithm 1.
+    """Yield for each number of levels l = 1 .. L the table T[l] of Algorithm 1, float64 [max_size + 1, B + 1].
 
-    T[l][m, b] is the best F of a tree of m nodes, at most l levels deep, whose root has exactly b children:
-    T[l][m, b] = max over y of T[l][y, b-1] + p[b] * max_j T[l-1][m-y, j].
+    T[l][m, b] is the best F of a tree of m nodes, at most l levels deep, whose root has exactly b children, -inf where
+    impossible: T[l][m, b] = max over y of T[l][y, b-1] + p[b] * max_j T[l-1][m-y, j].
 
     A size needs only smaller sizes, of its own level and of the one below, so all ranks of several levels are computed
-    at once, size by size: one addition and one maximum over a few long contiguous rows.
-
-    Yields:
-        float64 [max_size + 1, B + 1]; -inf where impossible. No back-pointers: `rebuild` recomputes the few it needs.
-
-    Raises:
-        ValueError: before a step that would pass the limit of work.
+    at once, size by size. No back-pointers: `rebuild` recomputes the few it needs.
     """
     levels, ranks = len(rows), min(rows.shape[1], max_size - 1)
     per_level = max_size**2 * max(ranks, 1)
@@ -77,18 +71,14 @@ def _group(rows: np.ndarray, below: np.ndarray, max_size: int) -> np.ndarray:
 
 
 def single_node(max_size: int) -> np.ndarray:
-    """Return the best F by size with no level left, float64 [max_size + 1]: only the node itself, which counts 1."""
+    """Return the best F by size with no level left, float64 [max_size + 1]."""
     values = np.full(max_size + 1, -np.inf)
     values[1] = 1.0
     return values
 
 
 def rebuild(rows: np.ndarray, tables: list[np.ndarray], size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Read one optimal tree of `size` nodes off T[1..L], asking at each node how its size is shared among its children.
-
-    Returns:
-        parents int [n] and ranks int [n], parents before children.
-    """
+    """Read one optimal tree of `size` nodes off T[1..L]: parents and ranks int [n], parents before children."""
     best = [single_node(len(tables[0]) - 1), *(table.max(axis=1) for table in tables)]
     parents, ranks = [-1], [0]
     todo = [(0, len(tables), size)]  # (node, levels left, size of its subtree)
@@ -112,10 +102,8 @@ def rebuild(rows: np.ndarray, tables: list[np.ndarray], size: int) -> tuple[np.n
 def best_first(rows: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Take the `size` best-scored nodes, one after another, each below a node and after an elder sibling taken before.
 
+    Returns parents, ranks int [m] and scores float64 [m] in the order taken; m < size when levels and ranks run out.
     Optimal when no row increases: then a parent and an elder sibling never score less than the node itself.
-
-    Returns:
-        parents int [m], ranks int [m], scores float64 [m] in the order taken; m < size when levels and ranks run out.
     """
     depth, ranks_available = rows.shape
     # by_depth[d]: ranks below a node of depth d; a vector's rows are one row seen many times, so it is listed once

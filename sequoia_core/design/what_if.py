@@ -1,7 +1,4 @@
-"""Vectors that were not measured: smoothed, edited or assumed ones, each a new vector that says what was done.
-
-Knows acceptance vectors only. The original vector is never changed, so every choice can be undone.
-"""
+"""Vectors that were not measured: smoothed, edited or assumed ones; each new vector says what was done."""
 
 from __future__ import annotations
 
@@ -15,10 +12,7 @@ from .acceptance_files import MAX_RANKS
 
 
 def isotonic(vector: AcceptanceVector) -> AcceptanceVector:
-    """Return the closest vector (least squares) whose ranks never increase; sums of neighbours are kept.
-
-    The noise of rarely accepted ranks is averaged away, and the fast exact search becomes possible.
-    """
+    """Return the closest vector (least squares) whose ranks never increase; sums of neighbours are kept."""
     from scipy.optimize import isotonic_regression  # a second to import; only this function needs it
 
     fitted = isotonic_regression(vector.probs, increasing=False).x
@@ -34,15 +28,11 @@ def isotonic(vector: AcceptanceVector) -> AcceptanceVector:
 def power_law_tail(vector: AcceptanceVector, *, start: int = 4, ranks: int | None = None) -> AcceptanceVector:
     """Replace the ranks from `start` on by a power law fitted to how rejection falls there: P(reject all k) ~ k^-b.
 
-    The fitted curve begins at the measured rejection of the ranks kept, so those stay as measured and the sum stays
-    below 1.
+    The curve begins at the measured rejection of the ranks kept, so the sum stays below 1.
 
     Args:
         start: first rank that is replaced, from 2.
-        ranks: length of the new vector; None keeps the length. The fit also says what unmeasured ranks would give.
-
-    Raises:
-        ValueError: for a start or length out of range, or fewer than two ranks to fit.
+        ranks: length of the new vector; None keeps the length.
     """
     if not 2 <= start <= len(vector):
         raise ValueError(f"start: found {start}, expected a rank from 2 to {len(vector)}, the length of the vector")
@@ -62,25 +52,12 @@ def power_law_tail(vector: AcceptanceVector, *, start: int = 4, ranks: int | Non
 
 
 def tail_fit(vector: AcceptanceVector, start: int) -> PowerLawFit:
-    """Fit the power law on ranks `start - 1` and later only.
-
-    Raises:
-        ValueError: when fewer than two of those leave a rejection above 0.
-    """
+    """Fit the power law on ranks `start - 1` and later only."""
     return vector.fit_power_law(first=start - 1)
 
 
 def power_law(p1: float, b: float, ranks: int = 32) -> AcceptanceVector:
-    """Return a supposed vector with P(all k rejected) = (1 - p1) k^-b.
-
-    Args:
-        p1: acceptance of the first rank, 0 to 1.
-        b: how fast further children help, 0 to 10; the paper's b-power law.
-        ranks: B.
-
-    Raises:
-        ValueError: naming the number out of range.
-    """
+    """Return a supposed vector with P(all k rejected) = (1 - p1) k^-b, the paper's b-power law."""
     if not 0.0 <= p1 <= 1.0:
         raise ValueError(f"p1: found {p1}, expected a probability from 0 to 1")
     if not 0.0 <= b <= 10.0:
@@ -95,11 +72,7 @@ def power_law(p1: float, b: float, ranks: int = 32) -> AcceptanceVector:
 
 
 def weaker(vector: AcceptanceVector, share: float) -> AcceptanceVector:
-    """Return the vector of a draft that is as good on a `share` of the positions and never right on the others.
-
-    Raises:
-        ValueError: when the share is not between 0 and 1.
-    """
+    """Return the vector of a draft as good on a `share` of the positions and never right on the others."""
     if not 0.0 <= share <= 1.0:
         raise ValueError(f"share: found {share}, expected a number from 0 to 1")
     supposed = _derived(
@@ -112,11 +85,7 @@ def weaker(vector: AcceptanceVector, share: float) -> AcceptanceVector:
 
 
 def edited(vector: AcceptanceVector, probs: np.ndarray) -> AcceptanceVector:
-    """Return the vector with probabilities typed in by hand; what was known of the sample no longer holds.
-
-    Raises:
-        ValueError: as `AcceptanceVector`.
-    """
+    """Return the vector with probabilities typed in by hand, without a sample."""
     changed = _derived(vector, np.asarray(probs, dtype=np.float64), {"edited": True}, "edited by hand")
     return replace(changed, holds_for=None)  # nobody measured these numbers
 

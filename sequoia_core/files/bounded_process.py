@@ -1,9 +1,4 @@
-"""Run a function in a child process with limits on memory, time and the size of its answer.
-
-For other people's programs and files: templates, and formats whose readers trust what a file claims. The child is a
-fresh interpreter, so that threads of this process do not matter, and lives until it is closed or exceeds a limit.
-`python -m sequoia_core.files.bounded_process MODULE FUNCTION BYTES SECONDS` is that child.
-"""
+"""Run a function in a child process with limits on memory, time and the size of its answer."""
 
 from __future__ import annotations
 
@@ -20,7 +15,7 @@ from typing import IO, Any, Self
 
 ROOT = Path(__file__).resolve().parents[2]
 START_SEC = 120  # for importing, from a slow disk too
-HEAD = 8  # bytes that say how long a message is
+HEAD_BYTES = 8  # bytes that say how long a message is
 TEXT = ("utf-8", "surrogatepass")  # of answers, which may hold half a surrogate pair
 
 
@@ -34,8 +29,6 @@ class BoundedProcess:
     Args:
         module, function: of this package; called with bytes, it returns JSON values or raises ValueError.
         memory_bytes: that it may use beyond its imports; enforced on Linux only.
-        seconds: for an answer.
-        answer_bytes: of an answer, as JSON.
     """
 
     def __init__(self, module: str, function: str, *, memory_bytes: int, seconds: float, answer_bytes: int) -> None:
@@ -51,12 +44,7 @@ class BoundedProcess:
         self.close()
 
     def ask(self, request: bytes) -> Any:
-        """Return the function's answer.
-
-        Raises:
-            ValueError: the function's own.
-            LimitError: for too much memory, time or answer, and for a process that died.
-        """
+        """Return the function's answer; LimitError for too much memory, time or answer, and for a process that died."""
         with self._lock:
             if self._child is None or self._child.poll() is not None:
                 self._start()
@@ -116,18 +104,18 @@ class BoundedProcess:
 
 
 def _send(stream: IO[bytes], message: bytes) -> None:
-    stream.write(len(message).to_bytes(HEAD, "little") + message)
+    stream.write(len(message).to_bytes(HEAD_BYTES, "little") + message)
     stream.flush()
 
 
 def _receive(stream: IO[bytes], limit: int | None = None) -> bytes | None:
     """Return a message; None where the other side ended first."""
-    head = stream.read(HEAD)
+    head = stream.read(HEAD_BYTES)
     length = int.from_bytes(head, "little")
     if limit is not None and length > limit:
         raise LimitError(f"answers with {length:,} bytes, expected at most {limit:,}")
     message = stream.read(length)
-    return message if len(head) == HEAD and len(message) == length else None
+    return message if len(head) == HEAD_BYTES and len(message) == length else None
 
 
 def _serve(module: str, function: str, memory_bytes: str, seconds: str) -> None:

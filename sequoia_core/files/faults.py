@@ -1,7 +1,4 @@
-"""Recognise two faults that libraries raise under many names: a panic of Rust code, and a lack of memory.
-
-Knows exceptions only; imports neither torch nor the libraries concerned.
-"""
+"""Recognise two faults that libraries raise under many names: a panic of Rust code, and a lack of memory."""
 
 from __future__ import annotations
 
@@ -48,12 +45,7 @@ def is_panic(error: BaseException) -> bool:
 
 @contextmanager
 def panics_as_errors(source: str, expected: str) -> Iterator[None]:
-    """Raise ValueError in place of a panic inside the block.
-
-    Args:
-        source: what was being read, for the message.
-        expected: what it should have been.
-    """
+    """Raise ValueError in place of a panic inside the block; `source` and `expected` are for the message."""
     try:
         yield
     except BaseException as error:

@@ -1,8 +1,4 @@
-"""The head of a GGUF file, the format of llama.cpp: what the model is and what it takes, without its weights.
-
-Imports no torch, so that a page can show it before anything is loaded. Files are untrusted: every length is checked
-against the file's size before it is used.
-"""
+"""The head of a GGUF file, the format of llama.cpp: what the model is and what it takes, without its weights."""
 
 from __future__ import annotations
 
@@ -18,13 +14,13 @@ MOST_SEQUENCES = 256  # of one llama.cpp context (LLAMA_MAX_SEQ)
 NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 STRING, ARRAY = 8, 9
 VERSIONS = (2, 3)
-MOST_FIELDS = 65_536
-MOST_ENTRIES = 2**21  # of all arrays: lists of tokens and of merges of the largest vocabularies are half of it
-MOST = 2**40  # of what a model counts: more would overflow what is made of it
-WHOLE = ("context_length", "embedding_length", "block_count", "attention.key_length", "attention.value_length")
+MAX_FIELDS = 65_536
+MAX_ENTRIES = 2**21  # of all arrays: lists of tokens and of merges of the largest vocabularies are half of it
+MAX_COUNT = 2**40  # of what a model counts: more would overflow what is made of it
+WHOLE_FIELDS = ("context_length", "embedding_length", "block_count", "attention.key_length", "attention.value_length")
 BY_LAYER = ("attention.head_count", "attention.head_count_kv")  # one number, or one for each layer
-LONGEST_TEXT = 2**24  # bytes
-KEPT = 4096  # numbers of an array; longer arrays, and those of strings, are kept as their length
+MAX_TEXT_BYTES = 2**24  # bytes
+MAX_KEPT_NUMBERS = 4096  # numbers of an array; longer arrays, and those of strings, are kept as their length
 FILE_TYPES = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S", 12: "Q3_K_M",
     13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 19: "IQ2_XXS", 20: "IQ2_XS",
@@ -35,11 +31,10 @@ FILE_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class GGUFHeader:
-    """What a GGUF file says of its model.
+    """The metadata of a GGUF file.
 
     Attributes:
         fields: metadata by key; of long arrays and arrays of strings their length.
-        file_bytes: size of the file.
     """
 
     fields: dict[str, Any]
@@ -77,12 +72,7 @@ def is_gguf(name: str | os.PathLike) -> bool:
 
 
 def read_gguf_header(path: str | os.PathLike) -> GGUFHeader:
-    """Read what a GGUF file says of its model.
-
-    Raises:
-        ValueError: for a file that is no GGUF, of another version, or cut off within its head.
-        OSError: for a file that cannot be read.
-    """
+    """Read the head of a GGUF file; OSError for a file that cannot be read."""
     path = Path(path).expanduser()
     about = path.stat()
     if not path.is_file() or about.st_size < 24:
@@ -106,7 +96,7 @@ def _read(held: mmap.mmap, size: int) -> GGUFHeader:
         raise ValueError(f"a file that begins with {magic!r}")
     if version not in VERSIONS:
         raise ValueError(f"version {version}")
-    if count > MOST_FIELDS or tensors > size:
+    if count > MAX_FIELDS or tensors > size:
         raise ValueError(f"{count:,} fields and {tensors:,} tensors")
     fields: dict[str, Any] = {}
     at, entries = 24, 0
@@ -118,8 +108,8 @@ def _read(held: mmap.mmap, size: int) -> GGUFHeader:
         value, at = _value(held, at + 4, kind, distinct=key == "tokenizer.ggml.tokens")
         fields[key[:200]] = value
         entries += value if kind == ARRAY and isinstance(value, int) else 0
-        if entries > MOST_ENTRIES:
-            raise ValueError(f"arrays of more than {MOST_ENTRIES:,} entries")
+        if entries > MAX_ENTRIES:
+            raise ValueError(f"arrays of more than {MAX_ENTRIES:,} entries")
     _check(fields)
     return GGUFHeader(fields, size)
 
@@ -131,17 +121,17 @@ def _check(fields: dict[str, Any]) -> None:
         raise ValueError("no general.architecture")
     if f"{name}.context_length" not in fields:
         raise ValueError(f"no {name}.context_length")
-    whole = ["general.file_type", *(f"{name}.{key}" for key in WHOLE)]
+    whole = ["general.file_type", *(f"{name}.{key}" for key in WHOLE_FIELDS)]
     for key in [*whole, *(f"{name}.{key}" for key in BY_LAYER)]:
         value = fields.get(key, 0)
         numbers = value if isinstance(value, list) and value and key not in whole else [value]
-        if not all(type(number) is int and 0 <= number <= MOST for number in numbers):
+        if not all(type(number) is int and 0 <= number <= MAX_COUNT for number in numbers):
             raise ValueError(f"{key} = {str(value)[:40]!r}, no whole number")
 
 
 def _string(held: mmap.mmap, at: int) -> tuple[str, int]:
     (length,) = struct.unpack_from("<Q", held, at)
-    if length > LONGEST_TEXT:
+    if length > MAX_TEXT_BYTES:
         raise ValueError(f"a text of {length:,} bytes")
     if length > len(held) - at - 8:
         raise struct.error
@@ -149,7 +139,7 @@ def _string(held: mmap.mmap, at: int) -> tuple[str, int]:
 
 
 def _value(held: mmap.mmap, at: int, kind: int, *, distinct: bool = False) -> tuple[Any, int]:
-    """Args: distinct: refuse a list with one text twice, where llama.cpp would end the whole process."""
+    """Return a value and where it ends; `distinct` refuses a list with one text twice, which ends llama.cpp."""
     if kind in NUMBERS:
         (value,) = struct.unpack_from("<" + NUMBERS[kind], held, at)
         return value, at + struct.calcsize("<" + NUMBERS[kind])
@@ -163,21 +153,21 @@ def _value(held: mmap.mmap, at: int, kind: int, *, distinct: bool = False) -> tu
         width = struct.calcsize("<" + NUMBERS[inner])
         if count > (len(held) - at) // width:
             raise struct.error
-        kept = list(struct.unpack_from(f"<{count}{NUMBERS[inner]}", held, at)) if count <= KEPT else count
+        kept = list(struct.unpack_from(f"<{count}{NUMBERS[inner]}", held, at)) if count <= MAX_KEPT_NUMBERS else count
         return kept, at + count * width
     if inner != STRING:
         raise ValueError(f"an array of kind {inner}")
-    if count > MOST_ENTRIES:
+    if count > MAX_ENTRIES:
         raise ValueError(f"an array of {count:,} texts")
     known, empty = set[bytes](), 0
-    for place in range(count):
+    for index in range(count):
         (length,) = struct.unpack_from("<Q", held, at)
         if length > len(held) - at - 8:
             raise struct.error
         text, at = held[at + 8 : at + 8 + length], at + 8 + length
         if distinct and text:
             known.add(text)
-            if len(known) <= place - empty:
+            if len(known) <= index - empty:
                 raise ValueError(f"the token {text[:40].decode('utf-8', 'replace')!r} twice")
         empty += not text
     return count, at

@@ -1,7 +1,4 @@
-"""Start a model server on the loopback address, ask it, and leave none behind.
-
-Knows processes and HTTP, no models. Answers are bounded in size and time.
-"""
+"""Start a model server on the loopback address, ask it, and leave none behind. Answers are bounded in size and time."""
 
 from __future__ import annotations
 
@@ -26,14 +23,9 @@ LAST_WORDS = 300  # characters of a server's log that a fault shows
 
 
 def checked_address(address: str, *, remote: bool = False, others: str = "--remote allows others") -> str:
-    """Return the scheme, host and port of a server.
+    """Return the scheme, host and port of a server, which is on this machine unless `remote`.
 
-    Args:
-        remote: whether it may be elsewhere than on this machine.
-        others: how that is allowed, for the error.
-
-    Raises:
-        ValueError: for what is no such address, or another machine's.
+    `others` says in errors how that is allowed.
     """
     try:
         parts = urlsplit(address)
@@ -56,11 +48,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def ask(address: str, path: str, body: bytes | None = None, *, seconds: float = 60) -> bytes:
-    """Return a server's answer to GET, or to POST of a JSON body. No proxy and no redirect is followed.
-
-    Raises:
-        ValueError: where there is no whole answer in time, an error, or too long a one.
-    """
+    """Return a server's answer to GET, or to POST of a JSON body. No proxy and no redirect is followed."""
     deadline, late = time.monotonic() + seconds, threading.Event()
     parts = urlsplit(address)
     kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
@@ -90,7 +78,7 @@ def ask(address: str, path: str, body: bytes | None = None, *, seconds: float = 
 
 @contextmanager
 def _ended_at(deadline: float, connected: socket.socket, late: threading.Event) -> Iterator[None]:
-    """End a connection at a time: its own limit is for each piece, and a server may send one byte after another."""
+    """End a connection at a time: its own limit is for each piece only."""
 
     def end() -> None:
         late.set()
@@ -125,10 +113,6 @@ def running_server(
     Args:
         command: its program and options; --host and --port are added.
         environment: variables beside those of this process.
-        seconds: to wait for it.
-
-    Raises:
-        ValueError: with the end of its log, where it does not start.
     """
     if os.name == "nt":
         raise ValueError("found Windows, where the servers' processes cannot be ended together: start them yourself")
@@ -173,7 +157,7 @@ def _end_of(log) -> str:
 
 
 def _end(process: subprocess.Popen) -> None:
-    """End a server and every process that it started: they share its group."""
+    """End a server and every process that it started (its group)."""
     for sent in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, sent)

@@ -1,7 +1,4 @@
-"""Read a server's metrics from an address: of this machine, or of a host that was allowed when the app was started.
-
-Nothing but `/metrics` is asked for, so that an address typed by a stranger reaches nothing else.
-"""
+"""Read `/metrics`, and nothing else, of this machine or of a host that was allowed when the app was started."""
 
 from __future__ import annotations
 
@@ -21,14 +18,7 @@ def allowed_hosts() -> tuple[str, ...]:
 
 
 def read_metrics(address: str, *, allowed: tuple[str, ...] = ()) -> bytes:
-    """Return the metrics at an address such as http://127.0.0.1:8000/metrics.
-
-    Args:
-        allowed: hosts beside this machine.
-
-    Raises:
-        ValueError: in one line, for another address, or a server that does not answer.
-    """
+    """Return the metrics at an address such as http://127.0.0.1:8000/metrics; `allowed`: hosts beside this machine."""
     address = address.strip()
     try:
         parts = urlsplit(address if len(address) <= MAX_ADDRESS and address.isprintable() else "")

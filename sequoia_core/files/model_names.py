@@ -1,4 +1,4 @@
-"""Where the shipped files are, and a model's name from what the user typed; nothing is loaded here."""
+"""Where the shipped files are, and a model's name from what the user typed."""
 
 from __future__ import annotations
 
@@ -19,21 +19,14 @@ Draft = TypeVar("Draft")
 
 
 def shipped_files(folder: Path, dtype: str) -> dict[str, Path]:
-    """Return the measurements in a folder of `ASSETS` by name, the default ones first.
-
-    Args:
-        dtype: that models are loaded in.
-    """
+    """Return the measurements in a folder of `ASSETS` by name, the default ones first, for models in that dtype."""
     first = (*DEFAULT_VECTORS, DEFAULT_PROFILES.get(dtype))
     paths = {path.stem: path for path in sorted(folder.glob("*.json"))}
     return {name: paths[name] for name in sorted(paths, key=lambda n: first.index(n) if n in first else len(first))}
 
 
 def model_source(name: str | os.PathLike) -> str:
-    """Return where to load a model from: the absolute path of a local folder or GGUF file, or the hub id as given.
-
-    A leading `~` and relative paths are resolved, so that two spellings of one folder are one model.
-    """
+    """Return where to load a model from: the absolute path of a local folder or GGUF file, or the hub id as given."""
     try:
         path = Path(name).expanduser()
         return str(path.resolve()) if path.is_dir() or (is_gguf(name) and path.is_file()) else str(name)
@@ -75,14 +68,7 @@ def pair_names(target: str | os.PathLike | None, draft: str | os.PathLike | None
 
 
 def needed_draft(draft: Draft | None, why: str) -> Draft:
-    """Return a draft, by model or by name, where there has to be one.
-
-    Args:
-        why: it is needed, such as "measuring acceptance compares two models".
-
-    Raises:
-        ValueError: for None or `NO_DRAFT`.
-    """
+    """Return a draft, by model or by name; `why` it is needed, such as "measuring acceptance compares two models"."""
     if draft is None or draft == NO_DRAFT:
         raise ValueError(f"draft: found none, expected a draft model: {why}")
     return draft

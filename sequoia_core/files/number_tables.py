@@ -24,11 +24,7 @@ class NumberColumn(NamedTuple):
 
 
 def number_column(data: bytes) -> NumberColumn:
-    """Read the numbers of a text, UTF-8 or UTF-16.
-
-    Raises:
-        ValueError: in one line, what was found and what was expected.
-    """
+    """Read the numbers of a text, UTF-8 or UTF-16."""
     rows, header = _rows(data)
     if len(rows) == 1 and not (len(rows[0]) == 2 and rows[0][0] == 1):
         return NumberColumn(rows[0], None, header)
@@ -40,23 +36,23 @@ def number_column(data: bytes) -> NumberColumn:
         return NumberColumn([row[0] for row in rows], None, header)
     rows = sorted(rows, key=lambda row: row[0])
     first = rows[0][0]
-    if first not in (0, 1) or [rank for rank, _ in rows] != [first + place for place in range(len(rows))]:
+    if first not in (0, 1) or [rank for rank, _ in rows] != [first + index for index in range(len(rows))]:
         raise ValueError("found ranks with gaps or repeats, expected 1, 2, 3, ... (or 0, 1, 2, ...)")
     return NumberColumn([value for _, value in rows], int(first), header)
 
 
 def _chosen(rows: list[list[float]], header: tuple[str, ...]) -> list[list[float]]:
-    """Return the columns of ranks and of numbers among several; an index that counts the rows is left out."""
+    """Return the columns of ranks and of numbers among several, without an index that counts the rows."""
     if len(header) < len(rows[0]):
         header = ("", *header)  # the index has no name
     value = next((header.index(name) for name in NUMBERS if name in header), None)
-    rank = next((place for place, name in enumerate(header) if name in ("rank", "position")), None)
+    rank = next((column for column, name in enumerate(header) if name in ("rank", "position")), None)
     if value is None and len(rows[0]) == 3 and [row[0] for row in rows] == list(range(len(rows))):
         rank, value = 1, 2
     if value is None or len(header) != len(rows[0]):
         named = ", ".join(filter(None, header))[:80] or f"{len(rows[0])} without names"
         raise ValueError(f"found columns {named}, expected {EXPECTED}")
-    return [[row[place] for place in (rank, value) if place is not None] for row in rows]
+    return [[row[column] for column in (rank, value) if column is not None] for row in rows]
 
 
 def _rows(data: bytes) -> tuple[list[list[float]], tuple[str, ...]]:

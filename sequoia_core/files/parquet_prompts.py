@@ -1,8 +1,4 @@
-"""Prompts from a column of a parquet file.
-
-The file is unpacked in a child process, because the sizes that its pages claim may be wrong. Needs pyarrow, which is
-imported only for such a file.
-"""
+"""Prompts from a column of a parquet file, unpacked in a child process, because its claimed sizes may be wrong."""
 
 from __future__ import annotations
 

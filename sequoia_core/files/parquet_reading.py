@@ -11,7 +11,7 @@ os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # the default reserves more 
 import pyarrow  # noqa: E402
 import pyarrow.parquet  # noqa: E402
 
-from .prompt_rows import BESIDE, check_few, choose_column, listed, prompt_of, usual_column
+from .prompt_rows import SECOND_PARTS, check_few, choose_column, listed, prompt_of, usual_column
 from .safe_files import kind_of, one_line
 
 MAX_ROWS = 1_000_000  # empty rows take no space
@@ -19,11 +19,7 @@ BATCH = 100  # rows unpacked at a time, before their texts are counted
 
 
 def read(request: bytes) -> list[str]:
-    """Return the columns of text, or the texts of one column; see `parquet_prompts.request`.
-
-    Raises:
-        ValueError: in one line, what was found and what was expected.
-    """
+    """Return the columns of text, or the texts of one column; see `parquet_prompts.request`."""
     question, _, data = request.partition(b"\n")
     wanted, column, most_chars = json.loads(question)
     try:
@@ -42,7 +38,7 @@ def read(request: bytes) -> list[str]:
     if name not in candidates:
         kind = str(file.schema_arrow.field(name).type)[:80]
         raise ValueError(f"found column {name} of {kind}, expected text (there is: {listed(candidates)})")
-    beside = [other for other in texts if other.strip().lower() == BESIDE.get(name.strip().lower())]
+    beside = [other for other in texts if other.strip().lower() == SECOND_PARTS.get(name.strip().lower())]
     return _texts(file, [name, *beside], most_chars)
 
 
@@ -62,11 +58,11 @@ def _texts(file: pyarrow.parquet.ParquetFile, names: list[str], most_chars: int)
     try:
         for batch in file.iter_batches(batch_size=BATCH, columns=names, use_threads=False):
             prompts = (prompt_of(row, names[0]) for row in batch.to_pylist() if row[names[0]])
-            found = [text for text in prompts if text.strip()]
-            total += sum(map(len, found))
+            filled = [text for text in prompts if text.strip()]
+            total += sum(map(len, filled))
             if total > most_chars:
                 raise ValueError(f"found more than {most_chars:,} characters, expected at most that")
-            texts.extend(found)
+            texts.extend(filled)
     except MemoryError:
         raise
     except (pyarrow.ArrowException, OSError) as error:

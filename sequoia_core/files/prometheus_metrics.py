@@ -1,8 +1,4 @@
-"""Counters of speculative decoding in Prometheus text: of vLLM, llama.cpp's server and SGLang.
-
-vLLM and llama.cpp count by the same names behind other prefixes. Counters only grow, so two readings are subtracted;
-one that is smaller afterwards, or was created later, began again at 0. SGLang gives averages alone.
-"""
+"""Counters of speculative decoding in Prometheus text: of vLLM, llama.cpp's server and SGLang."""
 
 from __future__ import annotations
 
@@ -49,15 +45,7 @@ def looks_like_metrics(text: str) -> bool:
 
 
 def counts_between(after: str, before: str | None, *, engine: str = "auto", model: str | None = None) -> ServerCounts:
-    """Return what was counted between two readings, or since the server's start where there is only one.
-
-    Args:
-        engine: one of `server_counts.ENGINES`, or "auto".
-        model: which of several; None where there is one.
-
-    Raises:
-        ValueError: in one line, what was found and what was expected.
-    """
+    """Return the counts between two readings, or since the server's start, of one of `ENGINES` or "auto"."""
     later = _reading(after, engine, model)
     if any(name in _AVERAGES for values in later.values() for name in values):
         return _averages(later)
@@ -89,41 +77,39 @@ def counts_between(after: str, before: str | None, *, engine: str = "auto", mode
 
 
 def _counts(series: Series, total: Mapping[str | int, float], notes: list[str]) -> ServerCounts:
-    places = sorted(name for name in total if isinstance(name, int))
-    if places != list(range(1, len(places) + 1)):
-        raise ValueError(f"found positions {[place - 1 for place in places][:8]}, expected 0, 1, 2, … without gaps")
+    positions = sorted(name for name in total if isinstance(name, int))
+    if positions != list(range(1, len(positions) + 1)):
+        raise ValueError(
+            f"found positions {[position - 1 for position in positions][:8]}, expected 0, 1, 2, … without gaps"
+        )
     known = {name: int(total[name]) for name in _KEPT if name in total}
     known.setdefault("drafts", 0)
     if known["drafts"] and not {"draft_tokens", "accepted_tokens"} <= set(known):
         raise ValueError("found drafts without draft tokens or accepted tokens, expected the whole text")
-    if known["drafts"] and not places:
+    if known["drafts"] and not positions:
         notes.append("No counts by position: totals alone, which say nothing of another k.")
     return ServerCounts(
         series.engine, "counters", known["drafts"], known.get("draft_tokens"), known.get("accepted_tokens"),
-        tuple(int(total[place]) for place in places), known.get("tokens"), known.get("requests"),
+        tuple(int(total[position]) for position in positions), known.get("tokens"), known.get("requests"),
         model=series.model, notes=tuple(notes),
     )  # fmt: skip
 
 
 def _averages(later: Reading) -> ServerCounts:
-    found = [values["spec_accept_length"] for values in later.values() if "spec_accept_length" in values]
-    if not found:
+    lengths = [values["spec_accept_length"] for values in later.values() if "spec_accept_length" in values]
+    if not lengths:
         raise ValueError("found spec_accept_rate alone, expected spec_accept_length too")
-    series, mean = next(iter(later)), sum(found) / len(found)
+    series, mean = next(iter(later)), sum(lengths) / len(lengths)
     if not mean >= 1:
         raise ValueError(f"spec_accept_length: found {mean:g}, expected 1 or more tokens per step")
     notes = ["SGLang's gauges are averages of its last steps: no counts, no positions, and so no interval."]
-    notes += [f"{len(found)} ranks, averaged."] if len(found) > 1 else []
+    notes += [f"{len(lengths)} ranks, averaged."] if len(lengths) > 1 else []
     return ServerCounts(series.engine, "averages", mean_length=mean, model=series.model, notes=tuple(notes))
 
 
 def _reading(text: str, engine: str, model: str | None, *, empty: bool = False) -> Reading:
-    """Return what one reading counts, of the engine and model wanted.
-
-    Args:
-        empty: whether it may hold no counters yet, as before a server's first draft.
-    """
-    found: Reading = {}
+    """Return the counts of one reading; an `empty` one may hold none yet, as before a server's first draft."""
+    reading: Reading = {}
     others: list[str] = []
     if "spec_decode_num_" in text[text.rfind("\n") + 1 :]:
         raise ValueError("found an end within a line, expected the whole text")
@@ -147,7 +133,7 @@ def _reading(text: str, engine: str, model: str | None, *, empty: bool = False) 
             others.append(name)
             continue
         series, key = sample
-        values = found.setdefault(series, {})
+        values = reading.setdefault(series, {})
         if key == "requests":  # by reason of ending
             values[key] = values.get(key, 0) + _count(name, value, number)
         elif key in values:
@@ -156,7 +142,7 @@ def _reading(text: str, engine: str, model: str | None, *, empty: bool = False) 
             values[key] = _count(name, value, number, whole=key not in (*_AVERAGES, _CREATED))
             if key == "spec_accept_rate" and values[key] > 1:
                 raise ValueError(f"line {number}: found {name} = {value[:20]}, expected a rate from 0 to 1")
-    return _wanted(found, engine, model, others, empty)
+    return _wanted(reading, engine, model, others, empty)
 
 
 def _sample(name: str, labels: str, number: int) -> tuple[Series, str | int] | None:
@@ -176,10 +162,10 @@ def _sample(name: str, labels: str, number: int) -> tuple[Series, str | int] | N
             raise ValueError(f'line {number}: found labels {labels[:60]!r}, expected name="value" pairs, each once')
         tags[label[1]], at = label[2], label.end()
     if key == "accepted_tokens_per_pos":
-        place = tags.pop("position", "")
-        if not re.fullmatch(r"\d{1,4}", place, re.ASCII) or int(place) >= MAX_POSITIONS:
-            raise ValueError(f"line {number}: found position {place[:20]!r}, expected 0 to {MAX_POSITIONS - 1}")
-        key = int(place) + 1
+        position = tags.pop("position", "")
+        if not re.fullmatch(r"\d{1,4}", position, re.ASCII) or int(position) >= MAX_POSITIONS:
+            raise ValueError(f"line {number}: found position {position[:20]!r}, expected 0 to {MAX_POSITIONS - 1}")
+        key = int(position) + 1
     model = tags.pop("model_name", "")
     if key == "requests":
         tags.pop("finished_reason", None)
@@ -203,28 +189,28 @@ def _count(name: str, text: str, number: int, *, whole: bool = True) -> float:
     return value
 
 
-def _wanted(found: Reading, engine: str, model: str | None, others: list[str], empty: bool) -> Reading:
+def _wanted(reading: Reading, engine: str, model: str | None, others: list[str], empty: bool) -> Reading:
     """Leave out engines and models that are not wanted, and refuse a mixture."""
     speculating = {
         series: values
-        for series, values in found.items()
+        for series, values in reading.items()
         if engine in ("auto", series.engine) and model in (None, series.model)
         and any(name not in ("tokens", "requests") for name in values)
     }  # fmt: skip
     if not speculating:  # a server that answers and has no draft, or has none yet
         speculating = {
             series: values
-            for series, values in found.items()
+            for series, values in reading.items()
             if engine in ("auto", series.engine) and model in (None, series.model)
         }
     if not speculating and empty:
         return {}
-    models = {series.model for series in found}
+    models = {series.model for series in reading}
     if not speculating and model is not None and model not in models:
         raise ValueError(f"model: found {', '.join(sorted(models))[:80] or 'none'}, expected {model[:40]!r} among them")
     if not speculating:
         first = ", ".join(dict.fromkeys(others))[:60]
-        if found and others:
+        if reading and others:
             first = "no counters of speculative decoding" + ("" if engine == "auto" else f" of {engine}")
         raise ValueError(f"found {first or 'nothing'}, expected {EXPECTED}")
     for what, names in (("engines", {s.engine for s in speculating}), ("models", {s.model for s in speculating})):

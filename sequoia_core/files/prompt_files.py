@@ -1,7 +1,4 @@
-"""Read prompts from JSONL, CSV, parquet or plain text, and refuse text that no tokenizer takes.
-
-Imports nothing heavy; parquet needs pyarrow, which is imported only for such a file.
-"""
+"""Read prompts from JSONL, CSV, parquet or plain text, and refuse text that no tokenizer takes."""
 
 from __future__ import annotations
 
@@ -23,11 +20,6 @@ JSON_ROWS = "JSON: an object a line, or one list of objects (not CSV or parquet)
 
 
 def load_prompts(path: str | Path, column: str | None = None) -> list[str]:
-    """Read prompts from a file; see `prompts_from_bytes`.
-
-    Raises:
-        ValueError: naming the file and line, what was found and what was expected.
-    """
     return prompts_from_bytes(read_bytes(path, limit=MAX_PROMPT_BYTES), str(path), column)
 
 
@@ -42,9 +34,6 @@ def prompts_from_bytes(data: bytes, name: str, column: str | None = None) -> lis
         name: gives the ending, and names the file in errors.
         column: which column (in JSON, key) holds the prompts, as text or as a chat. None takes the usual names in
             their order (`prompt_rows.USUAL_COLUMNS`), or the only column of text there is.
-
-    Raises:
-        ValueError: in one line, naming the file, what was found and what was expected.
     """
     try:
         if len(data) > MAX_PROMPT_BYTES:
@@ -69,27 +58,17 @@ def split_lines(text: str) -> list[str]:
 
 
 def check_text(text: str) -> None:
-    """Refuse a prompt that no tokenizer takes: half of a surrogate pair has no UTF-8 form.
-
-    Such text comes from escapes in JSON and from command lines that are not UTF-8.
-
-    Raises:
-        ValueError: naming the first such character.
-    """
-    found = re.search("[\ud800-\udfff]", text)
-    if found:
+    """Refuse a prompt that no tokenizer takes: half of a surrogate pair has no UTF-8 form."""
+    half = re.search("[\ud800-\udfff]", text)
+    if half:
         raise ValueError(
-            f"prompt: found half of a surrogate pair (U+{ord(found[0]):04X}) at character {found.start()}, expected "
+            f"prompt: found half of a surrogate pair (U+{ord(half[0]):04X}) at character {half.start()}, expected "
             "text that has a UTF-8 form"
         )
 
 
 def text_columns(data: bytes, name: str) -> list[str]:
-    """Return the columns of a file that could hold prompts, in the file's order; none for plain text.
-
-    Raises:
-        ValueError: in one line, naming the file, what was found and what was expected.
-    """
+    """Return the columns of a file that could hold prompts, in the file's order; none for plain text."""
     try:
         kind = _kind(name)
         return [] if kind == "text" else _COLUMNS[kind](data)
@@ -113,13 +92,13 @@ def _decoded(data: bytes, expected: str = "text, JSONL, CSV or parquet") -> str:
 
 
 def json_rows(data: bytes) -> Iterator[tuple[str, dict]]:
-    """Yield place and object of every row: of JSON lines, of one list, or of one object; a bare chat as `messages`."""
-    for place, row in _json_values(data):
+    """Yield location and object of every row: of JSON lines, one list, or one object; a bare chat as `messages`."""
+    for where, row in _json_values(data):
         row = {"messages": row} if is_chat(row) else row
         if not isinstance(row, dict):
-            raise ValueError(f'{place}: found {str(row)[:40]!r}, expected an object such as {{"prompt": …}}')
+            raise ValueError(f'{where}: found {str(row)[:40]!r}, expected an object such as {{"prompt": …}}')
         check_few(row)
-        yield place, row
+        yield where, row
 
 
 def _json_values(data: bytes) -> Iterator[tuple[str, Any]]:
@@ -139,19 +118,19 @@ def _json_values(data: bytes) -> Iterator[tuple[str, Any]]:
     if len(lines) <= 1 and isinstance(first, list) and not is_chat(first):
         yield from ((f"entry {number}", row) for number, row in enumerate(first, start=1))
     else:
-        yield from ((place, _json_line(place, line)) for place, line in lines)
+        yield from ((where, _json_line(where, line)) for where, line in lines)
 
 
-def _json_line(place: str, line: str) -> Any:
+def _json_line(where: str, line: str) -> Any:
     try:
         return read_json(line.encode())
     except ValueError as error:
-        raise ValueError(f"{place}: {error}") from error
+        raise ValueError(f"{where}: {error}") from error
 
 
 def _jsonl_prompts(data: bytes, column: str | None) -> list[str]:
     prompts, only = [], column
-    for place, row in json_rows(data):
+    for where, row in json_rows(data):
         usual = usual_column(name for name, value in row.items() if value) if column is None else None
         try:
             if only is None:
@@ -161,7 +140,7 @@ def _jsonl_prompts(data: bytes, column: str | None) -> list[str]:
             if not prompts[-1]:
                 raise ValueError(f'found {str(row)[:40]!r}, expected an object with a "{name}" of text')
         except ValueError as error:
-            raise ValueError(f"{place} (keys: {listed(row)}): {error}") from error
+            raise ValueError(f"{where} (keys: {listed(row)}): {error}") from error
     return prompts
 
 

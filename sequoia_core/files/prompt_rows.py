@@ -1,8 +1,4 @@
-"""Which part of a row is its prompt: the usual names of columns, and the shapes in which chats are kept.
-
-A chat is a list of turns: texts, or objects with `role` and `content` or with `from` and `value`. Its prompt is all
-that comes before the first answer, one turn below the other. An instruction and its input are one prompt.
-"""
+"""Which part of a row is its prompt: the usual names of columns; of a chat all that comes before the first answer."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ from .safe_files import read_json
 
 CHATS = ("turns", "messages", "conversations", "conversation")
 USUAL_COLUMNS = ("text", "prompt", *CHATS, "instruction")
-BESIDE = {"instruction": "input"}  # a part of the same prompt, where a row has it
+SECOND_PARTS = {"instruction": "input"}  # a part of the same prompt, where a row has it
 ASSISTANTS = ("assistant", "gpt", "model", "bot")
 MAX_COLUMNS = 1000  # for a person to choose from
 _LABEL = re.compile(
@@ -23,7 +19,7 @@ _LABEL = re.compile(
 
 
 def check_few(columns: Sized) -> Sized:
-    """Return columns that a person can choose from, or raise ValueError."""
+    """Refuse more columns than a person can choose from."""
     if len(columns) > MAX_COLUMNS:
         raise ValueError(f"found {len(columns):,} columns, expected at most {MAX_COLUMNS:,}")
     return columns
@@ -42,11 +38,7 @@ def usual_column(columns: Iterable[str]) -> str | None:
 
 
 def choose_column(columns: Sequence[str], candidates: Sequence[str], column: str | None) -> str:
-    """Return the column that holds the prompts, or raise ValueError listing those there are.
-
-    Args:
-        candidates: those of text, of which the only one is taken, unless it is called like a label.
-    """
+    """Return the column of prompts; the only one of the text `candidates` unless it is called like a label."""
     if column is not None:
         if column not in columns:
             raise ValueError(f"found columns {listed(columns)}, expected one named {column!r}")
@@ -68,7 +60,7 @@ def prompt_of(row: Mapping[str, Any], column: str) -> str:
     if name in CHATS and isinstance(value, str) and value.lstrip().startswith("["):  # in a cell of a table
         value = read_json(value.encode())
     prompt = _before_the_answer(value) if isinstance(value, list) else text_of(value, column[:40])
-    beside = next((row[other] for other in row if other.strip().lower() == BESIDE.get(name)), None)
+    beside = next((row[other] for other in row if other.strip().lower() == SECOND_PARTS.get(name)), None)
     return f"{prompt}\n{beside}" if prompt and isinstance(beside, str) and beside.strip() else prompt
 
 
@@ -90,7 +82,6 @@ def is_chat(value: object) -> bool:
 
 
 def turn_of(turn: Any) -> tuple[str, str]:
-    """Return role and text of a turn."""
     if isinstance(turn, str):
         return "user", turn
     if not isinstance(turn, dict):

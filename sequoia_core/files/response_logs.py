@@ -1,10 +1,9 @@
 """Recorded prompts and answers, from the files people have: JSON lines or one JSON list, of several usual shapes.
 
 Read are objects with `prompt` (or `instruction` and `input`, or `question`) and `response` (or `completion`, `output`,
-`answer`), as text or as token ids
-(`prompt_ids` and `token_ids`); chats as `messages` with `role` and `content`, or as `conversations` with `from` and
-`value`; and what an OpenAI-compatible server was asked and answered (`request` and `response`, or `choices`). Of a
-chat each answer is a request of its own, with all turns before it as its prompt.
+`answer`), as text or as token ids (`prompt_ids` and `token_ids`); chats as `messages` with `role` and `content`, or as
+`conversations` with `from` and `value`; and requests to OpenAI-compatible servers (`request` and `response`, or
+`choices`). Of a chat each answer is a request of its own, with all turns before it as its prompt.
 """
 
 from __future__ import annotations
@@ -35,37 +34,30 @@ class Recorded(NamedTuple):
 
 
 def load_responses(path: str | Path) -> list[Recorded]:
-    """Read the requests of a file, in its order; see `responses_from_bytes`."""
     return responses_from_bytes(read_bytes(path, limit=MAX_LOG_BYTES), str(path))
 
 
 def responses_from_bytes(data: bytes, name: str) -> list[Recorded]:
-    """Read the requests of a file's content, such as an upload, in its order.
-
-    Answers without a token are left out, with a warning.
-
-    Raises:
-        ValueError: in one line, naming the file and the line, what was found and what was expected.
-    """
+    """Read the requests of a file's content, in its order; answers without a token are left out, with a warning."""
     try:
         if len(data) > MAX_LOG_BYTES:
             raise ValueError(f"found {len(data):,} bytes, expected at most {MAX_LOG_BYTES:,}")
-        read = [request for place, row in json_rows(data) for request in _requests(place, row)]
-        found = [request for request in read if request.answer]
-        if not found:
+        read = [request for where, row in json_rows(data) for request in _requests(where, row)]
+        answered = [request for request in read if request.answer]
+        if not answered:
             raise ValueError("found no answers, expected at least one")
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
-    if empty := len(read) - len(found):
+    if empty := len(read) - len(answered):
         warnings.warn(f"{name}: found {empty:,} of {len(read):,} answers empty: they are left out", stacklevel=2)
-    return found
+    return answered
 
 
-def _requests(place: str, row: dict[str, Any]) -> Iterator[Recorded]:
+def _requests(where: str, row: dict[str, Any]) -> Iterator[Recorded]:
     try:
         yield from _of_row(row)
     except ValueError as error:
-        raise ValueError(f"{place}: {error}") from error
+        raise ValueError(f"{where}: {error}") from error
 
 
 def _of_row(row: dict[str, Any]) -> Iterator[Recorded]:
@@ -99,9 +91,9 @@ def _of_chat(turns: list) -> Iterator[Recorded]:
 def _prompt(row: dict[str, Any]) -> str:
     """Return the prompt of a request: its text, its turns one below the other, or nothing where it has none."""
     name = usual_column(row) or ("question" if "question" in row else None)
-    found = "" if name is None else row[name]
-    if isinstance(found, list):
-        return "\n".join(_text(text, "a turn") for _, text in map(turn_of, found))
+    prompt = "" if name is None else row[name]
+    if isinstance(prompt, list):
+        return "\n".join(_text(text, "a turn") for _, text in map(turn_of, prompt))
     return "" if name is None else _text(prompt_of(row, name), name)
 
 

@@ -1,8 +1,4 @@
-"""Read files that may be hostile; write files atomically.
-
-Knows bytes and containers only, not vectors, trees or profiles. Every fault is a one-line ValueError; callers add
-the file's name in front.
-"""
+"""Read files that may be hostile; write files atomically."""
 
 from __future__ import annotations
 
@@ -42,11 +38,7 @@ _TENSOR_PARTS = re.compile(
 
 
 def read_bytes(path: str | Path, *, limit: int = MAX_BYTES) -> bytes:
-    """Return a file's content, refusing one that is missing, not a plain file, or larger than `limit` bytes.
-
-    Raises:
-        ValueError: naming the file, what was found and what was expected.
-    """
+    """Return a file's content, refusing one that is missing, not a plain file, or larger than `limit` bytes."""
     path = Path(path)
     try:
         if not path.exists():
@@ -61,11 +53,7 @@ def read_bytes(path: str | Path, *, limit: int = MAX_BYTES) -> bytes:
 
 
 def check_replaceable(path: str | Path) -> None:
-    """Refuse a path that holds anything but a regular file: a folder, device, pipe or socket would be lost.
-
-    Raises:
-        ValueError: naming the path, what was found and what was expected.
-    """
+    """Refuse a path that holds anything but a regular file: a folder, device, pipe or socket would be lost."""
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
@@ -81,11 +69,7 @@ def check_replaceable(path: str | Path) -> None:
 def write_atomic(path: str | Path, data: bytes) -> None:
     """Write a file whole or not at all: to a temporary file beside it, then rename.
 
-    A file that was there gives its mode to the new one; a symbolic link stays, and what it points to is replaced.
-
-    Raises:
-        ValueError: when it cannot be written (folder missing, read-only, disk full) or something else than a regular
-            file is there; nothing is left behind.
+    A file that was there gives its mode to the new one; a symbolic link stays, and its target is replaced.
     """
     check_replaceable(path)
     real = Path(os.path.realpath(path))
@@ -106,11 +90,7 @@ def write_atomic(path: str | Path, data: bytes) -> None:
 
 
 def json_bytes(fields: Mapping[str, Any]) -> bytes:
-    """Return a JSON object with one line per key: readable, and short even for long arrays.
-
-    Raises:
-        ValueError: when a number is not finite or a value has no JSON form.
-    """
+    """Return a JSON object with one line per key: readable, and short even for long arrays."""
     try:
         lines = [f"  {json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in fields.items()]
     except TypeError as error:
@@ -123,9 +103,6 @@ def read_json(data: bytes) -> Any:
 
     Not read: NaN and infinities, a key given twice, half of a surrogate pair, deep nesting, numbers beyond float64,
     more than `MAX_JSON_VALUES` values.
-
-    Raises:
-        ValueError: in one line, what was found and what was expected.
     """
     # An empty list is two characters of text and 64 bytes of memory: counted before anything is built.
     values = sum(map(data.count, (b",", b"[", b"{")))
@@ -164,12 +141,12 @@ def _check_levels(value: Any) -> None:
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    unique = dict(pairs)
+    if len(unique) < len(pairs):
         keys = [key for key, _ in pairs]
-        twice = next(key for key in found if keys.count(key) > 1)
+        twice = next(key for key in unique if keys.count(key) > 1)
         raise ValueError(f"found the key {twice[:40]!r} twice, expected it once")
-    return found
+    return unique
 
 
 def _no_number(word: str) -> None:
@@ -190,11 +167,7 @@ def _integer(digits: str) -> int:
 
 
 def checked(schema: type[Model] | TypeAdapter, value: Any) -> Model | Any:
-    """Return a file's content checked against a pydantic model or type adapter, whole and at once.
-
-    Raises:
-        ValueError: the first fault in one line: where, what was found and what was expected.
-    """
+    """Return a file's content checked against a pydantic model or type adapter, whole and at once."""
     from pydantic import TypeAdapter, ValidationError
 
     validate = schema.validate_python if isinstance(schema, TypeAdapter) else schema.model_validate
@@ -210,7 +183,6 @@ def first_fault(error: ValidationError) -> str:
 
 
 def fault_words(fault: Mapping[str, Any]) -> str:
-    """Return one fault of a pydantic error as one line."""
     where = ".".join(str(part) for part in fault["loc"]) or "JSON"
     if fault["type"] == "missing":
         return f"{where}: found nothing, expected this key"
@@ -242,14 +214,9 @@ def kind_of(data: bytes) -> str:
 
 
 def load_torch(data: bytes, expected: str) -> Any:
-    """Load what `torch.save` wrote, on the CPU, running no code and reserving no memory that the file does not fill.
+    """Load a `.pt` file on the CPU, running no code and reserving no memory that the file does not fill.
 
-    Args:
-        data: content of a `.pt` file.
-        expected: what the caller wants, for the error message.
-
-    Raises:
-        ValueError: when the archive or its pickle holds more than plain tensors, numbers and containers.
+    `expected` is what the caller wants, for the error message.
     """
     if kind_of(data) != "a zip archive":
         raise ValueError(f"found {kind_of(data)}, expected {expected} saved by torch.save (version 1.6 or later)")

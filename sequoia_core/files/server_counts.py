@@ -1,8 +1,4 @@
-"""What a server counted of its speculative decoding, whatever it was read from, and the rules that such counts obey.
-
-Knows numbers only; the readers are `prometheus_metrics` and `server_records`, the choice among them `server_readings`.
-Positions of a draft count from 1 here: position 1 is the first drafted token. K = most tokens that a draft has.
-"""
+"""What a server counted of its speculative decoding, positions from 1, and the rules that such counts obey."""
 
 from __future__ import annotations
 
@@ -32,11 +28,11 @@ class ServerRequest(NamedTuple):
 
 
 class RequestTotals(NamedTuple):
-    """What a request came to, where its steps may be unknown.
+    """The totals of a request, where its steps may be unknown.
 
     Attributes:
         steps: of verification; accepted: tokens in all of them.
-        prompt_tokens: None where it is not told.
+        prompt_tokens: None where it is not known.
         looped: whether the answer ends in text that repeats itself; None where there is no text.
     """
 
@@ -61,13 +57,9 @@ class ServerCounts:
         totals: of each request, where the source tells of each.
         ordered: whether the steps of `requests` are in their order, so that they can be replayed.
         mean_length: tokens per step, where the source only tells averages.
-        shares: whether counts are published rates, of 10,000 drafts for want of the true number; nothing then has an
-            interval.
+        shares: whether counts are published rates, as if of 10,000 drafts; nothing then has an interval.
         model: name as the server gives it.
         notes: what was assumed, and what the source cannot tell; for people.
-
-    Raises:
-        ValueError: naming the count that breaks a rule.
     """
 
     engine: str
@@ -90,10 +82,12 @@ class ServerCounts:
         if len(self.positions) > MAX_POSITIONS:
             raise ValueError(f"found {len(self.positions):,} positions, expected at most {MAX_POSITIONS:,}")
         above = self.drafts
-        for place, count in enumerate(self.positions, start=1):
+        for position, count in enumerate(self.positions, start=1):
             if above is not None and count > above:
-                what = "drafts" if place == 1 else f"accepted at position {place - 1}"
-                raise ValueError(f"found {count:,} accepted at position {place} of {above:,} {what}, expected no more")
+                what = "drafts" if position == 1 else f"accepted at position {position - 1}"
+                raise ValueError(
+                    f"found {count:,} accepted at position {position} of {above:,} {what}, expected no more"
+                )
             above = count
         if self.positions and self.accepted_tokens not in (None, sum(self.positions)):
             raise ValueError(
@@ -112,15 +106,15 @@ class ServerCounts:
 
     @property
     def censored(self) -> bool:
-        """Whether many drafts ended early, so that positions which were never drafted count as refused."""
+        """Whether many drafts ended early, so that positions never drafted count as refused."""
         return self.filled is not None and self.filled < UNCENSORED
 
     @property
     def coverage(self) -> float | None:
         """Share of steps that had a draft; None where tokens were not counted.
 
-        A step yields one token beside the accepted ones. Of llama.cpp the number of requests is unknown, whose first
-        tokens come from no step: then it is a little too low.
+        A step yields one token beside the accepted ones. For llama.cpp it is a little too low: how many first tokens
+        come from no step is unknown.
         """
         if self.tokens is None or self.accepted_tokens is None or not self.drafts:
             return None
@@ -129,7 +123,7 @@ class ServerCounts:
 
     @property
     def tokens_per_step(self) -> float | None:
-        """Tokens per step at the present setting; None where the counts do not tell."""
+        """Tokens per step; None where the counts do not tell."""
         if self.drafts and self.accepted_tokens is not None:
             return 1 + (self.coverage or 1.0) * self.accepted_tokens / self.drafts
         return 1.0 if self.drafts == 0 else self.mean_length
@@ -138,6 +132,6 @@ class ServerCounts:
 def counts_of_survival(
     survival: Sequence[float], source: str, *, engine: str = "unknown", model: str = "", notes: tuple[str, ...] = ()
 ) -> ServerCounts:
-    """Return rates that somebody published as counts of so many drafts that they are kept; nothing has an interval."""
+    """Return published rates as counts of `SHARES` drafts; nothing has an interval."""
     positions = tuple(round(SHARES * share) for share in survival)
     return ServerCounts(engine, source, SHARES, None, sum(positions), positions, shares=True, model=model, notes=notes)

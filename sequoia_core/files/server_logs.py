@@ -1,7 +1,5 @@
 """What servers say of speculative decoding in their logs: windows (vLLM), requests (llama.cpp) or averages (SGLang).
 
-vLLM's first engine wrote running totals instead, without positions.
-
 llama.cpp's lines of requests come in three forms: totals alone, with the mean length, with rates by position too. Its
 `statistics` lines are running totals of each drafter, so the last one counts, or the last before they begin again.
 """
@@ -16,7 +14,7 @@ from typing import NamedTuple
 
 from .server_counts import LLAMA_CPP, MAX_POSITIONS, SGLANG, VLLM, RequestTotals, ServerCounts
 
-LONGEST_LINE = 16_384  # characters of a line that counts
+MAX_LINE = 16_384  # characters of a line that counts
 VLLM_MARK, VLLM_V0_MARK, REQUEST_MARK, EVAL_MARK, TOTALS_MARK, SGLANG_MARK = (
     "SpecDecoding metrics:", "Speculative metrics:", "draft acceptance", " eval time =", "statistics ", "accept len:"
 )  # fmt: skip
@@ -45,16 +43,9 @@ class Drafted(NamedTuple):
 
 
 def counts_of_log(text: str, model: str | None = None) -> ServerCounts:
-    """Read the lines of a server's log.
-
-    Args:
-        model: which of several drafters.
-
-    Raises:
-        ValueError: where there are none, they cannot be, or vLLM's windows have different K.
-    """
+    """Read the lines of a server's log; `model` is one of several drafters."""
     if windows := [_read(_VLLM, rest, number) for number, _, rest in _marked(text, VLLM_MARK)]:
-        return _of_windows([found.groups() for found in windows])
+        return _of_windows([counts.groups() for counts in windows])
     if totals := [(number, _read(_VLLM_V0, rest, number)) for number, _, rest in _marked(text, VLLM_V0_MARK)]:
         return _of_v0_totals(*totals[-1])
     requests: list[Drafted] = []
@@ -69,12 +60,12 @@ def counts_of_log(text: str, model: str | None = None) -> ServerCounts:
     drafters = _running_totals(text)
     if requests or drafters:
         tokens = sum(answered) if len(answered) == len(requests) and requests else None
-        found = _of_llama_log(requests, tokens, drafters, model)
+        counts = _of_llama_log(requests, tokens, drafters, model)
         if tokens is None or len(prompts) != len(requests):
-            return found
+            return counts
         together = zip(requests, answered, prompts, strict=True)
         told = (RequestTotals(max(many - 1 - one.accepted, 0), one.accepted, prompt) for one, many, prompt in together)
-        return replace(found, totals=tuple(told))
+        return replace(counts, totals=tuple(told))
     if answered:  # a llama.cpp that answers and has no draft
         return ServerCounts(LLAMA_CPP, "totals", 0, 0, 0, tokens=sum(answered), requests_done=len(answered))
     if averages := [_average(_read(_AVERAGE, rest, number), number) for number, _, rest in _marked(text, SGLANG_MARK)]:
@@ -84,25 +75,25 @@ def counts_of_log(text: str, model: str | None = None) -> ServerCounts:
 
 
 def _marked(text: str, *marks: str) -> Iterator[tuple[int, str, str]]:
-    """Yield number, what comes before (the mark with it) and after of every line with a mark."""
+    """Yield number, text before (the mark with it) and after of every line with a mark."""
     for number, line in enumerate(text.splitlines(), start=1):
         for mark in marks:
-            before, found, after = line.partition(mark)
-            if found and len(line) > LONGEST_LINE:
-                raise ValueError(f"line {number}: found {len(line):,} characters, expected at most {LONGEST_LINE:,}")
-            if found:
-                yield number, before + found, after
+            before, mark_found, after = line.partition(mark)
+            if mark_found and len(line) > MAX_LINE:
+                raise ValueError(f"line {number}: found {len(line):,} characters, expected at most {MAX_LINE:,}")
+            if mark_found:
+                yield number, before + mark_found, after
 
 
 def _read(pattern: re.Pattern, text: str, number: int) -> re.Match:
-    found = pattern.match(text)
-    if found is None:
+    match = pattern.match(text)
+    if match is None:
         raise ValueError(f"line {number}: found {text[:60]!r}, expected counts of speculative decoding")
-    return found
+    return match
 
 
-def _average(found: re.Match, number: int) -> float:
-    length, rate = float(found[1]), found[2]
+def _average(match: re.Match, number: int) -> float:
+    length, rate = float(match[1]), match[2]
     if not 1 <= length <= MAX_POSITIONS:
         raise ValueError(f"line {number}: accept len: found {length:g}, expected 1 or more tokens per step")
     if rate is not None and (rate.count(".") > 1 or rate == "." or float(rate) > 1):
@@ -113,10 +104,10 @@ def _average(found: re.Match, number: int) -> float:
 def _rates(text: str) -> tuple[float, ...]:
     """Return the numbers of a list in text; none where one is no rate."""
     try:
-        found = tuple(float(rate) for rate in text.split(",") if rate.strip())
+        rates = tuple(float(rate) for rate in text.split(",") if rate.strip())
     except ValueError:
         return ()
-    return found if all(0 <= rate <= 1 for rate in found) else ()
+    return rates if all(0 <= rate <= 1 for rate in rates) else ()
 
 
 def _of_windows(windows: Sequence[tuple[str, ...]]) -> ServerCounts:
@@ -144,8 +135,8 @@ def _of_windows(windows: Sequence[tuple[str, ...]]) -> ServerCounts:
     )
 
 
-def _of_v0_totals(number: int, found: re.Match) -> ServerCounts:
-    longest, accepted, tokens, emitted = map(int, found.groups())
+def _of_v0_totals(number: int, match: re.Match) -> ServerCounts:
+    longest, accepted, tokens, emitted = map(int, match.groups())
     if accepted > tokens:
         raise ValueError(f"line {number}: found {accepted} accepted of {tokens} draft tokens, expected no more")
     if not longest or not tokens or tokens % longest:
@@ -161,8 +152,8 @@ def _of_v0_totals(number: int, found: re.Match) -> ServerCounts:
     return ServerCounts(VLLM, "running totals", drafts, tokens, accepted, mean_length=emitted / drafts, notes=notes)
 
 
-def _request(found: re.Match, number: int) -> Drafted:
-    accepted, tokens, more = int(found[1]), int(found[2]), found[3]
+def _request(match: re.Match, number: int) -> Drafted:
+    accepted, tokens, more = int(match[1]), int(match[2]), match[3]
     if accepted > tokens:
         raise ValueError(f"line {number}: found {accepted} accepted of {tokens} draft tokens, expected no more")
     mean = re.match(r"[\d.]{1,12}", _field(more, "mean len") or _field(more, "mean acceptance length"))
@@ -179,8 +170,8 @@ def _request(found: re.Match, number: int) -> Drafted:
 
 
 def _running_totals(text: str) -> dict[str, Drafted]:
-    """Return what each drafter counted in all; a counter that falls began again."""
-    found: dict[str, list[Drafted]] = {}
+    """Return the total of each drafter; a counter that falls began again."""
+    by_drafter: dict[str, list[Drafted]] = {}
     for number, _, rest in _marked(text, TOTALS_MARK):
         if "#gen drafts" not in rest:
             continue
@@ -191,11 +182,11 @@ def _running_totals(text: str) -> dict[str, Drafted]:
         )
         if accepted > tokens:
             raise ValueError(f"line {number}: found {accepted} accepted of {tokens} draft tokens, expected no more")
-        runs = found.setdefault(name, [])
+        runs = by_drafter.setdefault(name, [])
         if runs and (runs[-1].drafts or 0) <= drafts:
             runs.pop()
         runs.append(Drafted(drafts, tokens, accepted, _listed(fields, "#acc rate/pos", number)))
-    return {name: total for name, runs in found.items() if (total := _summed(runs)).tokens}
+    return {name: total for name, runs in by_drafter.items() if (total := _summed(runs)).tokens}
 
 
 def _field(text: str, name: str) -> str:
@@ -203,10 +194,10 @@ def _field(text: str, name: str) -> str:
 
 
 def _listed(text: str, name: str, number: int) -> tuple[float, ...]:
-    found = _field(text, name)
-    inside = found[1:].partition(")")[0]
+    listed = _field(text, name)
+    inside = listed[1:].partition(")")[0]
     rates = _rates(inside)
-    if found and not rates:
+    if listed and not rates:
         raise ValueError(f"line {number}: found rates {inside[:40]!r}, expected numbers from 0 to 1")
     return rates
 
@@ -218,7 +209,7 @@ def _summed(parts: Sequence[Drafted]) -> Drafted:
     rates: tuple[float, ...] = ()
     if total and len({len(part.rates) for part in parts}) == 1:  # of several K nothing is said by position
         of_place = zip(*(part.rates for part in parts), strict=True)
-        rates = tuple(sum(map(mul, drafts, place)) / total for place in of_place)
+        rates = tuple(sum(map(mul, drafts, at_position)) / total for at_position in of_place)
     return Drafted(total, sum(part.tokens for part in parts), sum(part.accepted for part in parts), rates)
 
 

@@ -1,31 +1,18 @@
-"""Read what a server said of its speculative decoding, whatever kind of file or text it is.
-
-Which reader fits shows in the content: JSON, Prometheus text, a table with rates by position, or a log.
-"""
+"""Read a server's counts of speculative decoding: JSON, Prometheus text, a table with rates by position, or a log."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from .number_tables import number_column
 from .prometheus_metrics import MAX_METRICS_BYTES, counts_between, looks_like_metrics
-from .safe_files import kind_of, read_bytes, read_json
+from .safe_files import kind_of, read_json
 from .server_counts import ENGINES, ServerCounts
 from .server_logs import counts_of_log
 from .server_records import counts_of_answers, counts_of_rates, counts_of_table
 
 MAX_READING_BYTES = 64 * 2**20
 MAX_RATES_BYTES = 2**16
-
-
-def load_counts(
-    after: str | Path, before: str | Path | None = None, *, engine: str = "auto", model: str | None = None
-) -> ServerCounts:
-    """Read one file, or the difference of two readings of metrics; see `counts_from_bytes`."""
-    files = [None if path is None else read_bytes(path, limit=MAX_READING_BYTES) for path in (after, before)]
-    assert files[0] is not None
-    return counts_from_bytes(files[0], str(after), files[1], str(before), engine=engine, model=model)
 
 
 def counts_from_bytes(
@@ -38,7 +25,7 @@ def counts_from_bytes(
     model: str | None = None,
     rates: str | None = None,
 ) -> ServerCounts:
-    """Read what a server counted: metrics, answers as JSON, `acceptance.csv`, a log, or rates by position alone.
+    """Read a server's counts: metrics, answers as JSON, `acceptance.csv`, a log, or rates by position alone.
 
     Args:
         name, before_name: for errors.
@@ -46,9 +33,6 @@ def counts_from_bytes(
         engine: which one wrote it; "auto" finds out, another name refuses what is not of it.
         model: which of several models, or of several drafters in a log.
         rates: what rates by position are; see `counts_of_rates`.
-
-    Raises:
-        ValueError: in one line, naming the file, what was found and what was expected.
     """
     if engine not in ("auto", *ENGINES):
         raise ValueError(f"engine: found {engine[:40]!r}, expected auto, {', '.join(ENGINES)}")
@@ -60,12 +44,12 @@ def counts_from_bytes(
             return counts_of_rates(numbers, rates, engine="unknown" if engine == "auto" else engine)
         if rates is not None:
             raise ValueError("found more than rates by position, expected those alone for --rates")
-        found = _counts(text, after, then, engine, model)
-        if engine not in ("auto", found.engine):
-            raise ValueError(f"found what {found.engine} writes, expected {engine}")
+        counts = _counts(text, after, then, engine, model)
+        if engine not in ("auto", counts.engine):
+            raise ValueError(f"found what {counts.engine} writes, expected {engine}")
     except ValueError as error:
         raise ValueError(f"{name}: {str(error).removeprefix(': ')}") from error
-    return found
+    return counts
 
 
 def _counts(text: str, data: bytes, then: str | None, engine: str, model: str | None) -> ServerCounts:

@@ -1,8 +1,4 @@
-"""What servers say of speculative decoding outside their metrics and logs: answers, tables of benchmarks, rates.
-
-vLLM's answers hold histograms by request, and by step with `--per-request-spec-decode-metrics detailed`; llama.cpp's
-hold totals (`timings`). vLLM's speculators write `acceptance.csv`. People have rates by position alone.
-"""
+"""Servers' counts outside metrics and logs: answers as JSON, `acceptance.csv`, rates by position."""
 
 from __future__ import annotations
 
@@ -29,7 +25,7 @@ from .server_counts import (
 
 MAX_REQUESTS = 10_000  # each is in every resample: 80 MB
 MAX_STEPS = 5_000_000  # of all requests
-LOOPING = 64  # characters, below which a repeated text says little
+MIN_LOOP_CHARS = 64  # characters, below which a repeated text says little
 EXPECTED_ANSWERS = (
     "answers of vLLM with metrics.speculative_decoding (--per-request-spec-decode-metrics detailed), or of llama.cpp's "
     "server with timings"
@@ -37,11 +33,7 @@ EXPECTED_ANSWERS = (
 
 
 def counts_of_answers(data: bytes) -> ServerCounts:
-    """Read JSON: one answer, a list of answers, or one answer on each line; whole answers or the part that counts.
-
-    Raises:
-        ValueError: in one line, what was found and what was expected.
-    """
+    """Read JSON: one answer, a list of answers, or one answer on each line; whole answers or the part that counts."""
     rows = _rows(data)
     parts = [part for row in rows for part in _parts(row)]
     if not parts:  # answers of a llama.cpp without a draft
@@ -52,10 +44,10 @@ def counts_of_answers(data: bytes) -> ServerCounts:
         raise ValueError(f"found {mixed}, expected {EXPECTED_ANSWERS}")
     if len(parts) > MAX_REQUESTS:
         raise ValueError(f"found {len(parts):,} requests, expected at most {MAX_REQUESTS:,}")
-    found = [fields for _, fields in parts]
+    answers = [fields for _, fields in parts]
     left_out = len(rows) - len(parts)
     notes = [f"{left_out} answers without counts were left out."] if left_out > 0 else []
-    return (_of_vllm if engines == {VLLM} else _of_timings)(found, notes)
+    return (_of_vllm if engines == {VLLM} else _of_timings)(answers, notes)
 
 
 def _rows(data: bytes) -> list[Any]:
@@ -72,7 +64,7 @@ def _rows(data: bytes) -> list[Any]:
 
 
 def _parts(row: Any, timed: str = "draft_n") -> Iterable[tuple[str, dict[str, Any]]]:
-    """Yield the parts of an answer that count: engine -> fields, with what the rest of it tells of the request."""
+    """Yield the parts of an answer that count: engine -> fields, with facts of the request."""
     if not isinstance(row, dict):
         return
     row = row["response"] if isinstance(row.get("response"), dict) else row
@@ -96,17 +88,17 @@ def _looped(row: dict[str, Any]) -> bool | None:
     text = message.get("content") if isinstance(message, dict) else choice.get("text", row.get("content"))
     if not isinstance(text, str) or not text:
         return None
-    half = text[-max(len(text) // 2, LOOPING) :]
-    return len(half) >= LOOPING and any(
+    half = text[-max(len(text) // 2, MIN_LOOP_CHARS) :]
+    return len(half) >= MIN_LOOP_CHARS and any(
         half[period:] == half[:-period] for period in range(1, len(half) // 4 + 1)[:200]
     )
 
 
-def _of_vllm(found: Sequence[dict[str, Any]], notes: list[str]) -> ServerCounts:
+def _of_vllm(answers: Sequence[dict[str, Any]], notes: list[str]) -> ServerCounts:
     requests, totals, lengths = [], [], set()
-    ordered = all(isinstance(fields.get("per_step_accepted"), list) for fields in found)
+    ordered = all(isinstance(fields.get("per_step_accepted"), list) for fields in answers)
     steps = 0
-    for number, fields in enumerate(found, start=1):
+    for number, fields in enumerate(answers, start=1):
         try:
             longest = _whole(fields, "num_spec_tokens", most=MAX_POSITIONS)
             if ordered:
@@ -136,14 +128,14 @@ def _of_vllm(found: Sequence[dict[str, Any]], notes: list[str]) -> ServerCounts:
     if not ordered:
         notes.append("Histograms without the order of steps: nothing can be replayed.")
     taken = [step for request in requests for step in request.accepted]
-    drafted_in_all = sum(_whole(fields, "num_draft_tokens") for fields in found)
+    drafted_in_all = sum(_whole(fields, "num_draft_tokens") for fields in answers)
     lengths_known = all(request.tokens is not None for request in requests)
     return ServerCounts(
         VLLM, "records by step" if ordered else "records by request", len(taken), drafted_in_all,
-        sum(taken), tuple(sum(step >= place for step in taken) for place in range(1, longest + 1)),
+        sum(taken), tuple(sum(step >= position for step in taken) for position in range(1, longest + 1)),
         tokens=sum((request.tokens or 0) + 1 for request in requests) if lengths_known else None,
         requests_done=len(requests), requests=tuple(requests), ordered=ordered,
-        model=_model(found), notes=tuple(notes), totals=tuple(totals),
+        model=_model(answers), notes=tuple(notes), totals=tuple(totals),
     )  # fmt: skip
 
 
@@ -163,10 +155,10 @@ def _check_steps(accepted: Sequence[int], drafted: Sequence[int], longest: int, 
             raise ValueError(f"step {step}: found {taken} accepted of {given}, expected no more than {longest} drafted")
 
 
-def _of_timings(found: Sequence[dict[str, Any]], notes: list[str]) -> ServerCounts:
+def _of_timings(answers: Sequence[dict[str, Any]], notes: list[str]) -> ServerCounts:
     drafted = accepted = tokens = 0
     totals = []
-    for number, fields in enumerate(found, start=1):
+    for number, fields in enumerate(answers, start=1):
         try:
             fields = {"draft_n": 0, "draft_n_accepted": 0} | fields
             counted = [_whole(fields, name) for name in ("predicted_n", "draft_n", "draft_n_accepted")]
@@ -174,10 +166,10 @@ def _of_timings(found: Sequence[dict[str, Any]], notes: list[str]) -> ServerCoun
             raise ValueError(f"request {number}: {error}") from error
         tokens, drafted, accepted = tokens + counted[0], drafted + counted[1], accepted + counted[2]
         totals.append(_totals(fields, counted[0] - 1 - counted[2], counted[2]))
-    steps = tokens - len(found) - accepted
+    steps = tokens - len(answers) - accepted
     if not drafted and not accepted and tokens:
         return ServerCounts(
-            LLAMA_CPP, "totals", 0, 0, 0, tokens=tokens, requests_done=len(found), model=_model(found),
+            LLAMA_CPP, "totals", 0, 0, 0, tokens=tokens, requests_done=len(answers), model=_model(answers),
             notes=tuple(notes), totals=tuple(totals),
         )  # fmt: skip
     if steps < 1:
@@ -186,19 +178,15 @@ def _of_timings(found: Sequence[dict[str, Any]], notes: list[str]) -> ServerCoun
         )
     notes.append("llama.cpp's timings are totals: tokens per step of the present setting, nothing by position.")
     return ServerCounts(
-        LLAMA_CPP, "totals", None, drafted, accepted, tokens=tokens, requests_done=len(found),
-        mean_length=1 + accepted / steps, model=_model(found), notes=tuple(notes), totals=tuple(totals),
+        LLAMA_CPP, "totals", None, drafted, accepted, tokens=tokens, requests_done=len(answers),
+        mean_length=1 + accepted / steps, model=_model(answers), notes=tuple(notes), totals=tuple(totals),
     )  # fmt: skip
 
 
 def counts_of_table(text: str) -> ServerCounts:
-    """Read `acceptance.csv` of vLLM's speculators: a row for each subset, with drafts and rates by position.
-
-    Raises:
-        ValueError: in one line, what was found and what was expected.
-    """
+    """Read `acceptance.csv` of vLLM's speculators: a row for each subset, with drafts and rates by position."""
     rows = list(csv.DictReader(io.StringIO(text)))
-    names = [f"acceptance_at_pos_{place}" for place in range(MAX_POSITIONS)]
+    names = [f"acceptance_at_pos_{position}" for position in range(MAX_POSITIONS)]
     header = rows[0].keys() if rows else ()
     names = [name for name in names if name in header]
     if not names or "num_drafts" not in header:
@@ -228,19 +216,15 @@ def counts_of_table(text: str) -> ServerCounts:
 
 
 def counts_of_rates(values: Sequence[float], rates: str | None = None, *, engine: str = "unknown") -> ServerCounts:
-    """Return what rates by position tell, which somebody published or took from a chart: no counts, no interval.
+    """Return published rates by position as counts, without an interval.
 
-    Args:
-        rates: one of `RATES`; None takes numbers that never rise as survival, and asks about others.
-
-    Raises:
-        ValueError: in one line, what was found and what was expected.
+    `rates` is one of `RATES`; None takes numbers that never rise as survival, and asks about others.
     """
     if rates not in (None, *RATES):
         raise ValueError(f"--rates: found {rates[:40]!r}, expected {' or '.join(RATES)}")
     if not values or not all(0 <= value <= 1 for value in values):
         raise ValueError("found numbers outside 0 to 1, expected rates by position")
-    rise = next((place for place in range(1, len(values)) if values[place] > values[place - 1]), None)
+    rise = next((position for position in range(1, len(values)) if values[position] > values[position - 1]), None)
     if rates != "conditional" and rise is not None:
         raise ValueError(
             f"found {values[rise]:g} at position {rise + 1} above {values[rise - 1]:g} before it: survival by position "
@@ -255,8 +239,8 @@ def counts_of_rates(values: Sequence[float], rates: str | None = None, *, engine
     )
 
 
-def _model(found: Sequence[dict[str, Any]]) -> str:
-    names = {fields["model"] for fields in found if isinstance(fields.get("model"), str) and fields["model"]}
+def _model(answers: Sequence[dict[str, Any]]) -> str:
+    names = {fields["model"] for fields in answers if isinstance(fields.get("model"), str) and fields["model"]}
     if len(names) > 1:
         raise ValueError(f"found models {', '.join(sorted(names))[:80]}, expected one")
     return next(iter(names), "")[:4096]

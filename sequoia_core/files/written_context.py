@@ -1,4 +1,4 @@
-"""How long a model's context is, as its files say: known before anything heavy is loaded."""
+"""How long a model's context is, by its files."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def written_context(name: str) -> int | None:
     """Return a model's positions; None where its files do not say, or are not on this machine."""
     try:
         if is_gguf(name):
-            found = read_gguf_header(model_source(name)).of_model("context_length")
+            positions = read_gguf_header(model_source(name)).of_model("context_length")
         else:
             folder = model_folder(name)
             config = {} if folder is None else read_json(read_bytes(Path(folder) / "config.json"))
             config = config.get("text_config", config)
-            found = next((config[key] for key in KEYS if key in config), None)
+            positions = next((config[key] for key in KEYS if key in config), None)
     except (OSError, ValueError, AttributeError, TypeError):  # loading reports the fault
         return None
-    return found if isinstance(found, int) else None
+    return positions if isinstance(positions, int) else None

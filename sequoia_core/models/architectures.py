@@ -1,4 +1,4 @@
-"""Whether a folder holds a causal language model at all, and what it holds else: told by its config.json."""
+"""Whether a folder holds a causal language model at all, by its config.json."""
 
 from __future__ import annotations
 
@@ -24,9 +24,7 @@ OTHER_TASKS = r"For(MaskedLM|\w*Classification|QuestionAnswering|MultipleChoice)
 def check_head(name: str, fields: Mapping[str, Any], tensors: Iterable[str]) -> None:
     """Refuse a draft head, which reads a target's hidden states and is no model by itself.
 
-    Args:
-        fields: of config.json, which in some heads no class of transformers can read.
-        tensors: names of those stored.
+    Some heads have a config.json (`fields`) that no class of transformers can read.
     """
     known = [f"{fields.get('model_type')}", *_architectures(fields)]
     kinds = [

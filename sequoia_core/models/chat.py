@@ -30,12 +30,7 @@ _RENDERER = BoundedProcess(
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one side said in a conversation.
-
-    Args:
-        role: one of `ROLES`.
-        text: may be empty.
-    """
+    """What one side, one of `ROLES`, said in a conversation; may be empty."""
 
     role: str
     text: str
@@ -47,7 +42,7 @@ class Turn:
 
 
 def check_arguments(arguments: Mapping[str, Any]) -> None:
-    """Raise ValueError for an argument by a name that a template cannot be given."""
+    """Refuse an argument by a name that a template cannot be given."""
     for name in arguments:
         reserved = name in RESERVED or name.endswith(("_token", "_tokens"))
         if reserved or not re.fullmatch(r"[A-Za-z_]\w{0,79}", name, re.ASCII):
@@ -56,11 +51,7 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
 
 
 def encode_chat(tokenizer: Any, turns: Sequence[Turn], arguments: Mapping[str, Any] | None = None) -> list[int]:
-    """Return the token ids of a conversation up to where the assistant's next turn begins.
-
-    Raises:
-        ValueError: see `chat_text`; when the tokenizer fails on the text.
-    """
+    """Return the token ids of a conversation up to where the assistant's next turn begins."""
     return encode_templated(tokenizer, chat_text(tokenizer, turns, arguments))
 
 
@@ -71,18 +62,13 @@ def encode_templated(tokenizer: Any, text: str) -> list[int]:
 
 
 def chat_text(tokenizer: Any, turns: Sequence[Turn], arguments: Mapping[str, Any] | None = None) -> str:
-    """Return what the tokenizer's chat template makes of a conversation, up to where the assistant's turn begins.
+    """Return the text that the tokenizer's chat template makes of a conversation, up to the assistant's next turn.
 
     A template is a program of the model's author. It runs in the sandbox of transformers, which denies it files and
-    Python, and in a separate process, which limits its time and memory. The first call waits about a second for that
-    process, later ones a few milliseconds.
+    Python, and in a separate process, which limits its time and memory.
 
     Args:
         arguments: name -> JSON value, given to the template beside the conversation.
-
-    Raises:
-        ValueError: where there is no template or no turn; for an argument that it does not read; for a template that
-            fails, takes too long or too much memory, refuses system turns, or writes no text or far too much.
     """
     if not has_template(tokenizer):
         raise ValueError("chat: found a tokenizer without a chat template, expected that of an instruct model")
@@ -111,29 +97,25 @@ def chat_remarks(tokenizer: Any, turns: Sequence[Turn], arguments: Mapping[str, 
     """Return a warning for each part of a conversation that the model reads as a mark; usually none.
 
     A template puts each turn between marks, and the tokenizer treats a mark in a text the same: "<|im_end|>" written by
-    a user or a model ends the turn. The text is encoded as transformers does by default; this only warns. Marks are
-    the tokenizer's special tokens, its other added tokens that the template writes, and the lines that the template
-    writes right before and after turns, which in some templates are ordinary text such as "### Response:".
-
-    Raises:
-        ValueError: see `chat_text`.
+    a user or a model ends the turn. Marks are the tokenizer's special tokens, its other added tokens that the template
+    writes, and the lines that the template writes right before and after turns, such as "### Response:".
     """
-    places = [f"(turn {place})" for place in range(len(turns))]
-    framed = [Turn(turn.role, place) for turn, place in zip(turns, places, strict=True)]
+    markers = [f"(turn {marker})" for marker in range(len(turns))]
+    framed = [Turn(turn.role, marker) for turn, marker in zip(turns, markers, strict=True)]
     frame = chat_text(tokenizer, framed, arguments)
     added = (token for token in tokenizer.added_tokens_decoder.values() if token.content.strip())
     marks = {token.content for token in added if token.special or token.content in frame}
-    for between in re.split("|".join(map(re.escape, places)), frame):
+    for between in re.split("|".join(map(re.escape, markers)), frame):
         lines = [line.strip() for line in between.splitlines() if line.strip()]
         marks.update(line for line in (*lines[:1], *lines[-1:]) if len(line) >= SHORTEST_MARK)
     remarks = []
-    for number, (turn, place) in enumerate(zip(turns, places, strict=True), start=1):
-        if place not in frame:
+    for number, (turn, marker) in enumerate(zip(turns, markers, strict=True), start=1):
+        if marker not in frame:
             remarks.append(f"Turn {number} ({turn.role}) is left out by the chat template: the model does not read it.")
-        found = [mark for mark in sorted(marks) if mark in turn.text]
-        if found:
+        marks_in = [mark for mark in sorted(marks) if mark in turn.text]
+        if marks_in:
             remarks.append(
-                f"Turn {number} ({turn.role}) holds {', '.join(found)}, which the model reads as a mark of the chat "
+                f"Turn {number} ({turn.role}) holds {', '.join(marks_in)}, which the model reads as a mark of the chat "
                 "template: as the end of this turn, or as a turn that nobody took."
             )
     return remarks

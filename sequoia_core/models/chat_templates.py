@@ -12,12 +12,8 @@ from ..files.safe_files import one_line
 def render(request: bytes) -> tuple[int, str]:
     """Return how long the text of a conversation is, and its beginning.
 
-    Args:
-        request: JSON object of the template, its messages, the special tokens, other arguments, and the most
-            characters to return.
-
-    Raises:
-        ValueError: with the reason alone.
+    The request is a JSON object of the template, its messages, the special tokens, other arguments, and the most
+    characters to return.
     """
     asked = json.loads(request)
     try:

@@ -1,9 +1,4 @@
-"""Reads one model's files and checks that they hold a whole model.
-
-Knows safetensors and transformers' loaders; knows nothing of pairs, trees or decoding. Every fault is one ValueError
-that names the model and, where it is known, the file and the field. Small files and headers are checked before any
-weight is read.
-"""
+"""Reads one model's files and checks that they hold a whole model; small files and headers before any weight."""
 
 from __future__ import annotations
 
@@ -54,8 +49,7 @@ class Plan:
 
     Attributes:
         quantised: the method, as config.json names it; empty where weights are not quantised.
-        stored: (shape, dtype) of every tensor; empty where the weight files have unusual names: then
-            only loading can tell.
+        stored: (shape, dtype) of every tensor; empty where the weight files have unusual names.
     """
 
     config: PretrainedConfig
@@ -64,12 +58,7 @@ class Plan:
 
 
 def read_plan(source: Source) -> Plan:
-    """Read a model's configuration and the headers of its weights.
-
-    Raises:
-        ValueError: for files that are absent or damaged, settings that no model has, a
-            quantisation whose package is missing, and for what is no causal language model, saying what it is.
-    """
+    """Read a model's configuration and the headers of its weights."""
     where = f"{source.name}/config.json"
     fields = source.read_object("config.json", needed=True)
     assert fields is not None, "a needed file is there"
@@ -88,11 +77,7 @@ def read_plan(source: Source) -> Plan:
 def load_weights(
     source: Source, plan: Plan, device: torch.device, dtype: torch.dtype, *, spread: bool = False
 ) -> PreTrainedModel:
-    """Return the whole model on a device, or spread by accelerate over all that there are, then memory and disk.
-
-    Raises:
-        ValueError: naming the tensors that are missing, of another shape, without a place in the model, or not finite.
-    """
+    """Return the whole model on a device, or spread by accelerate over all devices, then memory and disk."""
     name, config = source.name, plan.config
     placed = plan.quantised not in ("", COMPRESSED_TENSORS)  # while they load; such weights cannot be moved
     if plan.quantised == COMPRESSED_TENSORS:  # else its package does so in the first pass: it has no kernels of its own
@@ -128,11 +113,7 @@ def align_weights(model: PreTrainedModel) -> None:
 
 
 def weight_paths(source: Source) -> list[Path]:
-    """Return a model's safetensors files, which `read_plan` has checked.
-
-    Raises:
-        ValueError: where there are none.
-    """
+    """Return a model's safetensors files, which `read_plan` has checked."""
     index = source.read_object(SAFE_WEIGHTS_INDEX_NAME)
     whole = source.find(SAFE_WEIGHTS_NAME, needed=index is None)
     if whole is not None:
@@ -148,16 +129,20 @@ def _stored(source: Source) -> Stored:
     index = source.read_object(SAFE_WEIGHTS_INDEX_NAME)
     if index is None:
         return {}
-    where, places = f"{source.name}/{SAFE_WEIGHTS_INDEX_NAME}", index.get("weight_map")
-    if not isinstance(places, dict) or not places or not all(isinstance(shard, str) for shard in places.values()):
-        raise ValueError(f"{where}: weight_map: found {str(places)[:60]}, expected the file that holds each tensor")
+    where, weight_map = f"{source.name}/{SAFE_WEIGHTS_INDEX_NAME}", index.get("weight_map")
+    if (
+        not isinstance(weight_map, dict)
+        or not weight_map
+        or not all(isinstance(shard, str) for shard in weight_map.values())
+    ):
+        raise ValueError(f"{where}: weight_map: found {str(weight_map)[:60]}, expected the file that holds each tensor")
     stored: Stored = {}
-    for shard in sorted(set(places.values())):
+    for shard in sorted(set(weight_map.values())):
         path = source.find(shard)
         if path is None:
             raise ValueError(f"{where}: found no file {shard}, which it names, expected all of its files")
         held = _headers(source, path)
-        absent = next((tensor for tensor, place in places.items() if place == shard and tensor not in held), None)
+        absent = next((tensor for tensor, file in weight_map.items() if file == shard and tensor not in held), None)
         if absent is not None:
             raise ValueError(f"{where}: found {shard} without {absent}, expected every tensor where the index says")
         stored |= held
@@ -206,7 +191,7 @@ def _check_sizes(where: str, config: PretrainedConfig) -> None:
 
 
 def _check_quantisation(name: str, config: PretrainedConfig) -> str:
-    """Return what quantised the weights, or raise ValueError naming the package that is missing to run them."""
+    """Return what quantised the weights, refusing one whose package is missing."""
     settings = getattr(config, "quantization_config", None)
     if not settings:
         return ""
@@ -230,11 +215,7 @@ def _check_quantisation(name: str, config: PretrainedConfig) -> str:
 
 
 def _check_stored(name: str, empty: PreTrainedModel, plan: Plan) -> None:
-    """Refuse files that hold no weights, or far fewer than configured, before memory is taken for the model.
-
-    Args:
-        empty: the model as configured, without numbers. `_check_loaded` checks the details.
-    """
+    """Refuse files with far fewer weights than the model as configured, `empty`, before memory is taken for it."""
     shapes = {key: shape for key, (shape, _) in plan.stored.items()}
     held = sum(math.prod(shape) for shape in shapes.values())
     wanted = sum(parameter.numel() for parameter in empty.parameters())
@@ -267,7 +248,7 @@ def _refuse_misfits(
     mismatched: Iterable[tuple[str, Sequence[int], Sequence[int]]],
     surplus: Iterable[str],
 ) -> None:
-    """Raise ValueError if there are any: missing or surplus names, or (name, stored shape, shape of the model)."""
+    """Refuse missing or surplus names, or (name, stored shape, shape of the model)."""
     faults = []
     if missing:
         faults.append(f"no {_some(missing)}")

@@ -1,4 +1,4 @@
-"""Whether weights are finite, and whether the file or the dtype that they were loaded in is to blame where not."""
+"""Whether weights are finite, and whether their file or the dtype that they were loaded in is to blame if not."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 def check_finite(name: str, model: PreTrainedModel, files: Callable[[], Iterable[Path]]) -> None:
     """Refuse a model that holds numbers which are not finite.
 
-    Args:
-        files: returns its safetensors files; looked into only for such a model.
+    `files` returns its safetensors files; called only for such a model.
     """
     for key, weights in model.named_parameters():
         if weights.is_floating_point() and not weights.is_meta:
@@ -32,9 +31,7 @@ def check_finite(name: str, model: PreTrainedModel, files: Callable[[], Iterable
 def not_finite(key: str, stored: torch.Tensor | None, dtype: torch.dtype) -> str:
     """Say what was found and expected where the numbers of a tensor are not finite.
 
-    Args:
-        stored: the tensor as its file holds it; None where that is not known.
-        dtype: that it was loaded in.
+    `stored` is the tensor as its file holds it, `dtype` that in which it was loaded.
     """
     kind = str(dtype).removeprefix("torch.")
     if stored is None or not stored.isfinite().all():

@@ -10,8 +10,8 @@ GROUP = Path("/sys/fs/cgroup")
 
 def available_bytes() -> int | None:
     """Return the free bytes, without swapping: of the system, or of its container if that is less; None if unknown."""
-    found = [value for value in (_of_system(), _of_group()) if value is not None]
-    return min(found, default=None)
+    sizes = [value for value in (_of_system(), _of_group()) if value is not None]
+    return min(sizes, default=None)
 
 
 def _of_system() -> int | None:

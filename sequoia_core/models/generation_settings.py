@@ -1,4 +1,4 @@
-"""What a model ships for its own generation, beyond what a request says: our decoding leaves it out."""
+"""What a model ships for its own generation, beyond a request: our decoding leaves it out."""
 
 from __future__ import annotations
 
@@ -29,11 +29,7 @@ NEUTRAL_AT_1 = {
 
 
 def left_out_settings(model: LanguageModel, *, top_k: int = 0) -> dict[str, Any]:
-    """Return what a model ships that would change text and that no request says, as plain JSON values.
-
-    Args:
-        top_k: the request's own.
-    """
+    """Return a model's own settings that would change text and that no request says; `top_k` is the request's."""
     if not isinstance(model, HuggingFaceModel) or model.model.generation_config is None:
         return {}
     known = vars(GenerationConfig()).keys() - OF_THE_REQUEST - NOT_OF_THE_TEXT - OF_ASSISTANTS

@@ -1,8 +1,4 @@
-"""Where one model's files are, in a folder or on the hub, and the meaning of faults in reading them.
-
-Knows the hub's client; knows nothing of the files' contents. Errors that a damaged file or the hub causes inside a
-library become one ValueError here, which names the model and what to do.
-"""
+"""Where one model's files are, in a folder or on the hub, and the meaning of faults in reading them."""
 
 from __future__ import annotations
 
@@ -33,11 +29,7 @@ class Source:
     place: str
 
     def find(self, file: str, *, needed: bool = False) -> Path | None:
-        """Return the path of one file of the model, downloaded if it is on the hub; None where the model has none.
-
-        Raises:
-            ValueError: for a hub model that cannot be downloaded, or a file that is `needed` and not there.
-        """
+        """Return the path of one file of the model, downloaded if it is on the hub; None where the model has none."""
         path: Path | None
         path = Path(self.place, file)
         if os.path.isdir(self.place):
@@ -57,7 +49,7 @@ class Source:
         return path
 
     def read_object(self, file: str, *, needed: bool = False) -> dict[str, Any] | None:
-        """Return the content of a JSON file; None and errors as for `find`, and an error for no JSON object."""
+        """Return the content of a JSON file, an object; None as for `find`."""
         path = self.find(file, needed=needed)
         if path is None:
             return None
@@ -74,11 +66,7 @@ class Source:
 
 
 def locate(model: str | os.PathLike) -> Source:
-    """Return the folder that a name means, or else the hub id.
-
-    Raises:
-        ValueError: for a name that is neither.
-    """
+    """Return the folder that a name means, or else the hub id."""
     name, found = os.fspath(model), "no such folder"
     shown = name[:200] or "''"
     place = model_source(name)
@@ -132,7 +120,7 @@ def _hub_cause(name: str, error: BaseException | None) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """Return an error's message, in one line, with its type where the message alone may be unclear."""
+    """Return an error's message in one line, with its type where the message alone may be unclear."""
     if isinstance(error, StrictDataclassError) and error.__cause__ is not None:  # the cause alone names the field
         error = error.__cause__
     text = " ".join(str(error).split())

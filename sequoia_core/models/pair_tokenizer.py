@@ -23,20 +23,20 @@ Names = Sequence[str | os.PathLike | None]
 
 
 def tokenizer_of(names: Names, given: str | os.PathLike | None) -> tuple[Tokenizer, tuple[str, ...]]:
-    """Return the tokenizer of some models, and what to know of it.
+    """Return the tokenizer of some models, the target first, and what to know of it.
 
-    Args:
-        names: of the models, the target first.
-        given: whose tokenizer is used; None takes the first folder's, and that of a GGUF file where there is none.
+    None takes the first folder's tokenizer, and that of a GGUF file where there is none.
     """
-    found: dict[str, Tokenizer] = {}
+    tokenizers: dict[str, Tokenizer] = {}
     for name in (given, *names):
-        if name is not None and str(name) not in found:
-            found[str(name)] = GGUFTokenizer(gguf_path(name), str(name)) if is_gguf(name) else _of_folder(locate(name))
-    original = next((name for name in found if not is_gguf(name)), next(iter(found)))
-    chosen = found.pop(original)
+        if name is not None and str(name) not in tokenizers:
+            tokenizers[str(name)] = (
+                GGUFTokenizer(gguf_path(name), str(name)) if is_gguf(name) else _of_folder(locate(name))
+            )
+    original = next((name for name in tokenizers if not is_gguf(name)), next(iter(tokenizers)))
+    chosen = tokenizers.pop(original)
     remarks: list[str] = []
-    for name, tokenizer in found.items():
+    for name, tokenizer in tokenizers.items():
         _check_same_tokens(chosen, tokenizer, original, name)
         if isinstance(tokenizer, GGUFTokenizer) and not isinstance(chosen, GGUFTokenizer):
             remarks += _differing_ids(chosen, tokenizer, original, name)
@@ -57,7 +57,7 @@ def _of_folder(source: Source) -> Tokenizer:
 def _check_same_tokens(a: Tokenizer, b: Tokenizer, name_a: str, name_b: str) -> None:
     """Refuse a pair whose token ids mean different things; extra tokens at the end of one of them are harmless.
 
-    Files of llama.cpp write the spaces of some tokens as spaces, other formats those of SentencePiece as "▁".
+    Files of llama.cpp write the spaces of some tokens as spaces, other formats as SentencePiece's "▁".
     """
     vocab_a, vocab_b = a.get_vocab(), b.get_vocab()
     if vocab_a == vocab_b:
@@ -69,13 +69,13 @@ def _check_same_tokens(a: Tokenizer, b: Tokenizer, name_a: str, name_b: str) -> 
     if not differing:
         return
     first = differing[0]
-    places = f"id {first} is {by_id_a.get(first)!r} in {name_a} and {by_id_b.get(first)!r} in {name_b}"
+    example = f"id {first} is {by_id_a.get(first)!r} in {name_a} and {by_id_b.get(first)!r} in {name_b}"
     sizes = f"{len(vocab_a):,} tokens ({_kind(a)}) and {len(vocab_b):,} ({_kind(b)})"
     how_far = f"in {len(differing):,} of {len(ids):,} ids that both have, the first"
     if len(differing) == 1:
         how_far = f"in one {'special ' if _is_special(first, a, b) else ''}token only"
     raise ValueError(
-        f"tokenizers differ {how_far}: {places}; found {sizes}, expected a draft with the target's tokenizer"
+        f"tokenizers differ {how_far}: {example}; found {sizes}, expected a draft with the target's tokenizer"
     )
 
 

@@ -14,14 +14,9 @@ CHUNK = 512  # tokens: bounds the mask of a long text to 512 x context
 
 @torch.inference_mode()
 def prefill(session: Session, ids: Sequence[int] | torch.Tensor, *, cancel: threading.Event | None = None) -> bool:
-    """Append a text to a session, each token seeing all before it.
+    """Append a text int [L] to a session, each token seeing all before it; return whether nobody cancelled.
 
-    Args:
-        ids: int [L]; may be empty. Positions continue from the session's length.
-        cancel: looked at before every chunk of 512 tokens and after the last one.
-
-    Returns:
-        Whether all of it was read and nobody cancelled.
+    `cancel` is looked at before every chunk of 512 tokens and after the last one.
     """
     ids = torch.as_tensor(ids, dtype=torch.int64)
     for start in range(0, len(ids), CHUNK):

@@ -48,11 +48,7 @@ class Prompting:
         check_arguments(self.arguments)
 
     def by_template(self, tokenizer: Tokenizer) -> bool:
-        """Whether texts go through the tokenizer's chat template.
-
-        Raises:
-            ValueError: for arguments where there is no template to take them.
-        """
+        """Whether texts go through the tokenizer's chat template."""
         used = has_template(tokenizer) if self.chat is None else self.chat
         if self.arguments and not used:
             raise ValueError(
@@ -62,7 +58,7 @@ class Prompting:
         return used
 
     def record(self, tokenizer: Tokenizer, turns: Sequence[Turn] = PROBE) -> dict[str, Any]:
-        """Return what a record says of its prompts: `prompt_ending`, `template_arguments`.
+        """Return `prompt_ending` and `template_arguments`, for records.
 
         The ending is "raw", "chat", or "chat, thinking on", "… off" or "… closed by default".
         """
@@ -71,35 +67,26 @@ class Prompting:
 
 
 def parsed_arguments(given: Iterable[str]) -> dict[str, Any]:
-    """Read arguments of a template, each "name=value"; a value is JSON, or else a text.
-
-    Raises:
-        ValueError: for one without "=", a name that cannot be one, or a name given twice.
-    """
-    found: dict[str, Any] = {}
+    """Read arguments of a template, each "name=value"; a value is JSON, or else a text."""
+    arguments: dict[str, Any] = {}
     for one in given:
         name, equals, value = (part.strip() for part in one.partition("="))
-        if not equals or name in found or len(one) > MAX_ARGUMENTS:
+        if not equals or name in arguments or len(one) > MAX_ARGUMENTS:
             raise ValueError(
-                f"template argument {one[:40]!r}: found {'it twice' if name in found else 'no short name=value'}, "
+                f"template argument {one[:40]!r}: found {'it twice' if name in arguments else 'no short name=value'}, "
                 "expected such as enable_thinking=false"
             )
         lowered = value.lower()
         try:  # "False" would be true, as every text is
-            found[name] = json.loads(lowered if lowered in ("true", "false", "null") else value)
+            arguments[name] = json.loads(lowered if lowered in ("true", "false", "null") else value)
         except (ValueError, RecursionError):
-            found[name] = value
-    check_arguments(found)
-    return found
+            arguments[name] = value
+    check_arguments(arguments)
+    return arguments
 
 
 def encode_prompt(reader: Reader, text: str, prompting: Prompting | None = None) -> list[int]:
-    """Return a prompt's token ids, as the user's turn of a conversation where the model is a chat model.
-
-    Raises:
-        ValueError: for text that has no UTF-8 form, when a template is asked for and there is none, or the template
-            cannot be used; when the tokenizer fails on the text, or makes a token of it that the model cannot read.
-    """
+    """Return a prompt's token ids, as the user's turn of a conversation where the model is a chat model."""
     check_text(text)
     prompting, tokenizer = prompting or Prompting(), reader.tokenizer
     if prompting.by_template(tokenizer):
@@ -111,7 +98,7 @@ def encode_prompt(reader: Reader, text: str, prompting: Prompting | None = None)
 
 
 def within_rows(reader: Reader, ids: list[int], text: str) -> list[int]:
-    """Return the ids of a text, or raise ValueError for a token that the model has no row of weights for."""
+    """Return the ids of a text, refusing a token that the model has no row of weights for."""
     outside = next((token for token in ids if token >= reader.vocab_size), None)
     if outside is not None:
         raise ValueError(

@@ -1,9 +1,4 @@
-"""The interface of language models: sessions, each of which holds one sequence's keys and values.
-
-Everything that runs a model implements these protocols: transformers, a Llama in few PyTorch operations, compiled
-code, a table of logits in a test. The engine knows nothing else of a model.
-Shapes: q = tokens in one pass, V = vocabulary.
-"""
+"""The interface of language models: sessions with one text's keys and values. q = tokens in a pass, V = vocabulary."""
 
 from __future__ import annotations
 
@@ -50,9 +45,6 @@ class Session(Protocol):
 
         Returns:
             float [keep, V] of `logits_dtype`, valid until the next call.
-
-        Raises:
-            ValueError: when the cache has no room.
         """
         ...
 
@@ -64,7 +56,7 @@ class Session(Protocol):
         ...
 
     def wait(self) -> None:
-        """Return when the device has finished all work so far, so that times can be taken."""
+        """Return when the device has finished all work so far."""
         ...
 
 
@@ -128,15 +120,15 @@ class LoadedModel(LanguageModel, Protocol):
         ...
 
     def check_weights(self) -> None:
-        """Refuse a weight that is not finite where that was not done when it was loaded: one that streams."""
+        """Refuse a weight that is not finite where loading did not: one that streams."""
         ...
 
     def rest(self) -> None:
-        """Give back what only `plain_logits` takes; it takes it again when it is called."""
+        """Free the buffers of `plain_logits`; the next call allocates them again."""
         ...
 
     def close(self) -> None:
-        """Give back threads and descriptors, where layers stream; the model can then run no more."""
+        """End threads and close files, where layers stream; the model can then run no more."""
         ...
 
 
@@ -202,15 +194,11 @@ def dtype_name(model: LanguageModel) -> str:
 
 
 def find_dtype(dtype: str | torch.dtype) -> torch.dtype:
-    """Return one of `DTYPES` by its name, or itself.
-
-    Raises:
-        ValueError: for any other.
-    """
-    found = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
-    if found is None or found not in DTYPES.values():
+    """Return one of `DTYPES` by its name, or itself."""
+    known = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
+    if known is None or known not in DTYPES.values():
         raise ValueError(f"dtype: found {str(dtype)[:40]!r}, expected one of {', '.join(DTYPES)}")
-    return found
+    return known
 
 
 def causal_mask(count: int) -> torch.Tensor:

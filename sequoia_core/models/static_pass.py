@@ -1,6 +1,5 @@
 """Passes of a fixed shape, as a CUDA graph needs them: what changes from step to step is in buffers on the device.
 
-Nothing in a phase reads a number back from the device, or depends on one for a shape.
 Shapes: q = tokens in one pass, t = slots that its tree mask covers, V = vocabulary.
 """
 
@@ -23,11 +22,11 @@ Replay = Callable[[], None]
 
 
 def captured(work: Callable[[], torch.Tensor]) -> tuple[Replay, torch.Tensor]:
-    """Capture work on the current CUDA device without doing it; return what does it, and where its result appears."""
+    """Capture work on the current CUDA device without doing it; return its replay, and where the result appears."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other threads may copy layers meanwhile
-        found = work()
-    return graph.replay, found
+        result = work()
+    return graph.replay, result
 
 
 GRAPHS = {"cuda": captured}  # type of device -> how work is captured there
@@ -37,11 +36,11 @@ class Phase:
     """Work that every step does in the same way on the same buffers; its result is valid until the next call.
 
     On a GPU it is captured as a graph once it has run, and replayed from then on. Where that fails it runs as before,
-    and a warning says so.
+    with a warning.
 
     Args:
-        given: returns tensors made elsewhere that the work reads. While they are not the same ones as in the call
-            before it is not captured, and while they are not those of the graph it runs without it.
+        given: returns tensors made elsewhere that the work reads. While they differ from the call before it is not
+            captured, and while they are not those of the graph it runs without it.
     """
 
     def __init__(
@@ -64,9 +63,9 @@ class Phase:
             self._graph = self._try(self._capture, given)
         if self._graph is None or not _same(given, self._graph[0]):
             return self.work()
-        _, replay, found = self._graph
+        _, replay, result = self._graph
         replay()
-        return found
+        return result
 
     def _try(self, capture: Callable, given: Sequence[torch.Tensor]) -> tuple | None:
         try:
@@ -90,7 +89,6 @@ class StaticPass:
             before them is visible.
         depths: int64 [q], positions counted from that of `first`.
         first: int64 [1] on the device; the caller changes it from step to step.
-
     Attributes:
         ids, depths, tree_mask: what the next pass reads, on the device.
     """
@@ -103,13 +101,14 @@ class StaticPass:
         *,
         first: torch.Tensor,
     ) -> None:
-        place, (width, covered) = session.device, tree_mask.shape
+        device, (width, covered) = session.device, tree_mask.shape
         self.session, self.first = session, first
-        self.ids = torch.zeros(width, dtype=torch.int64, device=place)
-        self.tree_mask, self.depths = tree_mask.to(place, session.dtype, copy=True), depths.to(place, copy=True)
-        self._covered = torch.arange(covered, device=place)
-        self._slots = torch.arange(session.cache.capacity, device=place)
-        self._hidden = torch.full((width, len(self._slots)), -torch.inf, dtype=session.dtype, device=place)
+        self.ids = torch.zeros(width, dtype=torch.int64, device=device)
+        self.tree_mask = tree_mask.to(device, session.dtype, copy=True)
+        self.depths = depths.to(device, copy=True)
+        self._covered = torch.arange(covered, device=device)
+        self._slots = torch.arange(session.cache.capacity, device=device)
+        self._hidden = torch.full((width, len(self._slots)), -torch.inf, dtype=session.dtype, device=device)
 
     def logits(self) -> torch.Tensor:
         """Run the model over `ids`; return float [q, V]."""

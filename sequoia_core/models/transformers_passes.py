@@ -1,7 +1,4 @@
-"""Passes through a Hugging Face model's own forward, with explicit positions and a 4-D mask: any causal model.
-
-Shapes: q = tokens in one pass, V = vocabulary.
-"""
+"""Passes through a Hugging Face model's own forward, with explicit positions and a 4-D mask: any causal model."""
 
 from __future__ import annotations
 
@@ -18,11 +15,7 @@ if TYPE_CHECKING:
 
 
 class TransformersBackend:
-    """Runs any causal model of transformers.
-
-    Raises:
-        ValueError: for layers that cannot attend along a tree; the message lacks the model's name.
-    """
+    """Runs any causal model of transformers."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
@@ -46,7 +39,7 @@ class TransformersBackend:
 
     @property
     def device(self) -> torch.device:
-        """Where tokens go: of streamed layers and of spread ones, a weight may be elsewhere, or nowhere."""
+        """Where tokens go: weights of streamed or spread layers may be elsewhere."""
         hook = getattr(self.model, "_hf_hook", None)
         return torch.device(getattr(hook, "execution_device", None) or self.model.device)
 
@@ -60,23 +53,18 @@ def is_spread(model: torch.nn.Module) -> bool:
 
 
 def layers_by_device(model: PreTrainedModel) -> Counter[torch.device]:
-    """Return how many decoder layers of a spread model run on each device.
-
-    Weights that accelerate keeps in memory or on disk run where it brings them.
-    """
-    found: Counter[torch.device] = Counter()
+    """Return how many decoder layers of a spread model run on each device."""
+    counts: Counter[torch.device] = Counter()
     for module in model.modules():
         if isinstance(getattr(module, "layer_idx", None), int):  # the attention of a layer
             hooks = [hook for part in module.modules() if (hook := getattr(part, "_hf_hook", None)) is not None]
-            places = [place for hook in hooks if (place := getattr(hook, "execution_device", None)) is not None]
+            devices = [device for hook in hooks if (device := getattr(hook, "execution_device", None)) is not None]
             weights = next(module.parameters()).device
-            found[torch.device(places[0] if places else weights)] += 1
-    return found
+            counts[torch.device(devices[0] if devices else weights)] += 1
+    return counts
 
 
 class TransformersSession(CacheSession):
-    """One sequence in a model of transformers."""
-
     def __init__(self, passes: TransformersBackend, capacity: int, vocab_size: int) -> None:
         model = passes.model
         super().__init__(

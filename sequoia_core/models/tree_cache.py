@@ -1,7 +1,4 @@
-"""A KV cache that holds a whole tree and then keeps only its accepted path, and the session that uses it.
-
-Shapes: q = tokens in one pass, kv = cached tokens including those q, V = vocabulary.
-"""
+"""A KV cache that holds a whole tree, then keeps its accepted path. q = tokens of a pass, kv = all, V = vocabulary."""
 
 from __future__ import annotations
 
@@ -93,7 +90,7 @@ class TreeCache(Cache):
         return pair[0:1, :, :stop], pair[1:2, :, :stop]
 
     def _place(self, keys: torch.Tensor) -> torch.Tensor:
-        """Return room for a layer's keys and values beside the layers that run on the same device."""
+        """Return buffers for a layer's keys and values beside the layers that run on the same device."""
         device = keys.device
         if device not in self._buffers:
             _, heads, _, width = keys.shape
@@ -103,10 +100,7 @@ class TreeCache(Cache):
         return self._buffers[device][row : row + 2]
 
     def commit(self, start: int, slots: Sequence[int]) -> None:
-        """Keep of the slots from `start` on only `start + slots[i]`, moved to `start + i`; forget the rest.
-
-        Only slots that really move are copied; `slots` must increase.
-        """
+        """Keep of the slots from `start` on only `start + slots[i]`, rising, moved to `start + i`; forget the rest."""
         moved = next((i for i, slot in enumerate(slots) if slot != i), len(slots))
         if moved < len(slots):
             source = torch.tensor(slots[moved:]) + start
@@ -127,11 +121,8 @@ class CacheSession:
     """A session over a `TreeCache`; a kind of model adds `_logits`, one pass of it.
 
     Args:
-        layers: of the model.
-        device, dtype: of the model.
         logits_dtype: of what its passes return; None for the model's.
         vocab_size: logits of real tokens; those of padding are cut off.
-        shares: as for `TreeCache`.
     """
 
     unseen_sec = read_wait_sec = 0.0
@@ -160,7 +151,7 @@ class CacheSession:
         return logits[:, : self.vocab_size]
 
     def _logits(self, ids: torch.Tensor, positions: torch.Tensor, tree_mask: torch.Tensor, keep: int) -> torch.Tensor:
-        """Return the last `keep` rows of logits, [keep, rows of the model]; arguments as for `forward`."""
+        """Return the last `keep` rows of logits, [keep, rows of the model]."""
         raise NotImplementedError
 
     def logits_at(
@@ -168,8 +159,7 @@ class CacheSession:
     ) -> torch.Tensor:
         """Return the logits [q, V] of tokens in any slots, int64 [q] each on the device; `length` stays.
 
-        Args:
-            mask: [1, 1, q, capacity] of the model's dtype, over all slots there are.
+        The mask is [1, 1, q, capacity] of the model's dtype, over all slots there are.
         """
         self.cache.slots = slots
         try:
@@ -188,9 +178,7 @@ class CacheSession:
     def mask(self, tree_mask: torch.Tensor, window: int | None = None) -> torch.Tensor:
         """Return the additive mask of a pass, [1, 1, q, kv] of the model's dtype on its device.
 
-        Args:
-            tree_mask: as for `forward`.
-            window: with a sliding window, how many positions back a token sees.
+        `window` is how many positions back a token sees, with a sliding window.
         """
         if self.cache.slots is not None:
             return tree_mask  # already of all slots

@@ -1,4 +1,4 @@
-"""Whether a model can read a token tree, found out by running one: every model is asked when it is loaded."""
+"""Whether a model can read a token tree, tested by running one when it is loaded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .protocol import LoadedModel, Tokenizer, causal_mask, dtype_name
 
 TOLERANCE = 1e-3  # of the spread of float32 logits, where right models differ by less than 1e-5
 ROUNDED_TOLERANCE = 0.05  # in fewer digits or quantised, where right models differ by 0.01 and wrong ones by 0.12
-UNCHANGED = 1e-6  # logits that differ by less did not notice what changed
+MIN_CHANGE = 1e-6  # logits that differ by less did not notice what changed
 TEXT = (
     "The old lighthouse keeper climbed the stairs every evening, lit the lamp and wrote down the weather of the day. "
     "In winter the sea was loud and few ships came by."
@@ -29,8 +29,8 @@ def check_tree_pass(model: LoadedModel, tokenizer: Tokenizer | None = None) -> N
 
     1. The rows of each path are those of a causal pass through the cache that begins with that path and has as many
        tokens, since rounding depends on the width of a pass.
-    2. The places of the nodes in the cache, taken as their positions, give other rows. They do not in models with
-       ALiBi and in models that number tokens themselves. (llama.cpp takes no such positions.)
+    2. Slots of the cache in place of positions give other rows. They do not in models with ALiBi and in models that
+       number tokens themselves. (llama.cpp takes no such positions.)
     3. The rows of a path are those of the model's own forward, without cache, mask and positions of ours: in formats of
        few digits, where widths matter, half as far from them as rows that saw all nodes, or as near as rounding brings
        a model that hardly looks at other tokens. A wrong cache shows here.
@@ -46,7 +46,7 @@ def check_tree_pass(model: LoadedModel, tokenizer: Tokenizer | None = None) -> N
             f"{name}: found a context of {model.max_context} positions, expected at least {SHORTEST_PREFIX + WIDTH}"
         )
     ids = _ids(tokenizer, before + WIDTH, model.vocab_size)
-    prefix, nodes, places = ids[:before], ids[before:], torch.arange(WIDTH)
+    prefix, nodes, slots = ids[:before], ids[before:], torch.arange(WIDTH)
     depths, tree_mask = _depths_and_mask()
     with explained(name, "a model that reads plain text"):
         plain = _rows(model.plain_logits(torch.cat([prefix, nodes[PATHS[-1]]])))
@@ -63,11 +63,11 @@ def check_tree_pass(model: LoadedModel, tokenizer: Tokenizer | None = None) -> N
             return rows
 
         tree = pass_after_prefix(nodes, depths, tree_mask)
-        misplaced = pass_after_prefix(nodes, places, tree_mask) if model.takes_any_positions else None
+        misplaced = pass_after_prefix(nodes, slots, tree_mask) if model.takes_any_positions else None
         in_order = []
         for path in PATHS:
             others = [node for node in range(WIDTH) if node not in path]
-            in_order.append(pass_after_prefix(nodes[path + others], places, causal_mask(WIDTH))[: len(path)])
+            in_order.append(pass_after_prefix(nodes[path + others], slots, causal_mask(WIDTH))[: len(path)])
     if not all(rows.isfinite().all() for rows in (plain, all_seen, read, tree, *in_order)):
         model.check_weights()  # else all that stream would be looked at in every load
         dtype = dtype_name(model)
@@ -79,7 +79,7 @@ def check_tree_pass(model: LoadedModel, tokenizer: Tokenizer | None = None) -> N
             f"{name}: found the same logit for every token in {dtype_name(model)}, expected logits that tell tokens "
             "apart (one very large weight can drown all others)"
         )
-    if misplaced is not None and _difference(misplaced, tree) < UNCHANGED:
+    if misplaced is not None and _difference(misplaced, tree) < MIN_CHANGE:
         raise ValueError(
             f"{name}: found a {kind} that ignores the positions it is given: a tree gets the same logits with others, "
             "expected a model that takes positions (models with ALiBi derive distances from the order in the cache)"
@@ -103,9 +103,9 @@ def check_tree_pass(model: LoadedModel, tokenizer: Tokenizer | None = None) -> N
 
 
 def _ids(tokenizer: Tokenizer | None, count: int, vocab_size: int) -> torch.Tensor:
-    """Return ids [count] of a text, padded by ids that are no text where a tokenizer makes fewer of it."""
+    """Return ids [count] of a text, padded by ids that are no text."""
     text = [] if tokenizer is None else [token for token in tokenizer.encode(TEXT) if token < vocab_size]
-    return torch.tensor([*text, *((1 + 61 * place) % vocab_size for place in range(count))][:count])
+    return torch.tensor([*text, *((1 + 61 * index) % vocab_size for index in range(count))][:count])
 
 
 def _depths_and_mask() -> tuple[torch.Tensor, torch.Tensor]:

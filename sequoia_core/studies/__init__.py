@@ -13,7 +13,6 @@ Each module imports, of this room, only the modules named:
     step_timers          -
     sweep.content        -
     sweep.plan           sweep.content
-    bound_of_passes      measure_bounds
     lookup_replay        prompt_loop
     prediction_on_texts  lookup_replay
     losslessness         first_difference, prompt_loop

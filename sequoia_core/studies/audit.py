@@ -1,9 +1,7 @@
 """Is a server's speculation lossless? The same requests go to it with a draft and without.
 
-At temperature 0 answers are compared token by token: where they part, the gap of the two logits tells whether rounding
-did it. Above 0 it is the law of tokens 2 to 4, given the first. The first comes from reading the prompt and is never
-drafted, so that a test of it cannot fail; as the control it finds sides that differ in more than speculation.
-Answers are foreign: `ask` bounds them, and their shapes are checked here. Knows no models and starts no servers.
+At temperature 0 answers are compared token by token, with the gap of the two logits where they part. Above 0 it is the
+law of tokens 2 to 4, given the first, which is never drafted and so is the control.
 """
 
 from __future__ import annotations
@@ -21,8 +19,8 @@ from ..files.local_server import ask
 from ..files.server_readings import counts_from_bytes
 from .prompt_loop import Progress, Report, one_by_one
 
-COMPARED = 4  # tokens of each sampled answer
-ASKED = COMPARED + 2  # servers draft less where an answer ends
+COMPARED_TOKENS = 4  # tokens of each sampled answer
+ASKED_TOKENS = COMPARED_TOKENS + 2  # servers draft less where an answer ends
 CHOICES = (64, 16, 4, 1)  # answers to one request, tried in turn
 REQUEST_SEC = 600
 T = TypeVar("T")
@@ -30,14 +28,14 @@ Token = int | str
 
 
 class Side(NamedTuple):
-    """A server, with a draft or without, and the fields that its requests have beside the usual ones."""
+    """A server, with a draft or without, and further fields of its requests."""
 
     address: str
     fields: Mapping[str, Any] = {}
 
 
 class Answer(NamedTuple):
-    """The tokens of an answer, and at each the log-probabilities of the most likely ones, where the server told."""
+    """The tokens of an answer, and at each the log-probabilities of the most likely ones, where known."""
 
     tokens: tuple[Token, ...]
     tops: tuple[Mapping[Token, float], ...]
@@ -47,23 +45,19 @@ Both = Callable[..., list[list[Answer]]]  # turn, length, answers to one request
 
 
 def ask_side(side: Side, prompt: str, length: int, sampling: Mapping[str, Any], choices: int) -> list[Answer]:
-    """Return a server's answers to one prompt, as many as `choices` or fewer.
-
-    Raises:
-        ValueError: where there is none, or none that tells its tokens.
-    """
+    """Return a server's answers to one prompt, `choices` or fewer."""
     body = {"prompt": prompt, "max_tokens": length, "n": choices, "logprobs": 5, **sampling, "top_k": -1, "min_p": 0}
     body |= {"ignore_eos": True, "return_token_ids": True, "return_tokens_as_token_ids": True, **side.fields}
     content = ask(side.address, "/v1/completions", json.dumps(body).encode(), seconds=REQUEST_SEC)
     try:
-        found = [_answer(choice) for choice in json.loads(content)["choices"][:choices]]
-        assert found, "without choices there is no answer"
+        answers = [_answer(choice) for choice in json.loads(content)["choices"][:choices]]
+        assert answers, "without choices there is no answer"
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError, AssertionError) as error:
         said = " ".join(content[:120].decode(errors="replace").split())
         raise ValueError(
             f"{side.address}: found {said!r}, expected choices with token_ids or logprobs of tokens"
         ) from error
-    return found
+    return answers
 
 
 def _answer(choice: Mapping[str, Any]) -> Answer:
@@ -99,16 +93,13 @@ def audit(
 
     Returns:
         JSON-ready: `lossless`, None where that cannot be told; `verdict`, a sentence; what was sent and what it shows.
-
-    Raises:
-        ValueError: also where the side without a draft drafts.
     """
 
     def both(turn: int, tokens: int, choices: int = 1) -> list[list[Answer]]:
         return [ask_side(side, prompts[turn % len(prompts)], tokens, sampling, choices) for side in sides]
 
     audited, plain = sides
-    _, drafts = _drafts_while(plain, lambda: ask_side(plain, prompts[0], 2 * ASKED, sampling, 1))
+    _, drafts = _drafts_while(plain, lambda: ask_side(plain, prompts[0], 2 * ASKED_TOKENS, sampling, 1))
     if drafts or (drafts is None and plain.address == audited.address):
         told = "no counters of drafts" if drafts is None else f"{drafts:,} drafts in a request that should have none"
         raise ValueError(
@@ -116,12 +107,12 @@ def audit(
             "start a second server without a draft and name it with --against"
         )
     compare = partial(_laws, variation=variation) if sampling["temperature"] else partial(_texts, length=length)
-    found, drafts = _drafts_while(audited, lambda: compare(both, len(prompts), progress=progress))
+    record, drafts = _drafts_while(audited, lambda: compare(both, len(prompts), progress=progress))
     if drafts == 0:
-        found |= {"lossless": None, "verdict": "The server drafted nothing, so nothing was tested."}
+        record |= {"lossless": None, "verdict": "The server drafted nothing, so nothing was tested."}
     elif drafts is None:
-        found["verdict"] += " Whether it drafted at all, it does not tell."
-    return found | {"drafts": drafts, "prompts": len(prompts), "sampling": dict(sampling)}
+        record["verdict"] += " Whether it drafted at all, it does not tell."
+    return record | {"drafts": drafts, "prompts": len(prompts), "sampling": dict(sampling)}
 
 
 def _drafts_while(side: Side, act: Callable[[], T]) -> tuple[T, int | None]:
@@ -130,18 +121,18 @@ def _drafts_while(side: Side, act: Callable[[], T]) -> tuple[T, int | None]:
         before = ask(side.address, "/metrics")
     except ValueError:  # llama.cpp has them with --metrics only
         return act(), None
-    found = act()
+    result = act()
     try:
-        return found, counts_from_bytes(ask(side.address, "/metrics"), side.address, before).drafts
+        return result, counts_from_bytes(ask(side.address, "/metrics"), side.address, before).drafts
     except ValueError as error:
-        return found, 0 if "no drafts" in str(error) else None
+        return result, 0 if "no drafts" in str(error) else None
 
 
 def _texts(both: Both, prompts: int, *, length: int, progress: Progress | None) -> dict[str, Any]:
     def parted(turn: int, report: Report) -> dict[str, Any]:
-        (found,), (wanted,) = both(turn, length)
+        (answer,), (wanted,) = both(turn, length)
         report(1.0)
-        return first_difference(found, wanted) | {"prompt": turn}
+        return first_difference(answer, wanted) | {"prompt": turn}
 
     each = list(one_by_one(prompts, parted, progress=progress))
     parting = [one for one in each if one["tokens"]]
@@ -158,21 +149,21 @@ def _texts(both: Both, prompts: int, *, length: int, progress: Progress | None) 
 
 
 def first_difference(found: Answer, wanted: Answer) -> dict[str, Any]:
-    """Return where two answers part, the tokens there, and the gap of their logits where a server told both."""
+    """Return where two answers part, the tokens there, and the gap of their logits where both are known."""
     if found.tokens == wanted.tokens:
         return {"tokens": None, "near_tie": True, "gap": None}
     pairs = list(zip(wanted.tokens, found.tokens, strict=False))
-    place = next((place for place, (a, b) in enumerate(pairs) if a != b), len(pairs))
-    tokens: list[Any] = [answer.tokens[place] if place < len(answer.tokens) else None for answer in (wanted, found)]
+    index = next((index for index, (a, b) in enumerate(pairs) if a != b), len(pairs))
+    tokens: list[Any] = [answer.tokens[index] if index < len(answer.tokens) else None for answer in (wanted, found)]
     gap, how = None, "the server does not tell how near their logits are"
-    for told in (answer.tops[place] for answer in (found, wanted) if place < len(answer.tops)):  # the plain one counts
+    for told in (answer.tops[index] for answer in (found, wanted) if index < len(answer.tops)):  # the plain one counts
         if set(tokens) <= set(told) and math.isfinite(told[tokens[0]] - told[tokens[1]]):
             gap = told[tokens[0]] - told[tokens[1]]
             how = gap_words(gap, exact=False)
     near = None if gap is None else is_near_tie(gap, exact=False)
     named = ["the end" if token is None else repr(token)[:40] for token in tokens]
-    words = f"token {place + 1} is {named[1]}, not {named[0]}; {how}"
-    return {"position": place + 1, "tokens": tokens, "gap": gap, "near_tie": near, "words": words}
+    words = f"token {index + 1} is {named[1]}, not {named[0]}; {how}"
+    return {"position": index + 1, "tokens": tokens, "gap": gap, "near_tie": near, "words": words}
 
 
 def _laws(both: Both, prompts: int, *, variation: float, progress: Progress | None) -> dict[str, Any]:
@@ -187,9 +178,9 @@ def _laws(both: Both, prompts: int, *, variation: float, progress: Progress | No
     seen: defaultdict[tuple, list[int]] = defaultdict(lambda: [0, 0])
 
     def ask_both(turn: int, report: Report) -> int:
-        for side, answers in enumerate(both(turn, ASKED, choices)):
+        for side, answers in enumerate(both(turn, ASKED_TOKENS, choices)):
             for answer in answers:
-                text = (turn % prompts, *answer.tokens[:COMPARED])
+                text = (turn % prompts, *answer.tokens[:COMPARED_TOKENS])
                 seen[text][side] += 1
                 firsts[text[:2]][side] += 1
         report(1.0)
@@ -209,7 +200,7 @@ def _laws(both: Both, prompts: int, *, variation: float, progress: Progress | No
     elif lossless:
         verdict = f"No bias found {p}: one of total variation {variation:g} would show with probability {shown:.2f}."
     else:
-        verdict = f"Not lossless: tokens 2 to {COMPARED} have another law with a draft {p}."
+        verdict = f"Not lossless: tokens 2 to {COMPARED_TOKENS} have another law with a draft {p}."
     return {
         "lossless": lossless, "verdict": verdict, "requests": requests, "samples": law.samples,
         "p_value": law.p_value, "control_p_value": control.p_value, "degrees_of_freedom": law.degrees_of_freedom,

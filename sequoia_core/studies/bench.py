@@ -40,10 +40,9 @@ PARTS = ("acceptance: ", "", "race: ")
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What a bench found.
+    """What a bench measured.
 
     Attributes:
-        record: everything, as JSON; see `bench`.
         over_plain: method -> how many times as fast it is as decoding without a draft.
     """
 
@@ -86,12 +85,11 @@ def bench(
     Returns:
         With a record: method -> summary, and the planned tree with predicted and measured speedup over
         `autoregressive`: totals against totals, prompt reading left out, and whether the measured one is inside the
-        predicted interval.
-        `specexec` and `adaptive` have the same, the latter also its tree's size and depth where that tree is static.
-        All three say how they compare with the fastest other method. `growing_sec` is the profile's. At temperature 0
-        `texts_differ` has, for each method, where its texts first part from those of `autoregressive`, and by what gap.
-        `lanes_left_out` says why a method could not run, `settings_left_out` what the target ships for its own
-        generation and no method follows.
+        predicted interval. `specexec` and `adaptive` have the same, the latter also its tree's size and depth where
+        that tree is static. All three are compared with the fastest other method. `growing_sec` is the profile's. At
+        temperature 0 `texts_differ` has, for each method, where its texts first part from those of `autoregressive`,
+        and by what gap. `lanes_left_out` says why a method could not run, `settings_left_out` which of the target's own
+        settings for generation no method follows.
     """
     draft = needed_draft(pair.draft, "bench races trees that a draft fills")
     raced = prompts
@@ -111,14 +109,14 @@ def bench(
     raced_trees: dict[str, TokenTree | TreePolicy] = {**trees, "specinfer": SPECINFER_TREE, **policies}
     lanes = race(pair, raced, trees=raced_trees, sampling=sampling, max_new_tokens=max_new_tokens, progress=parts[2])
     results = {name: lane for name, lane in lanes.items() if not lane.left_out}
-    result: dict = {name: found.summary() for name, found in results.items()}
+    result: dict = {name: method.summary() for name, method in results.items()}
     context = float(np.mean([len(prompt) for prompt in raced])) + max_new_tokens / 2
     times: dict[str, Any] = {"context": context, "prompts": len(raced)}
     prediction = predict(trees["sequoia"], acceptance, profile, **times)
     predictions = {"sequoia": prediction}
     predictions |= {name: predict_policy(tree, acceptance, profile, **times) for name, tree in dynamic.items()}
-    for name, found in predictions.items():
-        held = _held(found, results["autoregressive"].sec_per_token / results[name].sec_per_token)
+    for name, prediction in predictions.items():
+        held = _held(prediction, results["autoregressive"].sec_per_token / results[name].sec_per_token)
         result[name] |= held | {"over_best_other": over_best_other(results, name)}
         result |= held if name == "sequoia" else {}
     if sampling.greedy:
@@ -160,11 +158,11 @@ def _differences(
 ) -> list[dict]:
     """Return where the greedy texts of a method part from the target's own, as plain JSON values."""
     texts = zip(prompts, results["autoregressive"].outputs, results[name].outputs, strict=True)
-    found = [first_difference(prompt, wanted, text, pair.target) for prompt, wanted, text in texts]
+    parted = [first_difference(prompt, wanted, text, pair.target) for prompt, wanted, text in texts]
     return [
-        {"prompt": number, "token": one.place + 1, "tokens": list(one.tokens), "logit_gap": one.gap}
+        {"prompt": number, "token": one.index + 1, "tokens": list(one.tokens), "logit_gap": one.gap}
         | {"near_tie": one.near_tie, "words": one.words(pair.tokenizer.decode)}
-        for number, one in enumerate(found, start=1)
+        for number, one in enumerate(parted, start=1)
         if one is not None
     ]
 
@@ -181,7 +179,7 @@ def _held(prediction: Prediction, measured: float) -> dict:
 
 
 def _compared(results: dict[str, MethodResult], chosen: np.ndarray) -> dict:
-    """Return how many prompts are chosen, bool [prompts], and each method's speed-up on all of them, as JSON."""
+    """Return how many prompts are chosen, bool [prompts], and each method's speed-up on all of them."""
     rates = {
         name: float(np.array(result.tokens)[chosen].sum() / np.array(result.seconds)[chosen].sum())
         for name, result in results.items()

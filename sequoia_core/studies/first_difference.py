@@ -18,13 +18,13 @@ class Difference:
     """The first token in which two texts differ.
 
     Attributes:
-        place: tokens before it, which both have.
+        index: tokens before it, which both have.
         tokens: that of each text; None where it has ended.
         gap: the first one's logit less the second one's, in a plain pass of the target; None where a text has ended.
         exact: whether the target computes in float32.
     """
 
-    place: int
+    index: int
     tokens: tuple[int | None, int | None]
     gap: float | None
     exact: bool
@@ -37,7 +37,7 @@ class Difference:
         """Say it for people; `decode` makes a text of token ids."""
         wanted, found = ("the end" if token is None else repr(decode([token])) for token in self.tokens)
         how = "" if self.gap is None else f"; {gap_words(self.gap, exact=self.exact)}"
-        return f"token {self.place + 1} is {found}, not {wanted}{how}"
+        return f"token {self.index + 1} is {found}, not {wanted}{how}"
 
 
 @torch.inference_mode()
@@ -49,13 +49,13 @@ def first_difference(
         return None
     exact = dtype_name(target) == "float32"
     pairs = zip(wanted, found, strict=False)
-    place = next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(wanted), len(found)))
-    if place in (len(wanted), len(found)):
-        ended = tuple(text[place] if place < len(text) else None for text in (wanted, found))
-        return Difference(place, (ended[0], ended[1]), None, exact)
-    before, tokens = [*prompt, *wanted[:place]], (wanted[place], found[place])
+    index = next((index for index, (a, b) in enumerate(pairs) if a != b), min(len(wanted), len(found)))
+    if index in (len(wanted), len(found)):
+        ended = tuple(text[index] if index < len(text) else None for text in (wanted, found))
+        return Difference(index, (ended[0], ended[1]), None, exact)
+    before, tokens = [*prompt, *wanted[:index]], (wanted[index], found[index])
     session = target.open(len(before))
     prefill(session, before[:-1], cancel=threading.Event())
     position = torch.tensor([len(before) - 1])
     row = session.forward(torch.tensor(before[-1:]), position, causal_mask(1), keep=1)[-1].float()
-    return Difference(place, tokens, float(row[tokens[0]] - row[tokens[1]]), exact)
+    return Difference(index, tokens, float(row[tokens[0]] - row[tokens[1]]), exact)

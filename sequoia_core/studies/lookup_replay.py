@@ -1,11 +1,6 @@
-"""What lookup trees would have done on recorded answers: exactly, without a model.
+"""What lookup trees would have done on recorded answers: exactly, without a model. m = requests, S = sizes.
 
-A lookup tree is fixed before the target draws, so a recorded answer is what the target drew: following it through the
-trees that would have been built gives the tokens of each step. Answers given as token ids give exact numbers, greedy or
-sampled alike; text that is encoded again gives an estimate. No torch.
-
-A tree holds its likeliest nodes in order, so the tree of n nodes is the beginning of a larger one: one tree for each
-position tells of all sizes. Shapes: m = requests, S = sizes.
+A lookup tree is fixed before the target draws, so a recorded answer can be followed through the trees of each step.
 """
 
 from __future__ import annotations
@@ -31,8 +26,8 @@ from .prompt_loop import part_of
 
 SIZES = (2, 4, 8, 16, 32, 64)
 DEPTH = 16
-MOST_TOKENS = 1_000_000  # of prompts and answers that are replayed: a minute or two
-ENOUGH = 0.95  # of the largest tree's gain: the size that is named where no profile tells the best
+MAX_TOKENS = 1_000_000  # of prompts and answers that are replayed: a minute or two
+ENOUGH_GAIN = 0.95  # of the largest tree's gain: the size that is named where no profile tells the best
 
 
 class Request(NamedTuple):
@@ -70,14 +65,14 @@ class Replay:
         return float(self.tokens.sum() * autoregressive_sec(profile) / (steps @ seconds))
 
     def best_size(self, profile: HardwareProfile | None) -> int:
-        """Return the size predicted to be the fastest; without a profile the least that has nearly the whole gain."""
+        """Return the size predicted to be the fastest; without a profile the least with nearly the whole gain."""
         if profile is not None:
             return max(self.within(profile), key=lambda size: self.predicted_speedup(size, profile))
         gains = self.tokens.sum() / self.steps.sum(axis=1) - 1.0
-        return self.sizes[int((gains >= ENOUGH * gains.max()).argmax())]
+        return self.sizes[int((gains >= ENOUGH_GAIN * gains.max()).argmax())]
 
     def within(self, profile: HardwareProfile) -> list[int]:
-        """Return the sizes whose trees are no larger than what was profiled."""
+        """Return the sizes that were profiled."""
         return [
             size
             for size, counts in zip(self.sizes, self.nodes, strict=True)
@@ -86,11 +81,7 @@ class Replay:
 
 
 def text_encoder(tokenizer: Path) -> Callable[[str], list[int]]:
-    """Return what encodes text, by a tokenizer.json or the one in a folder, which is read when the first text comes.
-
-    Raises:
-        ValueError: then, for a file that is no tokenizer.
-    """
+    """Return what encodes text, by a tokenizer.json or the one in a folder, read on first use."""
 
     @cache
     def loaded():
@@ -111,7 +102,7 @@ class Encoded(NamedTuple):
 
     Attributes:
         exact: whether all came as token ids; text that is encoded again may have been other tokens.
-        left_out: how many of the last requests were left out, since there were `MOST_TOKENS` before them.
+        left_out: how many of the last requests were left out, since there were `MAX_TOKENS` before them.
     """
 
     requests: list[Request]
@@ -126,24 +117,20 @@ def encode_requests(
     progress: Callable[[float, str], None] | None = None,
     cancel: threading.Event | None = None,
 ) -> Encoded:
-    """Return recorded requests as token ids, encoding those that came as text.
-
-    Args:
-        encode: text -> token ids, without special tokens.
-    """
-    found: list[Request] = []
+    """Return recorded requests as token ids, encoding text by `encode`, without special tokens."""
+    requests: list[Request] = []
     tokens = 0
     for number, request in enumerate(recorded):
         if cancel is not None and cancel.is_set():
             break
         ids = [part if not isinstance(part, str) else encode(part) for part in request]
         tokens += sum(map(len, ids))
-        if found and tokens > MOST_TOKENS:
+        if requests and tokens > MAX_TOKENS:
             break
-        found.append(Request(*ids))
+        requests.append(Request(*ids))
         if progress is not None:
             progress((number + 1) / len(recorded), f"encoding, {number + 1} of {len(recorded)} requests")
-    return Encoded(found, not any(request.is_text for request in recorded), len(recorded) - len(found))
+    return Encoded(requests, not any(request.is_text for request in recorded), len(recorded) - len(requests))
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +148,8 @@ class LookupReport:
     shared_chain: Replay
 
     def server_settings(self, profile: HardwareProfile | None = None) -> dict[str, str]:
-        """Return the nearest settings of servers; their rules of matching differ, so their numbers will a little.
-
-        As of vLLM 0.32, SGLang 0.5 and llama.cpp's server of autumn 2026, which dropped `--draft-max`.
-        """
-        chain, earlier = (found.best_size(profile) - 1 for found in (self.own_chain, self.shared_chain))
+        """Return the nearest settings of servers, whose matching differs (vLLM 0.32, SGLang 0.5, llama.cpp of 2026)."""
+        chain, earlier = (replay.best_size(profile) - 1 for replay in (self.own_chain, self.shared_chain))
         tree = self.shared.best_size(profile)
         vllm = '--speculative-config \'{{"method": "{}", "num_speculative_tokens": {}{}}}\''
         return {
@@ -186,12 +170,12 @@ def replay_log(
     progress: Callable[[float, str], None] | None = None,
     cancel: threading.Event | None = None,
 ) -> LookupReport:
-    """Replay a log with and without earlier requests, with trees and with chains; arguments as for `replay`."""
-    found = []
+    """Replay a log with and without earlier requests, with trees and with chains."""
+    replays = []
     for number, (shared, children) in enumerate(((False, MOST), (True, MOST), (False, 1), (True, 1))):
         show = part_of(progress, number / 4, (number + 1) / 4)
-        found.append(replay(requests, shared=shared, max_children=children, progress=show, cancel=cancel))
-    return LookupReport(*found)
+        replays.append(replay(requests, shared=shared, max_children=children, progress=show, cancel=cancel))
+    return LookupReport(*replays)
 
 
 def replay(
@@ -210,16 +194,11 @@ def replay(
     Args:
         requests: in the order in which they came; those without an answer take no part.
         shared: every request also looks through the ones before it; else through its own text alone.
-        sizes: the largest trees to try.
         max_children: 1 for chains, which servers draft.
         index: earlier texts to begin with; None for none. Where `shared`, the requests are added to it.
-        progress: called with a fraction and words after each request.
 
     Returns:
         The steps of all requests, or of those that were finished before `cancel` was set.
-
-    Raises:
-        ValueError: for a size below 1 or token ids that are not whole numbers from 0 up.
     """
     sizes = tuple(sorted(sizes))
     if not sizes or sizes[0] < 1:
@@ -254,15 +233,15 @@ def _along(
     committed: list[list[int]] = [[] for _ in sizes]
     drafted: list[list[int]] = [[] for _ in sizes]
     wanted = answer.tolist()
-    for place in range(len(wanted)):
+    for position in range(len(wanted)):
         # Without a prompt the first token has no root to look up from: it is a step of its own.
         grown = text.grow(tree) if text.length else 1
-        path = _path(tree, grown, wanted[place : place + tree.state.max_depth + 1]) if grown > 1 else []
+        path = _path(tree, grown, wanted[position : position + tree.state.max_depth + 1]) if grown > 1 else []
         for number, size in enumerate(sizes):
             inside = sum(node < size for node in path)
             committed[number].append(inside + 1)  # and the bonus token; an answer may end before it
             drafted[number].append(min(grown, size))
-        text.extend(answer[place : place + 1])
+        text.extend(answer[position : position + 1])
     return committed, drafted
 
 
@@ -270,20 +249,20 @@ def _path(tree: TreeColumns, size: int, wanted: Sequence[int]) -> list[int]:
     """Return the nodes that some tokens pass through, without the root; nodes are numbered likeliest first."""
     parents, tokens = (tree.columns[name][:size].tolist() for name in ("parents", "tokens"))
     at = {pair: node for node, pair in enumerate(zip(parents, tokens, strict=True))}
-    node, found = 0, []
+    node, path = 0, []
     for token in wanted:
         node = at.get((node, token), 0)
         if not node:
             break
-        found.append(node)
-    return found
+        path.append(node)
+    return path
 
 
 def _count_steps(committed: Sequence[int], drafted: Sequence[int], nodes: dict[int, int]) -> int:
     """Go through an answer step by step; return how many steps it took, and count their trees by size."""
-    place = steps = 0
-    while place < len(committed):
-        nodes[drafted[place]] = nodes.get(drafted[place], 0) + 1
-        place += committed[place]
+    position = steps = 0
+    while position < len(committed):
+        nodes[drafted[position]] = nodes.get(drafted[position], 0) + 1
+        position += committed[position]
         steps += 1
     return steps

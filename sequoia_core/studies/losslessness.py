@@ -1,8 +1,4 @@
-"""Statistical evidence that decoding preserves the target's distribution, on real models.
-
-Runs the decode loop itself and compares what it wrote with the target's own probabilities; `node_enumeration` proves
-the same for one node exactly. Knows nothing of trees' construction or speed. V = vocabulary, c = cells of the test.
-"""
+"""Statistical evidence that decoding preserves the target's distribution, on real models. V = vocabulary, c = cells."""
 
 from __future__ import annotations
 
@@ -39,7 +35,6 @@ class LosslessnessReport:
     """A G-test of what was written against the target's own probabilities.
 
     Attributes:
-        samples: continuations compared.
         statistic: G = 2 sum observed ln(observed / expected), over Williams' correction; infinite where the target
             cannot have written what was seen.
         degrees_of_freedom: cells minus 1; at 0 only what is impossible can fail.
@@ -92,15 +87,12 @@ def check_losslessness(
 
     Args:
         prompt_ids: int [L], at least one token.
-        samples: continuations to draw; more find smaller errors.
         new_tokens: tokens compared per continuation, fewer where it meets EOS.
         generator: one source for all runs; None seeds a fresh one.
-        progress: called with the fraction done and a message.
         cancel: looked at between phases of a run, and while the prompt is read after every 512 tokens; what is
             complete by then is tested.
 
     Raises:
-        ValueError: as `decode`; for counts below 1, a context that is too short.
         Cancelled: before the first sample.
         FloatingPointError: when a model returns logits that are not finite.
     """
@@ -142,7 +134,7 @@ def check_losslessness(
     count = seen.total()
     if not count:
         raise Cancelled("samples: cancelled before the first was complete, expected at least one")
-    assert expected is not None, "whatever was counted was decoded after the prompt was read for the expected cells"
+    assert expected is not None, "expected counts are set before the first sample"
     expected.split(SMALLEST_EXPECTED / count)
     report = _g_test(expected, seen)
     if sampling.greedy and report.impossible and not report.pooled[0]:

@@ -1,8 +1,7 @@
-"""Acceptance vectors measured on a pair of models, on text that the target writes or on the user's own text.
+"""Acceptance vectors measured on a pair, on text of the target or the user's own. W = ranks, m = prompts.
 
-Knows models and acceptance, not trees. At every position it adds up the probability that each child is accepted, not
-the result of one random draw (Rao-Blackwell), so few positions are enough.
-Shapes: W = ranks, m = prompts.
+At every position it adds up the probability that each child is accepted, not the result of one random draw
+(Rao-Blackwell), so few positions are enough.
 """
 
 from __future__ import annotations
@@ -64,22 +63,18 @@ def measure_acceptance(
     The target continues each prompt at `sampling`. Both models then read the continuation, 128 positions per pass. A
     vector measured on other text understates tokens per step, because decoding drafts what the target writes.
 
-    Every prompt has its own random stream, from `seed` and the prompt's place in the list. A run that was cut and
-    resumed therefore gives exactly the vector of a run that was not.
+    Every prompt has its own random stream, from `seed` and its index, so a run that was cut and resumed gives exactly
+    the vector of a run that was not.
 
     Args:
-        prompts: token ids, one list per prompt.
-        width: ranks W to measure.
         max_new_tokens: positions per prompt that the target writes; fewer, with a warning, where a context ends.
         own_text: teacher-forced: the prompts are themselves the text, every token after the first is a position, and
             nothing is generated. Text longer than the models' context is read in pieces of that length.
         verifier: whose draft sampling and rule are measured: "sequoia", "specinfer" or "topk". At temperature 0 all
             compare with the argmax.
-        seed: of all randomness, 0 or more.
         resume: the vector of an earlier run with the same settings; its prompts are the first of `prompts`.
         prompted: what the meta says of how the prompts were made, as `Prompting.record` returns it.
         checkpoint: called with the vector so far after each prompt, to save it.
-        progress: called with the fraction done and a message.
         cancel: looked at between passes; the prompts complete by then are returned.
 
     Returns:
@@ -87,9 +82,6 @@ def measure_acceptance(
         `design.replay`) and a calibration (`design.calibration`). Its meta holds the settings.
 
     Raises:
-        ValueError: for no prompts, one that fills a context, a verifier that is measured as another, a width outside
-            the vocabulary, own text without a second token, a vector to resume from that was measured with other
-            settings (naming them).
         Cancelled: before the first prompt was complete.
     """
     draft = needed_draft(draft, "measuring acceptance compares two models")
@@ -106,21 +98,21 @@ def measure_acceptance(
     }  # fmt: skip
     if not (sampling.plain or sampling.greedy):
         settings["first_cut"] = True
-    found = ([], [], []) if resume is None else _resumed(resume, settings, prompts)
+    measured = ([], [], []) if resume is None else _resumed(resume, settings, prompts)
     measure = partial(
         _measure_prompt, prompts=prompts, target=target, draft=draft, sampling=sampling, verifier=chosen, width=width,
         max_new_tokens=None if own_text else max_new_tokens, seed=seed, cancel=cancel,
     )  # fmt: skip
     for sums, accepted, calibration in one_by_one(
-        len(prompts), measure, done=len(found[0]), progress=progress, cancel=cancel
+        len(prompts), measure, done=len(measured[0]), progress=progress, cancel=cancel
     ):
-        found[0].append(sums)
-        found[1].append(accepted)
-        found[2].append(calibration)
+        measured[0].append(sums)
+        measured[1].append(accepted)
+        measured[2].append(calibration)
         if checkpoint is not None:
-            checkpoint(_vector_so_far(found, prompts, target, settings))
-    require_a_prompt(found[0], "acceptance")
-    return _vector_so_far(found, prompts, target, settings)
+            checkpoint(_vector_so_far(measured, prompts, target, settings))
+    require_a_prompt(measured[0], "acceptance")
+    return _vector_so_far(measured, prompts, target, settings)
 
 
 def _measure_prompt(
@@ -137,11 +129,7 @@ def _measure_prompt(
     seed: int,
     cancel: threading.Event,
 ) -> tuple[np.ndarray, np.ndarray, Calibration] | None:
-    """Return one prompt's sums by rank, outcomes and calibration; None once cancelled.
-
-    Args:
-        max_new_tokens: None where the prompt is itself the text.
-    """
+    """Return one prompt's sums by rank, outcomes and calibration; None once cancelled."""
     forced = max_new_tokens is None
     _, _, outcome_stream, calibration_stream = prompt_generators(seed, number, draft.device)
     options: dict[str, Any] = {
@@ -166,9 +154,9 @@ def _measure_prompt(
 
 
 def _vector_so_far(
-    found: Found, prompts: Sequence[Sequence[int]], target: LanguageModel, settings: dict[str, Any]
+    measured: Found, prompts: Sequence[Sequence[int]], target: LanguageModel, settings: dict[str, Any]
 ) -> AcceptanceVector:
-    sums, outcomes, calibrations = found
+    sums, outcomes, calibrations = measured
     done = {
         "prompts": len(sums),
         "prompts_wanted": len(prompts),
@@ -228,7 +216,7 @@ def vector_from_prompts(
 
 
 def check_measured(verifier: str) -> None:
-    """Raise ValueError for a verifier that has no vectors of its own."""
+    """Refuse a verifier that has no vectors of its own."""
     if (own := measured_as(verifier)) != verifier:
         raise ValueError(f"verifier: found {verifier!r}, expected {own!r}, whose vectors serve it too")
 
@@ -266,7 +254,7 @@ def _check_request(
 
 
 def _resumed(resume: AcceptanceVector, settings: dict[str, Any], prompts: Sequence[Sequence[int]]) -> Found:
-    """Return what was measured of the first prompts already, or raise ValueError naming what differs."""
+    """Return what was measured of the first prompts already; refuse other settings."""
     for key, wanted in settings.items():
         if key not in resume.meta or resume.meta[key] != wanted:
             found = repr(resume.meta[key]) if key in resume.meta else "nothing"

@@ -1,24 +1,25 @@
-"""Measures this machine's peak bandwidth and arithmetic for the roofline, as a device like those of the shipped table.
-
-Takes a few seconds, through PyTorch, on the processor or on a GPU. The best of the repeats counts: other work can only
-make a repeat slower. These probes are software too, so a real pass may be a little faster than they suggest.
-"""
+"""Measures this machine's peak bandwidth and arithmetic for the roofline, and the bound of passes by them."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
 
-from ..design.roofline import Device
+from ..design.model_shapes import shape_of
+from ..design.profile import HardwareProfile
+from ..design.roofline import Device, pass_sec
 from ..models.device import describe_device
 from ..models.free_memory import available_bytes
-from ..models.protocol import DTYPES
+from ..models.language_model import HuggingFaceModel
+from ..models.protocol import DTYPES, LanguageModel
 
 THIS_MACHINE = "this-machine"
 WORKING_BYTES = 256 * 2**20  # read at once: more than caches hold; a small model's weights may lie in them
+PROBE_SEC = 0.1  # of the probes for one profile
 SIDES = (128, 256, 512, 1024, 2048)  # of the square matrices that are multiplied
 
 
@@ -29,7 +30,7 @@ def measure_bounds(
     sides: Sequence[int] = SIDES,
     seconds: float = 0.4,
 ) -> Device:
-    """Return this machine's bandwidth and arithmetic as measured.
+    """Return this machine's bandwidth and arithmetic as measured, by the best of the repeats.
 
     A processor without products in bfloat16 or float16 can convert numbers to float32 as it reads them, so these dtypes
     get the rate of float32 where theirs is lower.
@@ -39,23 +40,20 @@ def measure_bounds(
         sides: of the matrices, increasing; the fastest counts. Larger ones than take `seconds` are left out: some
             formats run a thousand times slower than others where the processor lacks them.
         seconds: that each of the probes repeats for, at least once.
-
-    Raises:
-        ValueError: for fewer than 64 bytes, or seconds below 0.
     """
     if working_bytes < 64 or seconds < 0:
         raise ValueError(
             f"found {working_bytes} working bytes and {seconds} seconds, expected at least 64 bytes and 0 seconds"
         )
-    place = torch.device(device)
-    buffer = torch.ones(working_bytes // 4, device=place)
-    bandwidth = buffer.numel() * 4 / _best_sec(buffer.sum, place, seconds)
+    on = torch.device(device)
+    buffer = torch.ones(working_bytes // 4, device=on)
+    bandwidth = buffer.numel() * 4 / _best_sec(buffer.sum, on, seconds)
     del buffer
-    rates = {name: _product_rate(sides, dtype, place, seconds) for name, dtype in DTYPES.items()}
-    title = describe_device(place)
+    rates = {name: _product_rate(sides, dtype, on, seconds) for name, dtype in DTYPES.items()}
+    title = describe_device(on)
     measured = f"measured on {title} by PyTorch {torch.__version__}"
     return Device(
-        name=THIS_MACHINE, title=title, bytes_per_sec=bandwidth, memory_bytes=_memory_bytes(place),
+        name=THIS_MACHINE, title=title, bytes_per_sec=bandwidth, memory_bytes=_memory_bytes(on),
         operations_per_sec={name: max(rate, rates["float32"]) for name, rate in rates.items()},
         sources={
             "bytes_per_sec": f"{measured}: the sum of {working_bytes:,} bytes, best of repeats",
@@ -65,33 +63,57 @@ def measure_bounds(
     )  # fmt: skip
 
 
-def _memory_bytes(place: torch.device) -> int | None:
-    return torch.cuda.mem_get_info(place)[0] if place.type == "cuda" else available_bytes()
+def _memory_bytes(device: torch.device) -> int | None:
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_bytes()
 
 
-def _product_rate(sides: Sequence[int], dtype: torch.dtype, place: torch.device, seconds: float) -> float:
+def _product_rate(sides: Sequence[int], dtype: torch.dtype, device: torch.device, seconds: float) -> float:
     best = 0.0
     for side in sides:
-        matrix = torch.full((side, side), 1 / side, dtype=dtype, device=place)
-        taken = _best_sec(partial(torch.mm, matrix, matrix), place, seconds)
+        matrix = torch.full((side, side), 1 / side, dtype=dtype, device=device)
+        taken = _best_sec(partial(torch.mm, matrix, matrix), device, seconds)
         best = max(best, 2 * side**3 / taken)
         if taken > seconds / 8:  # the next would take eight times as long
             break
     return best
 
 
-def _best_sec(work: Callable[[], object], place: torch.device, seconds: float) -> float:
+def _best_sec(work: Callable[[], object], device: torch.device, seconds: float) -> float:
     """Return the shortest time of some work, repeated for so many seconds after a warm-up."""
-    _timed(work, place)
-    taken = [_timed(work, place)]
+    _timed(work, device)
+    taken = [_timed(work, device)]
     while sum(taken) < seconds:
-        taken.append(_timed(work, place))
+        taken.append(_timed(work, device))
     return min(taken)
 
 
-def _timed(work: Callable[[], object], place: torch.device) -> float:
+def _timed(work: Callable[[], object], device: torch.device) -> float:
     started = time.perf_counter()
     work()
-    if place.type == "cuda":
-        torch.cuda.synchronize(place)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
     return time.perf_counter() - started
+
+
+def with_bound(profile: HardwareProfile, target: LanguageModel) -> HardwareProfile:
+    """Measure this machine's bandwidth and arithmetic, and add to a profile the bound of its passes.
+
+    Takes about two seconds. Bandwidth is that of reading as many bytes as the weights have: a cache may hold them.
+
+    Returns:
+        The profile with `bound_sec` in its meta, seconds for each size, and `bound_device`; unchanged where the model
+        is of a family whose sizes are not known.
+    """
+    if not isinstance(target, HuggingFaceModel):  # a GGUF file mixes formats in its tensors
+        return profile
+    try:
+        shape = shape_of(target.model.config.to_dict(), target.name)
+        working = min(shape.weight_bytes(profile.dtype), WORKING_BYTES)
+        device = measure_bounds(target.device, working_bytes=working, seconds=PROBE_SEC)
+        bound = pass_sec(shape, profile.sizes, device, dtype=profile.dtype, context=profile.context)
+    except ValueError:
+        return profile
+    return replace(
+        profile,
+        meta=profile.meta | {"bound_sec": bound.tolist(), "bound_device": device.model_dump(exclude={"sources"})},
+    )

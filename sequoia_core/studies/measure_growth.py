@@ -1,7 +1,4 @@
-"""Tokens per step as trees grow, by decoding: best trees of a vector, independent chains, SpecInfer's, SpecExec's.
-
-What follows from a vector alone is in `design.growth`; here it is held against real steps.
-"""
+"""Tokens per step as trees grow, by decoding: best trees of a vector, independent chains, SpecInfer's, SpecExec's."""
 
 from __future__ import annotations
 
@@ -16,9 +13,8 @@ from ..decoding.dynamic.spec_exec import SpecExecTree
 from ..decoding.sampling import SamplingConfig
 from ..decoding.tree_policy import FixedTree, TreePolicy
 from ..design.acceptance import AcceptanceVector
-from ..design.bounded_search import table_within_reach
 from ..design.conditions import SEQUOIA, SPECINFER, Conditions
-from ..design.optimal_trees import expected_tokens, optimal_tree
+from ..design.optimal_trees import expected_tokens, optimal_tree, table_within_reach
 from ..design.plain_trees import best_chains, independent_chains
 from ..design.tree import TokenTree
 from ..files.model_names import needed_draft
@@ -40,7 +36,6 @@ class GrowthPoint:
     Attributes:
         size: nodes, root included; of SpecExec's at most.
         predicted: expected tokens by the vector; None where it does not describe the trees.
-        run: named by its kind, one of `KINDS`.
     """
 
     size: int
@@ -57,8 +52,6 @@ class GrowthPoint:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GrowthStudy:
-    """Points of all kinds and sizes on the same prompts, and the settings."""
-
     points: tuple[GrowthPoint, ...]
     settings: dict[str, Any]
 
@@ -83,7 +76,6 @@ def measure_growth(
     """Decode the same prompts with trees of each size and kind (the paper's figure of growth with the tree).
 
     Args:
-        prompts: token ids.
         acceptance: the vector that static trees and chains are planned for, of this way of sampling; its verifier
             decides on them.
         sizes: nodes of a tree at most. Kinds that stop growing before have fewer points.
@@ -91,7 +83,6 @@ def measure_growth(
         cancel: looked at within every step; prompts complete with every tree are kept.
 
     Raises:
-        ValueError: for no prompts or sizes, or an option that cannot be decoded.
         Cancelled: before the first prompt was complete.
     """
     draft = needed_draft(draft, "the growth of trees is that of drafted ones")
@@ -129,7 +120,7 @@ def measure_growth(
 def growing_trees(
     acceptance: AcceptanceVector, sizes: Sequence[int], depth: int
 ) -> dict[tuple[str, int], TokenTree | TreePolicy]:
-    """Return (kind, nodes) -> tree, for each kind as many as there are of these sizes at most; small ones first."""
+    """Return (kind, nodes) -> tree, small ones first, for each kind at most one for each of these sizes."""
     table = table_within_reach(acceptance, max_size=max(sizes), max_depth=depth)
     trees: dict[tuple[str, int], TokenTree | TreePolicy] = {}
     for size in sorted(sizes):

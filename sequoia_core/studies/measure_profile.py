@@ -1,9 +1,4 @@
-"""Times the steps of a pair on this machine: what target passes, draft passes and the rest of a step cost.
-
-They are timed inside the steps that decoding takes, with its drafter and its judge, on trees of several
-sizes and on contexts of two lengths. Times are medians of rounds after a warm-up, with raw samples kept; rounds that
-other work on the machine disturbed are timed again.
-"""
+"""Times the steps of a pair on this machine: medians of rounds after a warm-up; disturbed rounds are timed again."""
 
 from __future__ import annotations
 
@@ -32,7 +27,7 @@ DRAFT_WIDTHS = (1, 2, 4, 8, 16, 32)
 GROWN_SIZE = 16  # nodes of the dynamic trees that are timed, at most
 SAMPLED_AT = 0.6  # any temperature above 0 draws and walks in the same way
 GROWN_AT = (GREEDY, SamplingConfig(SAMPLED_AT))
-DISTURBED = 1.5  # times the median round: other work used the machine
+DISTURBED_RATIO = 1.5  # times the median round: other work used the machine
 MAX_MEASURED = 4096  # tokens of a pass that is timed: its mask alone is 64 MiB
 
 
@@ -60,14 +55,12 @@ def measure_profile(
     Args:
         further_context: a second, longer context for three of the sizes; None for three times `context`, or as much as
             the models have room for. Where that is less than `context` and a quarter, growth is not timed.
-        resume: what an earlier measurement of the same pair, sizes and context on this device found; its rounds count
-            among `repeats`.
+        resume: an earlier measurement of the same pair, sizes and context on this device; its rounds count among
+            `repeats`.
         cancel: looked at between drafting and target passes, and while the context is read after every 512 tokens; the
             rounds complete by then are kept.
 
     Raises:
-        ValueError: for sizes or a context that the models cannot hold, or a profile to resume from with another pair or
-            settings.
         Cancelled: before the first full round.
     """
     if repeats < 1:
@@ -92,12 +85,12 @@ def measure_profile(
             wanted += rounds.drop_disturbed()
     if not rounds.taken:
         raise Cancelled("profile: cancelled before the first round, expected at least one")
-    found = rounds.profile()
-    return found if resume is None else _joined(resume, found)
+    profile = rounds.profile()
+    return profile if resume is None else _joined(resume, profile)
 
 
 def _rounds_of(profile: HardwareProfile, rounds: StepRounds) -> int:
-    """Return how many rounds an earlier profile has, or raise ValueError where its pair or settings differ."""
+    """Return how many rounds an earlier profile has; refuse another pair or other settings."""
     wanted = {
         "sizes": list(rounds.sizes), "context": rounds.context, "device": describe_device(rounds.target.device),
         "dtype": dtype_name(rounds.target), "target": rounds.target.name, "draft": rounds.draft.name,
@@ -136,10 +129,10 @@ def _joined(first: HardwareProfile, second: HardwareProfile) -> HardwareProfile:
 
 
 class StepRounds:
-    """Rounds of timed steps of trees of several sizes; arguments and errors as for `measure_profile`.
+    """Rounds of timed steps of trees of several sizes; arguments as for `measure_profile`.
 
     Attributes:
-        taken: what each round found, for every timer seconds of drafting, of verifying and of the rest of a step.
+        taken: of each round, for every timer seconds of drafting, of verifying and of the rest of a step.
     """
 
     def __init__(
@@ -194,9 +187,9 @@ class StepRounds:
         return True
 
     def drop_disturbed(self) -> int:
-        """Forget rounds that took more than `DISTURBED` times the median of all, and return their number."""
+        """Forget rounds that took more than `DISTURBED_RATIO` times the median of all, and return their number."""
         totals = np.array(self.taken).sum(axis=(1, 2))
-        calm = totals <= DISTURBED * np.median(totals)
+        calm = totals <= DISTURBED_RATIO * np.median(totals)
         self.taken, self.grown = list(compress(self.taken, calm)), list(compress(self.grown, calm))
         return int((~calm).sum())
 
@@ -218,7 +211,7 @@ class StepRounds:
                 "verify_growth_sec": np.interp(self.sizes, np.array(self.sizes)[shown], per_token[:, 1]),
                 "draft_growth_sec": float(np.median(per_token[1:, 0] / passes, axis=0)),
             }
-        found = HardwareProfile(
+        profile = HardwareProfile(
             sizes=np.array(self.sizes),
             verify_sec=np.median(verify, axis=0),
             draft_sec=float(width_sec[0]),
@@ -245,12 +238,12 @@ class StepRounds:
         )
         beyond = [
             [
-                np.mean([step.beyond(found, greedy=sampling.greedy) for step in steps])
+                np.mean([step.beyond(profile, greedy=sampling.greedy) for step in steps])
                 for sampling, steps in zip(GROWN_AT, grown, strict=True)
             ]
             for grown in self.grown
         ]
-        return replace(found, growing_sec=np.maximum(np.median(np.array(beyond), axis=0), 0.0))
+        return replace(profile, growing_sec=np.maximum(np.median(np.array(beyond), axis=0), 0.0))
 
 
 def _streaming(target: Any, one_token_sec: float) -> dict:
@@ -265,7 +258,7 @@ def _streaming(target: Any, one_token_sec: float) -> dict:
 
 
 def checked_sizes(sizes: Sequence[int]) -> list[int]:
-    """Return the sizes in order, with 1 among them, or raise ValueError."""
+    """Return the sizes in order, with 1 among them."""
     sizes = sorted(set(int(n) for n in sizes) | {1})
     if sizes[0] < 1 or len(sizes) < 2:
         raise ValueError(f"sizes: found {sizes}, expected positive numbers with at least one above 1")
@@ -282,8 +275,7 @@ def _rows(samples: np.ndarray) -> tuple[tuple[float, ...], ...]:
 def draft_pass_times(levels: Sequence[Sequence[int]], seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Compute the time of a draft pass over w tokens from the times of drafting whole trees.
 
-    The time of a pass is taken to be linear between `DRAFT_WIDTHS` and never to fall with w; the least squares of the
-    relative errors decide.
+    It is taken to be linear between `DRAFT_WIDTHS` and never to fall with w, by least squares of the relative errors.
 
     Args:
         levels: for each tree, how many tokens each of its draft passes ran over; may be empty.
@@ -307,5 +299,5 @@ def draft_pass_times(levels: Sequence[Sequence[int]], seconds: np.ndarray) -> tu
     ]
     terms = np.array([[len(tree), *parts] for (tree, _), parts in zip(trees, covered, strict=True)])
     times = np.array([time for _, time in trees])
-    found, _ = nnls(terms / times[:, None], np.ones(len(times)))
-    return np.array(knots), np.cumsum(found)
+    rises, _ = nnls(terms / times[:, None], np.ones(len(times)))
+    return np.array(knots), np.cumsum(rises)

@@ -1,7 +1,5 @@
-"""One node with a few children, enumerated: every draw of the draft, every decision, the bonus token.
+"""One node with a few children, enumerated: every draw, every decision, the bonus token; proves verifiers lossless.
 
-It proves on small rows that a verifier preserves the target's distribution, and gives its exact acceptance. Knows no
-models.
 P = target row, Q = draft row, V = vocabulary, k = children.
 """
 
@@ -58,9 +56,6 @@ def next_token_distribution(
     Returns:
         The distribution of the next token, float64 [V] (exactly P for a lossless verifier), and the probability that
         one of the children is accepted.
-
-    Raises:
-        ValueError: naming the row, k or verifier that cannot be enumerated.
     """
     verifiers = VERIFIERS | {GREEDY.name: GREEDY}
     if verifier_name not in verifiers:
@@ -101,8 +96,6 @@ def acceptance_probability(
     target: np.ndarray, draft: np.ndarray, k: int, verifier_name: str, first: np.ndarray | None = None
 ) -> float:
     """Return the exact probability that one of k children is accepted.
-
-    Arguments and errors are those of `next_token_distribution`.
 
     The worked counter-examples: P = Q = [.6, .4] with k = 1 gives top-k .6 where optimal transport gives 1;
     P = [1, 0], Q = [.5, .5] with k = 2 gives SpecInfer .75 where a covering verifier gives 1.

@@ -1,7 +1,4 @@
-"""Checks whether acceptance measured on other prompts predicts the tokens per step of real tree decoding.
-
-Shapes: m = prompts, r = resamples.
-"""
+"""Checks whether acceptance measured on other prompts predicts tokens per step. m = prompts, r = resamples."""
 
 from __future__ import annotations
 
@@ -36,8 +33,8 @@ class StaticVersusReal:
         by_depth: F under the matrix counted in tree decoding of the fitting prompts.
         measured: tokens per step on the held-out prompts.
         static_gap, by_depth_gap: prediction - measured; the halves are resampled independently.
-        same_prompts_gap: static - tokens per step of the fitting prompts themselves, resampled together. Differences
-            between prompts cancel out, so this is the most sensitive test of the vector.
+        same_prompts_gap: static - tokens per step of the fitting prompts themselves, resampled together: the most
+            sensitive test of the vector, since differences between prompts cancel out.
         vector, matrix: from which the predictions were computed.
     """
 
@@ -53,7 +50,6 @@ class StaticVersusReal:
 
     @property
     def static_holds(self) -> bool:
-        """Whether the gap's interval contains 0."""
         return _holds_zero(self.static_gap)
 
     @property
@@ -102,7 +98,6 @@ def static_versus_real(
         cancel: looked at within every step; prompts complete by then are kept, when there are 2 of each set.
 
     Raises:
-        ValueError: for too few prompts, an option that cannot be decoded.
         Cancelled: before 2 prompts of each set were complete.
     """
     sampling, cancel = sampling or SamplingConfig(), cancel or threading.Event()
@@ -121,32 +116,32 @@ def static_versus_real(
     turns = _taking_turns(len(fit_prompts), len(held_out_prompts))
 
     def measure(number: int, report: Report) -> _Fitted | tuple[int, int] | None:
-        place, fitting = turns[number]
-        stream = place if fitting else len(fit_prompts) + place
+        index, fitting = turns[number]
+        stream = index if fitting else len(fit_prompts) + index
         prompt, room = prompts[stream], rooms[stream]
         steps = decode_prompt(
             prompt, target, draft, tree, sampling, verifier, room, seed=seed, number=stream, cancel=cancel
         )
-        found: tuple[int, int] | _Fitted = (whole_tokens(steps), len(steps))
+        outcome: tuple[int, int] | _Fitted = (whole_tokens(steps), len(steps))
         if fitting and not cancel.is_set():
             parts = ranks_on_target_text(
                 prompt, target=target, draft=draft, sampling=sampling, questions=questions,
-                max_new_tokens=room, seed=seed, number=total + place, cancel=cancel,
+                max_new_tokens=room, seed=seed, number=total + index, cancel=cancel,
             )  # fmt: skip
             if parts is None:
                 return None
             along = parts[0][verifier]
-            found = _Fitted(along.sum(axis=0), len(along), *count_by_depth(steps, tree, width), *found)
+            outcome = _Fitted(along.sum(axis=0), len(along), *count_by_depth(steps, tree, width), *outcome)
         if cancel.is_set():
             return None
         report(1.0)
-        return found
+        return outcome
 
-    for found in one_by_one(total, measure, progress=progress, cancel=cancel):
-        if isinstance(found, _Fitted):
-            fitted.append(found)
+    for outcome in one_by_one(total, measure, progress=progress, cancel=cancel):
+        if isinstance(outcome, _Fitted):
+            fitted.append(outcome)
         else:
-            held_out.append(found)
+            held_out.append(outcome)
     if min(len(fitted), len(held_out)) < 2:
         raise Cancelled(
             "static versus real: cancelled before 2 prompts of each set were complete, expected at least those"
@@ -176,10 +171,10 @@ class _Fitted(NamedTuple):
 
 
 def _taking_turns(fit: int, held_out: int) -> list[tuple[int, bool]]:
-    """Interleave both sets evenly, as (place, is fitting): a cancelled run then has some of each."""
-    places = [((i + 0.5) / fit, i, True) for i in range(fit)]
-    places += [((i + 0.5) / held_out, i, False) for i in range(held_out)]
-    return [(i, fitting) for _, i, fitting in sorted(places)]
+    """Interleave both sets evenly, as (index, is fitting): a cancelled run then has some of each."""
+    turns = [((i + 0.5) / fit, i, True) for i in range(fit)]
+    turns += [((i + 0.5) / held_out, i, False) for i in range(held_out)]
+    return [(i, fitting) for _, i, fitting in sorted(turns)]
 
 
 def _compared(

@@ -1,9 +1,7 @@
-"""Predictions of trees that depend on the text: what they would have done on recorded answers, without the target.
+"""Predictions of lookup and hybrid trees on recorded answers, without the target. S = steps of all answers.
 
-Trees of the top-k rule are fixed before the target draws, so a recorded answer is what the target drew, and following
-it through the trees tells the tokens of each step exactly, at any temperature. Of trees whose children are drawn, the
-tokens of a step are those that their nodes' chances promise, which on the demo pair was 7 to 13 % less than what
-decoding then did. Seconds come from a profile. Only the draft runs. S = steps of all answers.
+Of trees whose children are drawn, the tokens of a step are the sum of their nodes' chances, which on the demo pair was
+7 to 13 % less than what decoding then did.
 """
 
 from __future__ import annotations
@@ -44,14 +42,9 @@ def predict_on_texts(
     Args:
         answers: token ids of this target at that temperature. The policy's index stays as it is.
         draft: the model that hybrid trees draft with; not used for lookup trees.
-        prompts: as for `design.prediction.predict`.
-        progress: called with a fraction and words after each answer.
 
     Returns:
         The prediction, over the answers finished before `cancel` was set.
-
-    Raises:
-        ValueError: for no answers, hybrid trees without a draft, or a policy that uses one tree at every step.
     """
     if isinstance(policy, HybridTree) and draft is None:
         raise ValueError("draft: found none for hybrid trees, expected the model that they draft with")
@@ -64,9 +57,9 @@ def predict_on_texts(
         if cancel is not None and cancel.is_set():
             break
         if len(answer.prompt_ids) and len(answer.token_ids):
-            found = _steps(policy, answer, draft, temperature, seed=number)
-            steps += found
-            owners += [number] * len(found)
+            taken = _steps(policy, answer, draft, temperature, seed=number)
+            steps += taken
+            owners += [number] * len(taken)
         if progress is not None:
             progress((number + 1) / len(answers), f"{number + 1} of {len(answers)} answers")
     if not steps:
@@ -117,7 +110,7 @@ def _drafter(
 
 
 class _Promising(HybridDrafter):
-    """Takes what its nodes promise for what the target accepts: on a recorded text nobody knows that of drawn ones."""
+    """Counts expected instead of accepted tokens: recorded texts do not say which drawn tokens would be accepted."""
 
     def follow(self, size: int, tokens: float, accepted: int, expected: float) -> None:
         super().follow(size, accepted + self.expected - expected, accepted, expected)
@@ -130,7 +123,7 @@ def _steps(
     text = [*answer.prompt_ids, *answer.token_ids]
     drafter = _drafter(policy, draft, temperature, capacity=len(text) + 1, seed=seed)
     length, generator = len(answer.prompt_ids), np.random.default_rng(seed)
-    found: list[tuple[float, int, Sequence[int]]] = []
+    steps: list[tuple[float, int, Sequence[int]]] = []
     while length < len(text):
         tree = drafter.grow(text[:length])
         path = _path(tree, text[length:])
@@ -142,9 +135,9 @@ def _steps(
             path = path[:committed]
         drafter.commit(tree, path)
         widths = drafter.widths if isinstance(drafter, GrowingDrafter) else ()
-        found.append((min(tokens, len(text) - length), tree.tree.size, widths))
+        steps.append((min(tokens, len(text) - length), tree.tree.size, widths))
         length += committed
-    return found
+    return steps
 
 
 def _path(draft: DraftTree, text: Sequence[int]) -> tuple[int, ...]:

@@ -1,7 +1,4 @@
-"""What all studies share: the room after each prompt, the loop over prompts with progress and cancel.
-
-Knows nothing of what is measured.
-"""
+"""What all studies share: the room after each prompt, the loop over prompts with progress and cancel."""
 
 from __future__ import annotations
 
@@ -29,16 +26,13 @@ def one_by_one(
     progress: Progress | None = None,
     cancel: threading.Event | None = None,
 ) -> Iterator[T]:
-    """Yield what `measure` finds for each prompt, in order, until the last one or a cancel.
+    """Yield the results of `measure` for each prompt, in order, until the last one or a cancel.
 
     Args:
-        count: prompts there are.
-        measure: called with a prompt's place, from 0, and a function that takes the fraction of this prompt that is
-            done; returns None when it was cancelled before the prompt was complete.
+        measure: called with a prompt's index and a function that takes the fraction of this prompt that is done;
+            returns None when it was cancelled before the prompt was complete.
         done: how many of the first prompts an earlier run measured.
         noun: what is counted, for `progress`.
-        progress: called with the fraction of all that is done and with words such as "prompt 2 of 8".
-        cancel: looked at before each prompt.
     """
     for number in range(done, count):
         if cancel is not None and cancel.is_set():
@@ -48,10 +42,10 @@ def one_by_one(
             if progress is not None:
                 progress((number + share) / count, f"{noun} {number + 1} of {count}")
 
-        found = measure(number, report)
-        if found is None:
+        result = measure(number, report)
+        if result is None:
             return
-        yield found
+        yield result
 
 
 def room_after(
@@ -59,14 +53,11 @@ def room_after(
 ) -> list[int]:
     """Return how many tokens after each prompt are measured: as many as wanted, or as the shorter context holds.
 
-    Beyond it nothing is drafted, which says nothing of the draft. A warning says how much that leaves out.
+    A warning says how much that leaves out.
 
     Args:
         models: None for a draft that is not there.
         depth: of the trees that are decoded with; none of them is cut.
-
-    Raises:
-        ValueError: for a prompt that leaves no room.
     """
     shortest = min((model for model in models if model is not None), key=lambda model: model.max_context)
     most = shortest.max_context - depth
@@ -86,13 +77,13 @@ def room_after(
 
 
 def part_of(progress: Progress | None, low: float, high: float, doing: str = "") -> Progress | None:
-    """Return what takes the progress of a part that goes from `low` to `high` of all, with words put before its own."""
+    """Return what takes the progress of a part that goes from `low` to `high` of all, its words prefixed."""
     if progress is None:
         return None
     return lambda share, words: progress(low + share * (high - low), doing + words)
 
 
 def require_a_prompt(complete: Sized, study: str) -> None:
-    """Raise Cancelled when no prompt was complete, so that there is nothing to say."""
+    """Raise Cancelled when no prompt was complete."""
     if not complete:
         raise Cancelled(f"{study}: cancelled before the first prompt was complete, expected at least one")

@@ -1,7 +1,4 @@
-"""A fair race: every method decodes the same prompts with the same tokens, dtype and threads, in turns in one run.
-
-Knows how to call transformers' own generation beside our engine.
-"""
+"""A fair race: every method decodes the same prompts with the same tokens, dtype and threads, in turns in one run."""
 
 from __future__ import annotations
 
@@ -45,8 +42,6 @@ class Decoded:
     """One prompt decoded by one method.
 
     Attributes:
-        passes: of the target.
-        seconds: of the whole decode.
         steps: their records, of our own methods only.
     """
 
@@ -79,14 +74,13 @@ class MethodResult:
     phase_sec: dict[str, float] = field(default_factory=dict)
     left_out: str = ""
 
-    def add(self, found: Decoded) -> None:
-        """Count one more prompt."""
-        self.outputs.append(found.output)
-        self.tokens.append(len(found.output))
-        self.steps.append(found.passes)
-        self.seconds.append(found.seconds)
-        if found.steps:
-            phases = {name: sum(getattr(step, name) for step in found.steps) for name in PHASES}
+    def add(self, decoded: Decoded) -> None:
+        self.outputs.append(decoded.output)
+        self.tokens.append(len(decoded.output))
+        self.steps.append(decoded.passes)
+        self.seconds.append(decoded.seconds)
+        if decoded.steps:
+            phases = {name: sum(getattr(step, name) for step in decoded.steps) for name in PHASES}
             self.phase_sec = {name: self.phase_sec.get(name, 0.0) + taken for name, taken in phases.items()}
             self.step_sec.append(sum(phases.values()))
 
@@ -126,8 +120,7 @@ def own_method(
 ) -> Method:
     """Return what decodes a prompt with a tree, EOS switched off; `ROOT_ONLY` is the autoregressive baseline.
 
-    Args:
-        options: of `decode`; what it can explain is left out unless asked for.
+    `options` are those of `decode`; explanations are off by default.
     """
     models = {"target": pair.target.ignore_eos(), "draft": pair.draft and pair.draft.ignore_eos()}
     options = {**models, "tree": tree, "sampling": sampling, "explain": False, **options}
@@ -160,7 +153,9 @@ def take_turns(
     Each method is warmed up first. A cancelled race ends; its methods have to check `cancel` too.
     """
     names = list(methods)
-    order = [(turn, names[(turn + place) % len(names)]) for turn in range(len(prompts)) for place in range(len(names))]
+    order = [
+        (turn, names[(turn + offset) % len(names)]) for turn in range(len(prompts)) for offset in range(len(names))
+    ]
     tell = progress or (lambda share, words: None)
     tell(0.0, "warming up")
     for method in methods.values():
@@ -174,10 +169,10 @@ def take_turns(
             tell((number + share) / len(order), words)
 
         report(0.0)
-        found = methods[name](prompts[turn], max_new_tokens, turn, report)
-        if found is not None:
+        answered = methods[name](prompts[turn], max_new_tokens, turn, report)
+        if answered is not None:
             report(1.0)
-            yield name, found
+            yield name, answered
 
 
 def race(
@@ -212,8 +207,8 @@ def race(
             lanes[f"hf_assisted/{hint}"] = transformers_method(pair, sampling, assisted=True, length_hint=hint)
     results = {name: MethodResult() for name in (*methods, *lanes)}
     methods |= {name: unless_it_fails(lane, results[name]) for name, lane in lanes.items()}
-    for name, found in take_turns(methods, prompts, max_new_tokens, progress=progress):
-        results[name].add(found)
+    for name, decoded in take_turns(methods, prompts, max_new_tokens, progress=progress):
+        results[name].add(decoded)
     results = {
         name: MethodResult(left_out=result.left_out) if result.left_out else result for name, result in results.items()
     }
@@ -235,7 +230,7 @@ def transformers_method(
     length_hint: int | None = None,
     prompt_lookup: int | None = None,
 ) -> Method:
-    """Return a runner of `model.generate`: plain, with the draft as assistant, or with so many looked-up tokens."""
+    """Return a runner of `model.generate`: plain, with the draft as assistant, or with prompt lookup."""
     draft = needed_draft(pair.draft, "assisted generation runs two models")
     if not (isinstance(pair.target, HuggingFaceModel) and isinstance(draft, HuggingFaceModel)):
         raise ValueError("transformers: found a GGUF file, expected two models of transformers to generate with")
@@ -275,7 +270,7 @@ def transformers_method(
 
 
 def unless_it_fails(method: Method, result: MethodResult) -> Method:
-    """Return a method that, from its first failure on, is left out; its result says why."""
+    """Return a method that is left out from its first failure on; its result says why."""
 
     def run(prompt: Sequence[int], length: int, turn: int, report: Report) -> Decoded | None:
         try:
@@ -301,7 +296,7 @@ def over_best_other(results: Mapping[str, MethodResult], name: str) -> dict:
 def over_plain(results: Mapping[str, MethodResult], name: str) -> Estimate:
     """Estimate how many times as fast as autoregressive decoding a method is, with a paired bootstrap over prompts.
 
-    Seconds in steps; of whole decodes, prompt reading counted, for transformers' methods, which know no other.
+    Seconds in steps; for transformers' methods of whole decodes, prompt reading counted.
     """
     clock = "step_sec" if results[name].step_sec else "seconds"
     plain, own = (np.array(getattr(results[each], clock)) for each in ("autoregressive", name))

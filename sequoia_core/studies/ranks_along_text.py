@@ -1,9 +1,4 @@
-"""Questions about both models' rows at every position of a text, such as how likely a verifier accepts each rank.
-
-The text is written by the target or given by the user (teacher-forced). Knows models and verifiers, neither trees nor
-vectors.
-Shapes: N = positions, V = vocabulary, W = ranks.
-"""
+"""Questions about both models' rows at every position of a text. N = positions, V = vocabulary, W = ranks."""
 
 from __future__ import annotations
 
@@ -79,8 +74,7 @@ def outcome_question(verifier: Verifier, width: int, *, teacher_forced: bool, ge
 def calibration_question(width: int, *, generator: torch.Generator) -> Question:
     """Ask how likely children of known draft probability are accepted; answers are `Sample` fields, [N, 5, W].
 
-    Args:
-        generator: a stream of its own, on the draft's device, so that other questions' answers stay the same.
+    The generator, on the draft's device, is not that of other questions, so that their answers stay the same.
     """
 
     def ask(
@@ -124,25 +118,19 @@ def ranks_on_target_text(
     cancel: threading.Event,
     report: Report | None = None,
 ) -> list[Answers] | None:
-    """Let the target continue a prompt, and ask about every position of what it wrote.
+    """Let the target continue a prompt, and ask about every position of what it wrote; None when cancelled.
 
     Args:
         questions: by name, asked in this order.
         seed, number: of the study and of the prompt in it; both give this prompt its own random stream.
-        report: called with the fraction written after each step.
-        cancel: looked at between passes.
-
-    Returns:
-        One part; None when it was cancelled.
-
     """
     text_generator, draws, *_ = prompt_generators(seed, number, draft.device)
     text = continuation(
         prompt, target=target, draft=draft, sampling=sampling, max_new_tokens=max_new_tokens,
         generator=text_generator, report=report, cancel=cancel,
     )  # fmt: skip
-    found = ranks_along(prompt, text, target, draft, sampling, questions, draws, cancel=cancel)
-    return None if found is None else [found]
+    answers = ranks_along(prompt, text, target, draft, sampling, questions, draws, cancel=cancel)
+    return None if answers is None else [answers]
 
 
 def ranks_on_teacher_forced_text(
@@ -157,20 +145,16 @@ def ranks_on_teacher_forced_text(
     cancel: threading.Event,
     report: Report,
 ) -> list[Answers] | None:
-    """Ask about every position of a given text; arguments as for `ranks_on_target_text`.
-
-    Returns:
-        One part for each piece of the text that the models' context holds; None when it was cancelled.
-    """
+    """Ask about every position of a given text, in pieces that the models' context holds; None when cancelled."""
     _, draws, *_ = prompt_generators(seed, number, draft.device)
     pieces = _pieces(text, min(target.max_context, draft.max_context))
     parts = []
-    for place, (before, after) in enumerate(pieces, start=1):
-        found = ranks_along(before, after, target, draft, sampling, questions, draws, cancel=cancel)
-        if found is None:
+    for count, (before, after) in enumerate(pieces, start=1):
+        answers = ranks_along(before, after, target, draft, sampling, questions, draws, cancel=cancel)
+        if answers is None:
             return None
-        parts.append(found)
-        report(place / len(pieces))
+        parts.append(answers)
+        report(count / len(pieces))
     return parts
 
 
@@ -193,13 +177,9 @@ def continuation(
 ) -> list[int]:
     """Return the tokens that the target writes after a prompt.
 
-    A target whose layers stream takes as long for one token as for many, so it writes with a tree: at temperature 0
-    the same text, above that text of the same distribution (another one for the same seed). The text ends where the
-    draft, which reads it afterwards, has no more room.
-
-    Args:
-        report: called with the fraction written after each step.
-
+    A target whose layers stream takes as long for one token as for many, so it writes with a tree: at temperature 0 the
+    same text, above that text of the same distribution (another one for the same seed). The text ends where the draft,
+    which reads it afterwards, has no more room.
     """
     max_new_tokens = min(max_new_tokens, draft.max_context - len(prompt))
     options: dict[str, Any]
@@ -221,8 +201,8 @@ def continuation(
 def writing_tree(vocab_size: int) -> TokenTree:
     """Return the tree that a streamed target writes with before anything is known of its draft.
 
-    It is best for a draft whose first guess is right six times in ten. A pass over 32 nodes computes for no longer
-    than the reading takes on most machines.
+    It is best for a draft whose first guess is right six times in ten. On most machines computing 32 nodes takes no
+    longer than the reading.
     """
     return optimal_tree(power_law(0.6, 1.0, ranks=min(32, vocab_size)), size=32)
 
@@ -239,12 +219,9 @@ def ranks_along(
     *,
     cancel: threading.Event,
 ) -> Answers | None:
-    """Return the answer to each question at every position of `text`: name -> array [N, ...].
+    """Return the answer to each question at every position of `text`: name -> array [N, ...]; None when cancelled.
 
-    Args:
-        questions: by name, asked in this order.
-        generator: on the draft's device, handed to each question.
-        cancel: looked at between passes; None is returned when it was set before the last one.
+    Questions are asked in order and get the generator, on the draft's device.
     """
     parts: dict[str, list[torch.Tensor]] = {name: [] for name in questions}
     written = torch.tensor(text, dtype=torch.int64, device=draft.device).split(CHUNK)

@@ -1,8 +1,4 @@
-"""Rejection curves: how often a node's first k children are all rejected, over ways of sampling and verifiers.
-
-No trees: every verifier is asked about the same positions of text that the target wrote.
-Shapes: m = prompts, W = ranks.
-"""
+"""Rejection curves: how often a node's first k children are all rejected. m = prompts, W = ranks."""
 
 from __future__ import annotations
 
@@ -27,11 +23,7 @@ from .ranks_along_text import rank_questions, ranks_on_target_text
 
 
 def sampling_grid(temperatures: Sequence[float], top_ps: Sequence[float] = (1.0,)) -> list[SamplingConfig]:
-    """Return every temperature with every top-p; temperature 0 once, since top-p changes nothing there.
-
-    Raises:
-        ValueError: for a value out of range or an empty list.
-    """
+    """Return every temperature with every top-p; temperature 0 once, since top-p changes nothing there."""
     if not temperatures or not top_ps:
         raise ValueError(f"grid: found {len(temperatures)} temperatures and {len(top_ps)} top-p, expected some of each")
     pairs = [(t, p if t > 0 else 1.0) for t in temperatures for p in top_ps]
@@ -40,7 +32,7 @@ def sampling_grid(temperatures: Sequence[float], top_ps: Sequence[float] = (1.0,
 
 @dataclass(frozen=True, slots=True)
 class RejectionCurve:
-    """Under a verifier or the best one (`OPTIMA`) and a way of sampling: how often k children are all rejected."""
+    """How often k children are all rejected, by a verifier or the best one (`OPTIMA`) at a way of sampling."""
 
     verifier: str
     sampling: SamplingConfig
@@ -112,15 +104,12 @@ def measure_rejection(
     exactly for SpecInfer and top-k, in expectation along one draw without replacement for Sequoia.
 
     Args:
-        prompts: token ids, one list per prompt.
         samplings: such as `sampling_grid([0, 0.6, 1])`; at temperature 0 there is one curve, "greedy".
-        width: ranks W.
-        optimum: also find what the best verifier could reach (`OPTIMA`), above temperature 0 and where
-            neither top-p nor top-k gives first children rows of their own; it takes longer.
+        optimum: also compute the best verifier's (`OPTIMA`), above temperature 0 and where neither top-p nor top-k
+            gives first children rows of their own; it takes longer.
         cancel: looked at between passes; prompts complete at every way of sampling are kept.
 
     Raises:
-        ValueError: for an option out of range.
         Cancelled: before the first prompt was complete.
     """
     draft = needed_draft(draft, "measuring rejection compares two models")
@@ -137,22 +126,22 @@ def measure_rejection(
     counts: dict[tuple[SamplingConfig, str], list[int]] = {pairing: [] for pairing in pairings}
 
     def measure(number: int, report: Report) -> dict[tuple[SamplingConfig, str], np.ndarray] | None:
-        found: dict[tuple[SamplingConfig, str], np.ndarray] = {}
-        for place, sampling in enumerate(samplings):
+        rows_by_curve: dict[tuple[SamplingConfig, str], np.ndarray] = {}
+        for index, sampling in enumerate(samplings):
             parts = ranks_on_target_text(
                 prompts[number], target=target, draft=draft, sampling=sampling, seed=seed, number=number,
                 questions=rank_questions(rules[sampling], width),
                 max_new_tokens=max_new_tokens,
-                report=lambda share, place=place: report((place + share) / len(samplings)),  # type: ignore[misc]
+                report=lambda share, index=index: report((index + share) / len(samplings)),  # type: ignore[misc]
                 cancel=cancel,
             )  # fmt: skip
             if parts is None:
                 return None
-            found |= {(sampling, name): rows for part in parts for name, rows in part.items()}
-        return found
+            rows_by_curve |= {(sampling, name): rows for part in parts for name, rows in part.items()}
+        return rows_by_curve
 
-    for found in one_by_one(len(prompts), measure, progress=progress, cancel=cancel):
-        for pairing, rows in found.items():
+    for rows_by_curve in one_by_one(len(prompts), measure, progress=progress, cancel=cancel):
+        for pairing, rows in rows_by_curve.items():
             sums[pairing].append(rows.sum(axis=0))
             counts[pairing].append(len(rows))
     done = len(counts[pairings[0]])

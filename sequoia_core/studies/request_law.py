@@ -1,4 +1,4 @@
-"""Has transformers' `generate` follow a request and nothing else. Knows models and settings; times nothing."""
+"""Has transformers' `generate` follow a request and nothing else."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..decoding.sampling import SamplingConfig
 
 
 def request_config(sampling: SamplingConfig, **options: Any) -> GenerationConfig:
-    """Return what a request asks of `generate`, with no end of text; `options` are further fields."""
+    """Return the settings of a request to `generate`, with no end of text; `options` are further fields."""
     config = GenerationConfig(do_sample=not sampling.greedy, pad_token_id=0, **options)
     if config.do_sample:
         temperature = max(sampling.temperature, 1e-15)  # the draft is divided by it twice, and its square must not be 0
@@ -29,7 +29,7 @@ def only_the_request(model: PreTrainedModel, vocab_size: int, own: GenerationCon
 
     Args:
         vocab_size: V, how many of the first logits stand for real tokens.
-        own: settings to give it instead, such as an assistant's; None gives it none.
+        own: settings to give it instead, such as an assistant's.
     """
 
     def cut(module, arguments, output):

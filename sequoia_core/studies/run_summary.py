@@ -20,7 +20,6 @@ class Baseline(NamedTuple):
 
     @property
     def tokens_per_sec(self) -> float | None:
-        """Tokens per second; None without any."""
         return _ratio(self.tokens, self.seconds)
 
 

@@ -1,9 +1,4 @@
-"""Prove a plan for a server: it answers the same requests with drafts of several lengths, and two predict the others.
-
-The plan is made from k = 0 and two k > 0; the others are the test. Requests take turns over the settings, so that a
-machine's moods hit all alike, and ratios over k = 0 are paired by request. Times are the server's own, of the tokens
-after the first: reading the prompt is left out. Shapes: m = requests.
-"""
+"""Prove a plan for a server: requests with drafts of several lengths, two of which predict the others. m = requests."""
 
 from __future__ import annotations
 
@@ -56,15 +51,12 @@ class Served:
 def server_command(
     engine: str, program: str, target: str, draft: str | None, k: int, *, method: str = DRAFT_MODEL
 ) -> list[str]:
-    """Return what starts a server of an engine that drafts k tokens, and counts and times what it does.
+    """Return the command that starts a server of an engine that drafts k tokens, and counts and times what it does.
 
     Args:
         program: its own command with any options, such as "llama-server --threads 8".
         target, draft: models as this server takes them.
         method: "draft" or "ngram".
-
-    Raises:
-        ValueError: for a program whose quotes are open, or another method.
     """
     try:
         words = [*shlex.split(program), "--model", target]
@@ -84,20 +76,12 @@ def server_command(
 def ask_servers(
     servers: Mapping[int, str], engine: str, prompts: Sequence[Prompt], length: int, *, progress: Progress | None = None
 ) -> dict[int, list[Served]]:
-    """Let servers answer the same requests in turns.
-
-    Args:
-        servers: length of draft -> address.
-        length: tokens of each answer.
-
-    Returns:
-        length of draft -> answers, in the order of the prompts.
-    """
+    """Let servers (length of draft -> address) answer the same requests in turns, in the order of the prompts."""
     methods = {str(k): server_method(address, engine, k) for k, address in servers.items()}
-    found: dict[int, list[Served]] = {k: [] for k in servers}
+    answers: dict[int, list[Served]] = {k: [] for k in servers}
     for name, served in take_turns(methods, prompts, length, progress=progress):
-        found[int(name)].append(served)
-    return found
+        answers[int(name)].append(served)
+    return answers
 
 
 def start_and_ask(
@@ -109,22 +93,17 @@ def start_and_ask(
     one_at_a_time: bool = False,
     progress: Progress | None = None,
 ) -> dict[int, list[Served]]:
-    """Do the same with servers that are started for it and ended after it.
-
-    Args:
-        commands: length of draft -> what starts its server.
-        one_at_a_time: needs memory for one server only, but a machine's moods then hit settings differently.
-    """
-    found: dict[int, list[Served]] = {}
+    """Do the same with servers that are started by commands (length of draft -> command) and ended afterwards."""
+    answers: dict[int, list[Served]] = {}
     for group in [[k] for k in commands] if one_at_a_time else [list(commands)]:
         with ExitStack() as running:
             servers = {k: running.enter_context(running_server(commands[k])) for k in group}
-            found |= ask_servers(servers, engine, prompts, length, progress=progress)
-    return found
+            answers |= ask_servers(servers, engine, prompts, length, progress=progress)
+    return answers
 
 
 def server_method(address: str, engine: str, k: int) -> Callable[[Prompt, int, int, Report], Served]:
-    """Return what sends a prompt, text or token ids, to a server that drafts k tokens, and reads what it counted."""
+    """Return a function that sends a prompt, text or token ids, to a server that drafts k tokens and counts."""
 
     def run(prompt: Prompt, length: int, turn: int, report: Report) -> Served:
         ids = prompt if isinstance(prompt, str) else list(prompt)
@@ -145,11 +124,7 @@ def server_method(address: str, engine: str, k: int) -> Callable[[Prompt, int, i
 
 
 def read_answer(content: bytes, address: str, engine: str) -> Served:
-    """Return an answer with the server's own time for it.
-
-    Raises:
-        ValueError: where it lacks text, tokens or time.
-    """
+    """Return an answer with the server's own time for it."""
     part, name, option = CLOCKS[engine]
     try:
         answer = json.loads(content)
@@ -165,7 +140,7 @@ def read_answer(content: bytes, address: str, engine: str) -> Served:
 
 
 def _steps(counts: ServerCounts, tokens: int) -> ServerRequest:
-    """Return the steps of a request by the counters around it, which tell how far drafts got, in no order."""
+    """Return the steps of a request by the counters around it, in no order."""
     reached = [counts.drafts or 0, *counts.positions, 0]
     ends = [at - on for at, on in zip(reached, reached[1:], strict=False)]
     accepted = tuple(length for length, count in enumerate(ends) for _ in range(count))
@@ -173,10 +148,7 @@ def _steps(counts: ServerCounts, tokens: int) -> ServerRequest:
 
 
 def served_by_us(decoded: Decoded, k: int) -> Served:
-    """Return what our own engine did with a chain of k as if a server had; its first token comes from a step too.
-
-    Like llama.cpp's server it counts nothing past the end of an answer.
-    """
+    """Return our own engine's decode with a chain of k as a server's answer, which counts nothing past its end."""
     accepted = tuple(len(step.accepted_path) - 1 for step in decoded.steps)
     seconds = sum(getattr(step, phase) for step in decoded.steps for phase in PHASES)
     tokens = len(decoded.output)
@@ -185,14 +157,14 @@ def served_by_us(decoded: Decoded, k: int) -> Served:
     drafted = (k,) * len(accepted)
     counts = ServerCounts(
         "sequoia", "records by step", len(accepted), sum(drafted), sum(accepted),
-        tuple(sum(taken >= place for taken in accepted) for place in range(1, k + 1)),
+        tuple(sum(taken >= position for taken in accepted) for position in range(1, k + 1)),
         requests=(ServerRequest(accepted, drafted, tokens),), ordered=True,
     )  # fmt: skip
     return Served(tokens, seconds, decoded.output, counts)
 
 
 def counts_of(answers: Sequence[Served]) -> ServerCounts | None:
-    """Return what was counted for all requests together; None where nothing was drafted."""
+    """Return the counts of all requests together; None where nothing was drafted."""
     parts = [each.counts for each in answers if each.counts is not None]
     if not parts:
         return None

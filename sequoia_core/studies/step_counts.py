@@ -1,8 +1,4 @@
-"""Acceptance counted in real tree decoding: by depth and rank, and by the draft's own probability.
-
-Knows decoded steps and their tree; runs no model. `measure_acceptance` computes what a node would accept, this module
-counts what nodes accepted. Shapes: s = steps, n = tree nodes, L = levels below the root, B = ranks, b = bins.
-"""
+"""Acceptance counted in real tree decoding. s = steps, n = tree nodes, L = levels, B = ranks, b = bins."""
 
 from __future__ import annotations
 
@@ -31,9 +27,6 @@ def count_by_depth(
 
     Returns:
         accepted, reached: int64 [L, B]; row `level - 1`, column `k - 1`; L is the tree's depth.
-
-    Raises:
-        ValueError: for no steps, steps of another tree, a tree of one node or a width below 1.
     """
     width = int(tree.child_ranks.max()) if width is None else width
     steps = _whole_steps(steps, tree)
@@ -73,11 +66,8 @@ def matrix_from_counts(
 def acceptance_by_depth(steps: Sequence[DecodeStep], tree: TokenTree, width: int | None = None) -> AcceptanceMatrix:
     """Return P(child of rank k is the accepted one | its parent at depth level - 1 was), as decoding showed it.
 
-    It tests the paper's assumption (§3.1) of one vector for all levels, which does not hold where rows differ.
-    Arguments and errors as for `count_by_depth`.
-
-    Returns:
-        float64 [L, B] with the trials of each cell; 0 trials mark a cell borrowed from its rank's other levels.
+    It tests the paper's assumption (§3.1) of one vector for all levels, which does not hold where rows differ. 0 trials
+    mark a cell borrowed from its rank's other levels.
     """
     accepted, reached = count_by_depth(steps, tree, width)
     counted = len(_whole_steps(steps, tree))
@@ -106,11 +96,7 @@ class ConfidenceCurve:
         return np.where(self.offered > 0, self.accepted / np.maximum(self.offered, 1), np.nan)
 
     def interval(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
-        """Return Wilson bounds of the rate, float64 [b] each: offers taken as independent, (0, 1) where there are none.
-
-        Raises:
-            ValueError: when the level is not between 0 and 1.
-        """
+        """Return Wilson bounds of the rate, float64 [b] each; (0, 1) where there are no offers."""
         if not 0 < level < 1:
             raise ValueError(f"level: found {level}, expected a number between 0 and 1")
         low, high = wilson_interval(np.nan_to_num(self.rate), np.maximum(self.offered, 1), level)
@@ -143,13 +129,6 @@ def acceptance_by_confidence(steps: Sequence[DecodeStep], tree: TokenTree, bins:
 
     A child is offered when its parent was accepted and its elder siblings were rejected; the draft's probability is
     that of its first row, before siblings were taken out.
-
-    Args:
-        steps: decoded with `tree`.
-        bins: how many between 0 and 1.
-
-    Raises:
-        ValueError: for no steps, steps of another tree, a tree of one node or less than one bin.
     """
     steps = _whole_steps(steps, tree)
     if bins < 1:
@@ -159,16 +138,16 @@ def acceptance_by_confidence(steps: Sequence[DecodeStep], tree: TokenTree, bins:
     for step in steps:
         outcomes, draft = np.array(step.outcomes[1:]), np.array(step.draft_probs[1:])
         tried = outcomes != "not reached"
-        place = np.clip(np.searchsorted(edges, draft, side="right") - 1, 0, bins - 1)
-        offered += np.bincount(place[tried], minlength=bins)
-        accepted += np.bincount(place[outcomes == "accepted"], minlength=bins)
-        total += np.bincount(place[tried], weights=draft[tried], minlength=bins)
+        bin_of = np.clip(np.searchsorted(edges, draft, side="right") - 1, 0, bins - 1)
+        offered += np.bincount(bin_of[tried], minlength=bins)
+        accepted += np.bincount(bin_of[outcomes == "accepted"], minlength=bins)
+        total += np.bincount(bin_of[tried], weights=draft[tried], minlength=bins)
     mean = np.where(offered > 0, total / np.maximum(offered, 1), np.nan)
     return ConfidenceCurve(edges, offered, accepted, mean)
 
 
 def _whole_steps(steps: Sequence[DecodeStep], tree: TokenTree) -> list[DecodeStep]:
-    """Return the steps with the whole tree: one cut where a context ended does not say what would follow below."""
+    """Return the steps with the whole tree, not cut at a context's end."""
     whole = [step for step in steps if step.tree.size == tree.size or step.tree != tree.down_to(step.tree.depth)]
     if not whole:
         raise ValueError("steps: found none, expected at least one")

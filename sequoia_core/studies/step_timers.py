@@ -104,9 +104,7 @@ class StepTimer:
         if self.cancel.is_set():
             return None
         sequence = list(self.sequence)
-        step = take_step(
-            self.drafter, self.judge, sequence, self.end, sessions=self.sessions, cancel=self.cancel
-        )  # fmt: skip
+        step = take_step(self.drafter, self.judge, sequence, self.end, sessions=self.sessions, cancel=self.cancel)
         for session in self.sessions:
             session.commit(len(self.sequence) - 1, [])
         return step

@@ -1,7 +1,4 @@
-"""The same fixed tree under every verifier and way of sampling: tokens per step by real decoding, with intervals.
-
-Dynamic trees can be decoded beside it, each kind by its own verifier. Shapes: m = prompts.
-"""
+"""The same fixed tree under every verifier and way of sampling: tokens per step by real decoding. m = prompts."""
 
 from __future__ import annotations
 
@@ -86,15 +83,11 @@ class VerifierComparison:
     settings: dict[str, Any]
 
     def run(self, verifier: str, sampling: SamplingConfig) -> TreeRun:
-        """Return one run; at temperature 0 every name means the greedy one.
-
-        Raises:
-            ValueError: when there is none.
-        """
-        found = {(run.verifier, run.sampling): run for run in self.runs}
+        """Return one run; at temperature 0 every name means the greedy one."""
+        runs = {(run.verifier, run.sampling): run for run in self.runs}
         for name in (verifier, GREEDY.name) if sampling.greedy else (verifier,):
-            if (name, sampling) in found:
-                return found[name, sampling]
+            if (name, sampling) in runs:
+                return runs[name, sampling]
         raise ValueError(f"found no run of {verifier} at {sampling}, expected one of those compared")
 
     def ratio(self, verifier: str, other: str, sampling: SamplingConfig) -> Estimate:
@@ -122,7 +115,6 @@ class VerifierComparison:
         return rows
 
     def to_frame(self) -> pd.DataFrame:
-        """Return `rows` as a table."""
         import pandas as pd
 
         return pd.DataFrame(self.rows())
@@ -170,7 +162,6 @@ def compare_verifiers(
         cancel: looked at within every step; prompts complete under every verifier are kept.
 
     Raises:
-        ValueError: for an option that cannot be decoded.
         Cancelled: before the first prompt was complete.
     """
     policies = policies or {}
@@ -202,15 +193,7 @@ def decode_in_turns(
     progress: Progress | None = None,
     cancel: threading.Event | None = None,
 ) -> tuple[TreeRun, ...]:
-    """Decode every prompt by every method, which take turns -> a run for each method, in their order.
-
-    Args:
-        cancel: looked at within every step; prompts complete by every method are kept.
-
-    Raises:
-        ValueError: for an option that cannot be decoded.
-        Cancelled: before the first prompt was complete.
-    """
+    """Decode every prompt by every method, which take turns -> a run for each method; Cancelled before the first."""
     cancel = cancel or threading.Event()
     deepest = max(policy_of(tree).max_depth for _, _, tree, _ in methods)
     rooms = room_after(prompts, (target, draft), max_new_tokens, depth=deepest)
@@ -225,18 +208,18 @@ def decode_in_turns(
         run(0, method, min(4, rooms[0]))
 
     def measure(number: int, report: Report) -> list[tuple[int, int, int, float]] | None:
-        found: dict[int, tuple[int, int, int, float]] = {}
+        by_method: dict[int, tuple[int, int, int, float]] = {}
         for turn in range(len(methods)):
-            place = (number + turn) % len(methods)
+            index = (number + turn) % len(methods)
             started = time.perf_counter()
-            steps = run(number, methods[place], rooms[number])
+            steps = run(number, methods[index], rooms[number])
             seconds = time.perf_counter() - started
             if cancel.is_set():
                 return None
             committed = sum(len(step.new_tokens) for step in steps)
-            found[place] = (len(steps), whole_tokens(steps), committed, seconds)
+            by_method[index] = (len(steps), whole_tokens(steps), committed, seconds)
             report((turn + 1) / len(methods))
-        return [found[place] for place in range(len(methods))]
+        return [by_method[index] for index in range(len(methods))]
 
     rows = list(one_by_one(len(prompts), measure, progress=progress, cancel=cancel))
     require_a_prompt(rows, "decoding")

@@ -256,7 +256,7 @@ def test_measuring_queues_on_the_engine_and_is_adopted(pair, monkeypatch: pytest
         return profile(0.05)
 
     monkeypatch.setattr("sequoia_core.measure_profile", measure)
-    monkeypatch.setattr("sequoia_core.studies.bound_of_passes.with_bound", lambda profile, target: profile)
+    monkeypatch.setattr("sequoia_core.studies.measure_bounds.with_bound", lambda profile, target: profile)
     page = settled(open_page(PAGE).segmented_control(key="hardware_way").set_value("Measure").run())
     settled(next(b for b in page.button if "Measure this machine" in b.label).click().run())
     job = page.session_state["studio_jobs"]["profile"]

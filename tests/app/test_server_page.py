@@ -17,7 +17,7 @@ from sequoia_core.design.matrix_files import acceptance_from_bytes, matrix_bytes
 from sequoia_core.design.server_costs import costs_of
 from sequoia_core.design.server_flags import flags_by_batch
 from sequoia_core.design.server_plan import plan_server
-from sequoia_core.files.server_readings import load_counts
+from sequoia_core.files.server_readings import counts_from_bytes
 from tests.app.conftest import ROOT, metrics, open_page, profile, settled
 from tests.core.design.test_bench_profile import ROWS
 from tests.core.files.server_samples import (
@@ -61,7 +61,7 @@ def with_files(after: str | bytes, before: str | None = None) -> AppTest:
 
 def test_the_example_is_shown_as_the_core_plans_it(with_example) -> None:
     page = open_page("server")
-    chains = chain_acceptance(load_counts(with_example))
+    chains = chain_acceptance(counts_from_bytes(with_example.read_bytes(), with_example.name))
     plan = plan_server(chains, costs_of(profile()), [1, 4, 16])
     shown, best = metrics(page), plan.batches[0]
     assert shown["Tokens per step now"] == (f"{chains.tokens(8).value:.2f}", "k = 8, vs 1.00 without")

@@ -46,7 +46,7 @@ def smoothing_controls() -> None:
 
 
 def _smooth() -> None:
-    """Put the smoothing that the controls describe, or none, in place of what was measured."""
+    """Replace the measured vector by the smoothing of the controls, or by none."""
     kind = st.session_state["acceptance_smoothing"]
     original = session.original_acceptance()
     if kind == "Isotonic":

@@ -54,7 +54,7 @@ def _yield(row: Mapping[str, Any]) -> str:
 
 
 def _not_measured(vector: AcceptanceVector) -> str:
-    """Say what replayed answers tell of none, where there are some, and that both were not measured."""
+    """Describe the replayed result without a draft; the hybrid was not measured."""
     found = replays.of_target(vector.holds_for)
     both = "Both together (hybrid) were not measured on this pair at these settings."
     if found is None:

@@ -17,12 +17,7 @@ if TYPE_CHECKING:
 
 
 def acceptance_figure(vectors: Mapping[str, AcceptanceVector], *, log: bool = False, ranks: int = 32) -> go.Figure:
-    """Draw p_k by rank: bars for one vector, points for several, with 95% intervals where trials are known.
-
-    Args:
-        log: logarithmic probability axis.
-        ranks: how many ranks to show at most.
-    """
+    """Draw p_k by rank, `ranks` at most: bars for one vector, points for several, 95% intervals if trials are known."""
     traces: list[object] = []
     for i, (name, vector) in enumerate(vectors.items()):
         name = for_chart(name)

@@ -35,8 +35,6 @@ def compare_figure(
         columns: c of them: the way of sampling, the kind of text.
         values: float64 [d, c], NaN where there is none.
         texts: the values as they are written, d of c.
-        title: what the values are, with their unit.
-        chosen: row and column to mark.
     """
     ways, kinds = zip(*[(for_chart(way), for_chart(kind)) for way, kind in columns], strict=True)
     names = [for_chart(name) for name in drafters]

@@ -31,13 +31,12 @@ def verify_time_figure(
 ) -> go.Figure:
     """Draw t(n), the time to verify n tokens over the time for one.
 
-    What was measured has points and a band between its quartiles, what was modelled a dashed line without points.
+    Measured times have points and a band between their quartiles, modelled ones a dashed line.
 
     Args:
         here: a tree size to mark.
         idle: the tokens up to which a pass costs hardly more than one, to mark.
-        reading_ends: the tokens up to which a pass waits for weights that stream, to mark; beside it, how long all of
-            them take to arrive.
+        reading_ends: the tokens up to which a pass waits for weights that stream, to mark, with their reading time.
         other: a second profile to draw beside the first.
     """
     dense = np.unique(np.round(np.geomspace(1, max(int(profile.max_size), 2), 120)).astype(int))
@@ -204,8 +203,7 @@ def speedup_heatmap(
 ) -> go.Figure:
     """Draw predicted speedup over (n, d), the best shape starred, lines at break-even and around what is nearly best.
 
-    Clicking takes a shape: invisible points lie over the map, at every size up to 32 and some of those beyond; their
-    `customdata` begins with n and d.
+    Clicking takes a shape: invisible points lie over the map; their `customdata` begins with n and d.
 
     Args:
         here: (n, d) of the tree in use, ringed.
@@ -270,10 +268,7 @@ def _outline(sizes: np.ndarray, depths: np.ndarray, speedup: np.ndarray, level: 
 
 
 def _targets(sizes: np.ndarray, depths: np.ndarray, speedup: np.ndarray, tokens: np.ndarray) -> go.Scatter:
-    """Invisible points to click at: a heat map cannot be selected from, and what says nothing on hovering no click.
-
-    They are small: of two that both lie under the pointer, plotly does not take the nearer.
-    """
+    """Return invisible, small points to click at: a heat map cannot be selected from."""
     wanted = np.unique(np.concatenate([np.arange(2, 33), np.geomspace(32, sizes[-1], 24).round()]).astype(int))
     columns = np.flatnonzero(np.isin(sizes, wanted))
     rows, places = np.nonzero(np.isfinite(speedup[:, columns]))

@@ -12,12 +12,7 @@ from ui.markdown import for_chart
 
 
 def regret_figure(names: Sequence[str], regret: np.ndarray) -> go.Figure:
-    """Draw the tokens lost when the tree designed for a row is used where a column's vector holds.
-
-    Args:
-        names: m of them.
-        regret: float64 [m, m].
-    """
+    """Draw the tokens lost, float64 [m, m], when the tree designed for a row is used where a column's vector holds."""
     names = [for_chart(name) for name in names]
     return new_figure(
         go.Heatmap(

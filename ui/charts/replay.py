@@ -14,12 +14,7 @@ BANDS = ("rgba(47, 132, 196, 0.2)", "rgba(212, 98, 42, 0.2)")
 
 
 def replay_figure(lanes: Mapping[str, Mapping[int, Estimate]], *, best: Mapping[str, int]) -> go.Figure:
-    """Draw tokens per step over n with 95% bands, and mark the best n.
-
-    Args:
-        lanes: name -> n -> tokens per step; two at most.
-        best: name -> n.
-    """
+    """Draw tokens per step over n with 95% bands for two lanes at most, and mark the best n of each."""
     traces: list[object] = []
     for (name, found), colour, band, dash in zip(lanes.items(), (BLUE, RUST), BANDS, ("solid", "dash"), strict=False):
         sizes, known = list(found), {n: each for n, each in found.items() if each.low is not None}

@@ -14,12 +14,7 @@ from ui.charts.style import figure as new_figure
 
 
 def runs_figure(runs: Sequence[Sequence[dict[str, Any]]], names: Sequence[str]) -> go.Figure:
-    """Draw the tokens that each run has committed over the seconds of its steps.
-
-    Args:
-        runs: step records of each run [s].
-        names: one for each run.
-    """
+    """Draw the tokens that each run has committed over the seconds of its steps, step records [s]."""
     return new_figure(
         *(
             go.Scatter(

@@ -20,11 +20,7 @@ DASHES = ("solid", "dash", "dot", "dashdot")
 
 
 def survival_figure(chains: ChainAcceptance, *, beside: Mapping[str, float]) -> go.Figure:
-    """Draw survival by position with its 95% intervals.
-
-    Args:
-        beside: name -> p1 of a vector; drawn as the chain that it expects, p1 to the power of the position.
-    """
+    """Draw survival by position with its 95% intervals, beside the chains that the p1 of vectors, by name, expects."""
     place = np.arange(1, chains.longest + 1)
     bars = {
         "type": "data", "array": chains.high - chains.survival, "arrayminus": chains.survival - chains.low,

@@ -1,8 +1,4 @@
-"""What every figure shares: colours, axes, frame. Plain plotly, no streamlit.
-
-Colours are mid-tones chosen to be told apart with a colour-vision deficiency and to read on paper and on dark; the
-backgrounds stay transparent so that the page's theme shows through.
-"""
+"""What every figure shares: colours (told apart with a colour-vision deficiency), axes, frame."""
 
 from __future__ import annotations
 
@@ -19,13 +15,12 @@ SCALE = "Viridis"
 def figure(
     *traces: object, x: str, y: str, height: int = 380, xaxis: dict | None = None, yaxis: dict | None = None
 ) -> go.Figure:
-    """Draw traces, None left out, in the app's frame.
+    """Draw traces, None left out, in the app's frame, `height` pixels high.
 
     The layout is handed over whole: plotly checks it once, where each later update would cost milliseconds.
 
     Args:
         x, y: titles of the axes.
-        height: pixels.
         xaxis, yaxis: further options of the axes.
     """
     axis = {"zeroline": False, "automargin": True}

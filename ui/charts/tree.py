@@ -1,7 +1,4 @@
-"""Figures of token trees: one tree, and one set against another.
-
-A tree comes as the graph of `TokenTree.to_networkx`, its nodes with their score f(v). m = nodes drawn.
-"""
+"""Figures of token trees, as graphs of `TokenTree.to_networkx` with scores f(v). m = nodes drawn."""
 
 from __future__ import annotations
 
@@ -40,15 +37,11 @@ def tree_figure(
     visible: Collection[int] | None = None,
     selected: int | None = None,
 ) -> go.Figure:
-    """Draw a token tree, root on top: one trace of edges, one of nodes, one more around a selected node.
+    """Draw a token tree, root on top; a point's custom data ends with its node's number.
 
     Args:
         color_by: "score" colours by log10 f(v), "rank" and "depth" by those numbers. Area grows with f(v) in all three.
         visible: nodes from `visible_nodes`; what is hidden below a node is counted beside it.
-        selected: node to ring.
-
-    Returns:
-        A figure whose node points carry the node's number as the last of their custom data.
     """
     drawn = graph if visible is None else graph.subgraph(visible)
     nodes = _node_table(graph, drawn)
@@ -103,11 +96,7 @@ def tree_thumbnail(graph: nx.DiGraph) -> go.Figure:
 
 
 def comparison_figure(graph: nx.DiGraph, shared: np.ndarray) -> go.Figure:
-    """Draw a token tree with the nodes that another tree lacks set apart by colour and symbol.
-
-    Args:
-        shared: bool [n], true where the other tree has a node of the same path.
-    """
+    """Draw a token tree with the nodes set apart that another tree lacks, where `shared`, bool [n], is false."""
     nodes = _node_table(graph, graph)
     traces = [_edges(graph, nodes)]
     for name, chosen, color, symbol in (
@@ -121,10 +110,7 @@ def comparison_figure(graph: nx.DiGraph, shared: np.ndarray) -> go.Figure:
 
 
 def _node_table(graph: nx.DiGraph, drawn: nx.DiGraph) -> pd.DataFrame:
-    """Return a row for each drawn node: rank, depth, score, x, path in words, nodes hidden below it and its number.
-
-    What is hidden counts at the lowest drawn node above it.
-    """
+    """Return a row for each drawn node: rank, depth, score, x, path in words, nodes hidden below it and its number."""
     import pandas as pd
 
     owner, paths = {}, {}
@@ -156,7 +142,7 @@ def _marks(nodes: pd.DataFrame, **options: Any) -> go.Scatter:
 
 
 def _edges(drawn: nx.DiGraph, nodes: pd.DataFrame) -> go.Scatter:
-    """Return the edges as SVG at every size: in Streamlit's plotly Scattergl draws those of large trees as one line."""
+    """Return the edges as SVG: in Streamlit's plotly Scattergl draws those of large trees as one line."""
     links = np.full((drawn.number_of_edges(), 3, 2), np.nan)  # parent, child, gap
     place = nodes[["x", "depth"]]
     for end, ids in enumerate(zip(*drawn.edges, strict=True)):

@@ -63,7 +63,7 @@ QUANTITIES = {
 
 
 class Shown(NamedTuple):
-    """What the controls say.
+    """The settings of the controls.
 
     Attributes:
         quantity: a name of `QUANTITIES`.

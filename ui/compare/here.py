@@ -76,11 +76,7 @@ def _ended() -> None:
 
 
 def checked(text: str, folder: str, *, retry_failed: bool = False) -> tuple[Plan, int, str]:
-    """Return a plan, how many jobs it has to do in a folder, and in words how many rows are there or failed.
-
-    Raises:
-        ValueError: for a plan with mistakes, or no folder.
-    """
+    """Return a plan, how many jobs it has to do in a folder, and in words how many rows are there or failed."""
     from sequoia_core.studies.sweep.plan import read_plan
     from sequoia_core.studies.sweep.results import Results
     from sequoia_core.studies.sweep.run import failed_before, missing_jobs

@@ -14,11 +14,7 @@ WAYS = SHIPPED, FOLDER = ("Shipped", "Folder")
 
 
 def typed_folder(name: str) -> Path:
-    """Return the folder that a person typed.
-
-    Raises:
-        ValueError: for none, or the home of a user who has none.
-    """
+    """Return the folder that a person typed."""
     if not name.strip():
         raise ValueError("Folder: found none, expected where the results are, or go")
     try:

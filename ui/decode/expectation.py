@@ -1,4 +1,4 @@
-"""What is expected of a tree at the settings chosen, or what has to be measured before anything can be expected."""
+"""What is expected of a tree at the settings chosen, or what has to be measured first."""
 
 from __future__ import annotations
 
@@ -27,12 +27,9 @@ PROMPTS, NEW_TOKENS = 8, 64  # of the measurement offered here
 def draw(
     tree: TokenTree | TreePolicy, origin: str, vector: AcceptanceVector | None, wanted: Conditions
 ) -> tuple[float | None, Estimate | None]:
-    """Say what is expected of a tree under these conditions -> tokens per step, speedup of one prompt; None where
-    nothing is.
+    """Say what is expected of a tree -> tokens per step, speedup of one prompt; None where nothing is.
 
-    Args:
-        origin: where the tree comes from, for people.
-        vector: one that holds for the conditions; None when none does, which is then offered to be measured.
+    Without a vector that holds for the conditions its measurement is offered.
     """
     if not isinstance(tree, TokenTree):
         return _draw_dynamic(tree, origin, vector, wanted)
@@ -54,7 +51,7 @@ def draw(
 
 
 def draw_shorter_draft() -> None:
-    """Say before a run what becomes of text that the draft's context does not hold, where the target's holds more."""
+    """Say before a run what happens to text that the draft's context does not hold, where the target's holds more."""
     spec = session.pair_spec()
     if spec.is_alone:
         return

@@ -40,11 +40,7 @@ def poll_sec(job: Job) -> float:
 
 
 def draw_job(was_active: bool, drawn_every: float) -> None:
-    """Draw this session's decode as far as it is; redrawn while it runs.
-
-    Args:
-        was_active, drawn_every: as the page around it knows them; the page is run again once one has changed.
-    """
+    """Draw this session's decode as far as it is; runs the page again once `was_active` or `drawn_every` changed."""
     job = session_jobs.job("decode")
     if job is None:
         return

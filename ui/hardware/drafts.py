@@ -1,5 +1,4 @@
-"""Which draft? Those measured for the target in use, each with its own best tree, on one device: with the target's
-weights in memory, and where they stream."""
+"""Which draft? Those measured for the target in use, each with its own best tree, on one device."""
 
 from __future__ import annotations
 
@@ -49,11 +48,7 @@ def _without_draft(vector: AcceptanceVector, profile: HardwareProfile) -> str:
 
 
 def _candidates(vector: AcceptanceVector, profile: HardwareProfile) -> dict[str | None, dict[str, Measured]]:
-    """Return where the target's weights live -> draft -> vector and profile, for places with two drafts or more.
-
-    All are of the target and the way of sampling of the vector in use, and of the device and format of the profile in
-    use, which comes first with its place.
-    """
+    """Return where weights live -> draft -> vector and profile, for two drafts or more, the place in use first."""
     if vector.holds_for is None or pair_mismatches(vector, profile):
         return {}
     vectors = [v for v in (vector, *session.vectors().values()) if v.holds_for and _subject(v) == _subject(vector)]

@@ -58,7 +58,7 @@ def start(largest: int, context: int, repeats: int) -> None:
 
     def work(job: JobContext) -> HardwareProfile:
         from sequoia_core import measure_profile
-        from sequoia_core.studies.bound_of_passes import with_bound
+        from sequoia_core.studies.measure_bounds import with_bound
 
         pair = job.pair(spec)
         profile = measure_profile(

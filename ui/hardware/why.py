@@ -58,11 +58,7 @@ def one_tree(run: dict[str, Any]) -> TokenTree | None:
 
 
 def section(vector: AcceptanceVector, profile: HardwareProfile, *, foreign: bool) -> None:
-    """Explain the last run of this session.
-
-    Args:
-        foreign: the vector or the profile is of another pair or machine.
-    """
+    """Explain the last run of this session; `foreign`: the vector or the profile is of another pair or machine."""
     st.subheader("Why is it slower?")
     run = session.last_run()
     found = None if run is None else measured(run)

@@ -121,7 +121,7 @@ def start_for(wanted: Conditions, *, prompts: int, tokens: int) -> None:
 
 
 def start(request: Request) -> None:
-    """Queue the measurement; everything the worker needs is bound here, it never looks at the session."""
+    """Queue the measurement; the worker never looks at the session, so all it needs is bound here."""
     spec = session.pair_spec()
 
     def work(job: JobContext) -> AcceptanceVector:

@@ -1,7 +1,4 @@
-"""One decode beside its autoregressive baseline, as a job for the engine's worker.
-
-Runs on the worker's thread, so no Streamlit here; what it leaves is a run as `ui.runs.runs` describes it.
-"""
+"""One decode beside its autoregressive baseline, as a job for the engine's worker; no Streamlit."""
 
 from __future__ import annotations
 
@@ -50,9 +47,7 @@ def decode_beside_baseline(
 ) -> dict[str, Any]:
     """Decode with the tree and without it, in turns, so that a slow moment of the machine touches both.
 
-    Args:
-        keep: gets the run before it is filled, so that a cancel or failure loses nothing.
-        progress: called with the share that is done, 0 to 1, and with what is being done.
+    `keep` gets the run before it is filled, so that a cancel or failure loses nothing.
     """
     import torch
 
@@ -111,11 +106,7 @@ def decode_beside_baseline(
 
 
 def _read_prompt(pair: ModelPair, request: DecodeRequest) -> tuple[dict[str, Any], list[int]]:
-    """Return what the run says of its prompt, and the prompt's token ids.
-
-    Raises:
-        ValueError: for a conversation that the template refuses, or that leaves no room for an answer.
-    """
+    """Return what the run says of its prompt, and the prompt's token ids."""
     prompting = request.prompting
     if not request.turns:
         read = {"prompt": request.prompt, **prompting.record(pair.tokenizer)}

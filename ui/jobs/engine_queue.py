@@ -1,8 +1,4 @@
-"""One worker thread per process and the bounded queue in front of it.
-
-The device is shared: measuring, profiling and decoding take turns on one thread, or every timing would be wrong. The
-worker never calls Streamlit; pages poll the handle of their job. Only `engine_queue` at the end knows Streamlit.
-"""
+"""One worker thread per process and the bounded queue in front of it: jobs side by side would spoil all times."""
 
 from __future__ import annotations
 
@@ -29,10 +25,7 @@ class Busy(RuntimeError):
 
 
 class EngineQueue:
-    """Runs one job at a time on one thread; at most `MAX_WAITING` wait.
-
-    Python waits for that thread when it ends. Streamlit has cancelled the jobs of all sessions by then.
-    """
+    """Runs one job at a time on one thread; at most `MAX_WAITING` wait."""
 
     def __init__(self) -> None:
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="engine")
@@ -40,11 +33,7 @@ class EngineQueue:
         self._jobs: list[Job] = []  # in the order in which they run
 
     def submit(self, label: str, work: Callable[[JobContext], Any], *, info: Any = None) -> Job:
-        """Queue work and return its handle.
-
-        Raises:
-            Busy: when `MAX_WAITING` jobs already wait.
-        """
+        """Queue work and return its handle; raise `Busy` when `MAX_WAITING` jobs already wait."""
         job = Job(label, info)
         with self._lock:
             self._jobs = [other for other in self._jobs if other.active]
@@ -67,8 +56,8 @@ class EngineQueue:
 def _perform(job: Job, work: Callable[[JobContext], Any]) -> str:
     """Run work to its end, and return how it ended, as `Job.state` says it.
 
-    Libraries raise more than exceptions: a panic of Rust code, such as the tokenizer's, is a BaseException. The future
-    gets none of them: their tracebacks would keep models and tensors in memory.
+    A panic of Rust code, such as the tokenizer's, is a BaseException. The future gets no error: tracebacks would keep
+    models and tensors in memory.
     """
     job.started = time.monotonic()
     try:

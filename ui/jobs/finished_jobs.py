@@ -1,7 +1,4 @@
-"""What each kind of job brings into the session that started it, once it is over.
-
-Every page adopts what has ended since the last one was drawn, so a result is in use wherever the user is by then.
-"""
+"""What each kind of job brings into the session that started it, once it is over; every page adopts it."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from ui.session import conversation, evidence, replays, session, sweeps, tree_in
 
 
 def adopt_finished_jobs() -> None:
-    """Bring what this session's jobs have found since the last call into the session."""
+    """Bring the results of this session's jobs since the last call into the session."""
     for name, job in session_jobs.newly_ended():
         if job.result is not None:
             ADOPTERS[name](job)

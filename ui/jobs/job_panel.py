@@ -15,12 +15,7 @@ POLL_SEC = 2.0  # each answer makes the browser lay out its page, on cores that 
 
 
 def start(name: str, label: str, work: Callable[[JobContext], Any], *, info: Any = None) -> None:
-    """Submit work under this session's job name, unless one of that name is still active, and redraw the page.
-
-    Args:
-        name: one of `finished_jobs.ADOPTERS`, which says what becomes of the result.
-        info: what the adopter has to know besides the result.
-    """
+    """Submit work under one of `finished_jobs.ADOPTERS`, unless one of that name is active, and redraw the page."""
     if not is_active(name):
         try:
             session_jobs.add(name, engine_queue.engine_queue().submit(label, work, info=info))

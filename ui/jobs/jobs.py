@@ -1,7 +1,4 @@
-"""Work for the engine's worker thread: the handle that pages poll, and what the work itself sees of its job.
-
-No Streamlit here: the worker has no page to draw on. The queue that runs jobs is in `engine_queue`.
-"""
+"""Work for the engine's worker thread: the handle that pages poll, and what the work itself sees; no Streamlit."""
 
 from __future__ import annotations
 

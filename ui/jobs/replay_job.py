@@ -33,11 +33,7 @@ class Replayed:
 
 
 def replay_work(recorded: Sequence[Recorded], name: str, tokenizer: Path) -> Callable[[JobContext], Replayed]:
-    """Return the work of replaying a log; cancelled, it leaves nothing, as half a log compares with nothing.
-
-    Args:
-        tokenizer: for requests that came as text.
-    """
+    """Return the work of replaying a log; cancelled, it leaves nothing. `tokenizer` is for requests as text."""
 
     def work(context: JobContext) -> Replayed:
         from sequoia_core.studies.lookup_replay import encode_requests, replay_log, text_encoder

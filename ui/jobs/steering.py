@@ -1,7 +1,4 @@
-"""What a page may tell a run that is going on: to wait before each step, to take the next, to run on.
-
-Written by pages, read by the worker between steps. No Streamlit here.
-"""
+"""What a page may tell a run that is going on: to wait before each step, to take the next, to run on; no Streamlit."""
 
 from __future__ import annotations
 
@@ -19,7 +16,6 @@ class Steering:
 
     Args:
         stepwise: wait for `next_step` after each step.
-
     Attributes:
         waiting_after: how many steps were taken, while the run waits for the next; else None.
     """
@@ -40,11 +36,7 @@ class Steering:
         self._go.set()
 
     def wait(self, after: int, cancel: threading.Event) -> None:
-        """Wait for `next_step` where that is wanted; until cancelled, and no longer than `LONGEST_WAIT_SEC`.
-
-        Args:
-            after: steps that were taken.
-        """
+        """Wait for `next_step` after that many steps, where wanted, until cancelled or `LONGEST_WAIT_SEC`."""
         if not self.stepwise:
             return
         self._go.clear()

@@ -1,7 +1,4 @@
-"""A sweep as a job for the engine's worker, which waits while a process of its own measures.
-
-That process loads its models itself, and ends with the job. No Streamlit here.
-"""
+"""A sweep as a job for the engine's worker, which waits while a process of its own measures; no Streamlit."""
 
 from __future__ import annotations
 
@@ -25,11 +22,7 @@ class Swept:
 
 
 def sweep_work(plan: Plan, folder: str, *, retry_failed: bool = False) -> Callable[[JobContext], Swept]:
-    """Return the work of measuring what is missing of a plan; what was finished stays when it is cancelled.
-
-    Args:
-        retry_failed: also what failed before.
-    """
+    """Return the work of measuring the missing rows of a plan; what was finished stays when it is cancelled."""
 
     def work(context: JobContext) -> Swept:
         from sequoia_core.studies.sweep.results import Results

@@ -52,11 +52,7 @@ def start() -> None:
 
 
 def draw_progress(was_active: bool) -> None:
-    """Draw the chain's stages and progress; redrawn while it runs.
-
-    Args:
-        was_active: as the page around it knows it; the page is run again once that has changed.
-    """
+    """Draw the chain's stages and progress; runs the whole page again once `was_active` has changed."""
     job = session_jobs.job("chain")
     if job is None:
         return
@@ -124,7 +120,7 @@ def _draw_calibration() -> None:
                 False,
                 found.acceptance,
                 Prompting(),
-            )  # fmt: skip
+            )
         )
     job_panel.draw("measure")
 

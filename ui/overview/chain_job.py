@@ -1,7 +1,4 @@
-"""The whole chain as one job for the engine's worker: profile, measure acceptance, plan the tree, decode.
-
-Runs on the worker's thread, so no Streamlit here. What each stage finds is kept as it comes.
-"""
+"""The whole chain as one job for the engine's worker: profile, measure acceptance, plan the tree, decode."""
 
 from __future__ import annotations
 
@@ -64,8 +61,8 @@ class _Enough:
     """Ends a measurement once the plan is settled, when its time is over, or when the user cancels.
 
     Its time is over after `MEASURE_SEC`, and `WHOLE_SEC` after the chain began (time.monotonic; None is now).
-    Settled: tokens per step are known within `WITHIN`, and planning again finds the same best size and depth. Planning
-    takes as long as a few prompts, so until then it is done anew only where the prompts have doubled.
+    Settled: tokens per step are known within `WITHIN`, and planning again, once prompts have doubled, finds the same
+    best size and depth.
     """
 
     def __init__(
@@ -115,9 +112,7 @@ class _Enough:
 def chain_work(prompts: Sequence[str], *, models: PairSpec = DEMO) -> Callable[[JobContext], ChainResult]:
     """Return the work of the whole chain at temperature 0: profile, measure, plan, decode.
 
-    Args:
-        prompts: the last one is decoded; acceptance is measured on those before it until the plan is settled. At
-            least two.
+    Of two prompts or more the last is decoded; acceptance is measured on the others until the plan is settled.
     """
 
     def work(context: JobContext) -> ChainResult:

@@ -21,11 +21,7 @@ ELSEWHERE = ", planned elsewhere"  # ends the name of a method planned by times 
 
 
 def entrants(common: DecodeRequest) -> dict[str, DecodeRequest]:
-    """Return name -> decode, autoregressive first; for a target alone, that and trees of text already seen.
-
-    Args:
-        common: what all of them share; its tree is not looked at.
-    """
+    """Return name -> decode, autoregressive first; for a target alone, that and trees of text already seen."""
     from sequoia_core.decoding.tree_policy import ROOT_ONLY  # with torch, which takes seconds when it comes first
 
     vector = predictions.vector_for(predictions.conditions(common.temperature, common.top_p, common.verifier))
@@ -51,11 +47,7 @@ def _mark() -> str:
 
 
 def _drafted(vector: AcceptanceVector | None) -> dict[str, tuple[TokenTree | TreePolicy, str]]:
-    """Return name -> tree that the draft fills, and what it is.
-
-    Args:
-        vector: one that holds for the race; None where none does.
-    """
+    """Return name -> tree that the draft fills, and what it is; None for a vector that does not hold."""
     from sequoia_core.decoding.tree_policy import SPECINFER_TREE
     from sequoia_core.design.prediction import best_chain
 

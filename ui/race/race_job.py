@@ -1,7 +1,4 @@
-"""A race as a job for the engine's worker: ways to decode one prompt, each alone on the device, one after another.
-
-Runs on the worker's thread, so no Streamlit here. `studies.race` runs, times and sums up; each method leaves a run.
-"""
+"""A race as a job for the engine's worker: ways to decode one prompt, one after another; no Streamlit."""
 
 from __future__ import annotations
 
@@ -35,12 +32,7 @@ class Race:
 
 
 def race_work(entrants: Mapping[str, DecodeRequest]) -> Callable[[JobContext], Race]:
-    """Return the work of a race.
-
-    Args:
-        entrants: method -> its decode; all of one pair, one prompt and one length, sampled alike. The baseline of the
-            others is the first, whose tree is a root alone.
-    """
+    """Return the work of a race between decodes of one prompt, sampled alike; the first is the baseline."""
 
     def work(context: JobContext) -> Race:
         from sequoia_core import SamplingConfig

@@ -87,11 +87,7 @@ def _along(axis: str, rows: Rows, by: str, value: str, low: str, high: str, y: s
 
 
 def tokens_figure(runs: Rows, axis: str = "temperature") -> go.Figure:
-    """Draw tokens per step with 95% intervals over temperature, one line per verifier; rows of one top-p.
-
-    Args:
-        axis: "temperature", or "top_p" for rows of one temperature.
-    """
+    """Draw tokens per step with 95% intervals over temperature (of one top-p) or top-p, one line per verifier."""
     hover = (
         f"%{{fullData.name}}, {AXES[axis][1]} %{{customdata[2]}}<br>%{{y:.2f}} tokens per step"
         "<br>95%: %{customdata[0]:.2f} to %{customdata[1]:.2f}<extra></extra>"
@@ -132,7 +128,7 @@ def verifier_rejection_figure(rows: Rows) -> go.Figure:
 
 
 def _no_zero(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What a log axis has no place for: a rejection of 0 is left out, a lower bound of 0 stops at the point."""
+    """Leave out a rejection of 0, which a log axis cannot show, and stop a lower bound of 0 at the point."""
     value = row["rejection"] if row["rejection"] > 1e-9 else None
     low = row["ci_low"] if row["ci_low"] is None or row["ci_low"] > 1e-9 else value
     return {"rejection": value, "ci_low": low}
@@ -257,8 +253,7 @@ def confidence_figure(bins: Rows) -> go.Figure:
 def dynamic_trees_figure(rows: Rows) -> go.Figure:
     """Draw tokens per step ÷ the static tree's over temperature, with 95% intervals and the line of a tie.
 
-    Args:
-        rows: of one budget, each with `tree`, `temperature` and `over_static` of value, low and high.
+    Rows are of one budget, each with `tree`, `temperature` and `over_static` of value, low and high.
     """
     traces = []
     for colour, name in zip(SERIES, dict.fromkeys(row["tree"] for row in rows), strict=False):
@@ -280,7 +275,7 @@ def dynamic_trees_figure(rows: Rows) -> go.Figure:
                 line={"color": colour, "width": 2},
                 error_y=spread,
                 hovertemplate=f"{name}, T = %{{x}}<br>%{{y:.2f}}× the static tree<extra></extra>",
-            )  # fmt: skip
+            )
         )
     figure = new_figure(*traces, x="temperature", y="tokens per step ÷ static tree's")
     figure.add_hline(y=1.0, line={"color": GREY, "width": 1.5, "dash": "dot"})

@@ -108,14 +108,7 @@ def subject(
     least: int = 1,
     samplings: Iterable[tuple[float, float]] = (),
 ) -> Subject:
-    """Collect everything that a job needs: it never looks at the session.
-
-    Args:
-        samplings: (temperature, top-p) that hybrid trees are to be decoded at.
-
-    Raises:
-        ValueError: when there is no tree of that kind, or for too few or too long prompts.
-    """
+    """Collect everything that a job needs: it never looks at the session."""
     if len(texts) < least:
         raise ValueError(f"prompts: found {len(texts)}, expected at least {least}")
     for text in texts:

@@ -99,11 +99,7 @@ def _own_rows() -> None:
 
 
 def exact_acceptance(target: str, draft: str, k: int) -> dict[str, float]:
-    """Return each verifier's exact acceptance of rows as typed.
-
-    Raises:
-        ValueError: naming the row or k, what was found and what was expected.
-    """
+    """Return each verifier's exact acceptance of rows as typed."""
     from sequoia_core import acceptance_probability
 
     rows = typed_row(target, "P"), typed_row(draft, "Q")
@@ -111,11 +107,7 @@ def exact_acceptance(target: str, draft: str, k: int) -> dict[str, float]:
 
 
 def typed_row(text: str, name: str) -> list[float]:
-    """Read a small probability row as a person types it.
-
-    Raises:
-        ValueError: naming the row, what was found and what was expected; safe to show anywhere.
-    """
+    """Read a small probability row as a person types it."""
     parts = [part.strip() for part in text.split(",")]
     if not 2 <= len(parts) <= MAX_TOKENS:
         raise ValueError(f"{name}: found {len(parts)} value(s), expected 2 to {MAX_TOKENS} separated by commas")

@@ -1,7 +1,4 @@
-"""What the engine's worker does for the robustness page; each piece of work leaves a record of `ui.robustness`.
-
-Runs on the worker's thread, so no Streamlit here. What is complete is kept as it comes.
-"""
+"""What the engine's worker does for the robustness page: work that leaves records; no Streamlit."""
 
 from __future__ import annotations
 
@@ -37,7 +34,6 @@ class Subject:
     Attributes:
         pair: its name for people, to follow "the".
         tree_source: where the tree comes from, for people.
-        models: what to load for it.
         calibrated: (temperature, top-p) -> a vector that tells hybrid trees the draft's chances there.
     """
 
@@ -60,9 +56,7 @@ class Subject:
     def trees(self, kind: str, sampling: SamplingConfig) -> TokenTree | TreePolicy | None:
         """Return the tree, SpecInfer's own, or trees of text already seen that are no larger or deeper, at no cost.
 
-        Args:
-            kind: "" for the tree, "specinfer_tree", "lookup", or "hybrid", of which there are none where no vector
-                tells the draft's chances.
+        `kind` is "" for the tree, "specinfer_tree", "lookup", or "hybrid", which a vector must calibrate.
         """
         from sequoia_core import HybridTree, LookupTree, TextIndex
         from sequoia_core.decoding.tree_policy import SPECINFER_TREE
@@ -84,11 +78,7 @@ class Subject:
 def compare_work(
     subject: Subject, temperatures: Sequence[float], top_ps: Sequence[float], beside: Sequence[str] = ()
 ) -> Work:
-    """Return the work of comparing the verifiers: on the tree by decoding, then rank by rank without a tree.
-
-    Args:
-        beside: kinds of other trees to decode beside the tree, as `Subject.trees` has them.
-    """
+    """Return the work of comparing the verifiers on the tree and other kinds of trees, then rank by rank."""
 
     def work(context: JobContext) -> Row:
         from sequoia_core import compare_verifiers, measure_rejection
@@ -160,8 +150,7 @@ def lossless_work(
 ) -> Work:
     """Return the work of decoding the subject's first prompt many times and testing what was written.
 
-    Args:
-        kind: of trees, as `Subject.trees` has them; all but the tree itself are walked by their own verifier.
+    `kind` is of trees, as in `Subject.trees`; all but the tree itself are walked by their own verifier.
     """
 
     def work(context: JobContext) -> Row:

@@ -1,8 +1,4 @@
-"""Records of robustness evidence: what a measurement found, in plain rows.
-
-One form for what the worker found, what a session keeps, what ships in `assets/runs/robustness.json` and what is
-downloaded; `record_files` writes and reads it. No Streamlit here.
-"""
+"""Records of robustness evidence in plain rows: of a worker, a session, `assets/runs/robustness.json`, a download."""
 
 from __future__ import annotations
 
@@ -56,11 +52,9 @@ def comparison_record(
 def losslessness_record(
     report: LosslessnessReport, texts: Sequence[str], *, false_alarm: float, **settings: Any
 ) -> Row:
-    """Return the record of a losslessness check.
+    """Return the record of a losslessness check, with the text of each of the report's cells.
 
-    Args:
-        texts: what each of the report's cells reads as.
-        false_alarm: how often a correct verifier fails, at most.
+    `false_alarm` is how often a correct verifier fails, at most.
     """
     low, high = count_bounds(report.expected, report.samples)
     return {

@@ -72,11 +72,7 @@ def show_comparison(record: Row) -> None:
 
 
 def _along(axis: str, record: Row, here: Row) -> None:
-    """Draw tokens per step and ratios over temperature or top-p, with the setting on show, one of whose rows is `here`.
-
-    Args:
-        axis: as for `wording.along`.
-    """
+    """Draw tokens per step and ratios over temperature or top-p, with the setting of the row `here` on show."""
     runs, ratios = (wording.along(axis, record[name], here) for name in ("runs", "ratios"))
     name = charts.AXES[axis][0]
     held = f"T = {runs[-1]['temperature']:g}" if axis == "top_p" else f"top-p {runs[-1]['top_p']:g}"

@@ -1,7 +1,4 @@
-"""What evidence says in words: which verifier wins, whether a prediction held, how fast a run was.
-
-Knows the plain rows of `records`. No Streamlit here.
-"""
+"""What evidence says in words: which verifier wins, whether a prediction held, how fast a run was."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two runs beside each other: what was asked differently, where their texts part, step by step. No Streamlit here."""
+"""Two runs beside each other: what was asked differently, where their texts part, step by step; no Streamlit."""
 
 from __future__ import annotations
 
@@ -62,7 +62,6 @@ class FirstToken:
 
     Attributes:
         place: tokens before it.
-        texts: that of each run.
         gap: of their logits, as the target of the first run gave them; None where it did not record both.
     """
 

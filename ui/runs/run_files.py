@@ -1,7 +1,4 @@
-"""Runs to and from files: JSON lines, the header first, then one line per step. No Streamlit here.
-
-A file may come from anybody: everything in it is checked before a page or the live tree sees it.
-"""
+"""Runs to and from files: JSON lines, header first, then one line per step; all of it is checked. No Streamlit."""
 
 from __future__ import annotations
 
@@ -89,14 +86,7 @@ def load_run(path: str | Path) -> dict[str, Any]:
 
 
 def run_from_bytes(data: bytes, name: str) -> dict[str, Any]:
-    """Read a run, also of version 1: one JSON object with one tree for all steps.
-
-    Args:
-        name: of the file, for errors.
-
-    Raises:
-        ValueError: naming the file, what was found and what was expected.
-    """
+    """Read a run, also of version 1: one JSON object with one tree for all steps."""
     lines = data.splitlines()
     try:
         first = read_json(lines[0]) if lines else None

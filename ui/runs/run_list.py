@@ -12,7 +12,7 @@ from ui.token_tree import standalone
 
 
 def draw(known: dict[str, dict[str, Any]]) -> None:
-    """Draw every run as a row; below it, what can be done with the one that is selected, the first at the start."""
+    """Draw every run as a row, and below the actions for the selected one."""
     rows = [_row(run) for run in known.values()]
     picked = st.dataframe(
         rows,

@@ -1,7 +1,7 @@
 """The record of one decode: what was asked, every step, the baseline; and its figures in words.
 
-A run is one plain dict (`format: sequoia-run`): header, baseline, shapes of trees, step records. It is what the live
-tree shows and what a session keeps. No Streamlit here. n = nodes of a step's tree including the root.
+A run is one plain dict (`format: sequoia-run`): header, baseline, shapes of trees, step records. n = nodes of a step's
+tree including the root.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class FoundAt(TypedDict):
 
 @with_config(ConfigDict(strict=True))
 class StepRecord(TypedDict):
-    """A step as the live tree and a file hold it: what files are checked against; older ones lack some fields."""
+    """A step as the live tree and a file hold it; older files lack some fields."""
 
     index: int
     shape: Annotated[int, Field(ge=0)]  # which of the run's trees the step had

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from sequoia_core.design.server_plan import BatchPlan, ServerPlan
     from sequoia_core.files.server_counts import ServerCounts
 
-ENGINE_NAMES = {"vllm": "vLLM", "sglang": "SGLang", "llama.cpp": "llama.cpp"}
-
 
 def unplanned(counts: ServerCounts, reason: str) -> None:
     """Say what little is known, and why nothing is planned from it."""

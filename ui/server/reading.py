@@ -26,7 +26,7 @@ EXAMPLE = "vLLM 0.32 on the demo pair: 16 greedy answers of 128 tokens, recorded
 
 
 class Reading(NamedTuple):
-    """What was read, before anybody looked inside: (content, name) of the last reading, and of the first or None."""
+    """What was read, unparsed: (content, name) of the last reading, and of the first or None."""
 
     after: tuple[bytes, str]
     before: tuple[bytes, str] | None
@@ -119,8 +119,8 @@ def _connect() -> Reading | None:
     return Reading((readings["last"], "last reading"), first)
 
 
-class Untold(NamedTuple):
-    """What files do not say, and their reader may."""
+class MissingFacts(NamedTuple):
+    """Facts that files do not hold, and their reader may know."""
 
     engine: str
     model: str | None
@@ -129,8 +129,8 @@ class Untold(NamedTuple):
     rates: str | None
 
 
-def untold() -> Untold:
-    """Draw what the files may not say."""
+def ask_missing() -> MissingFacts:
+    """Ask for the facts that the files may lack."""
     with st.expander("What the files do not say", icon=":material/tune:", key="server_untold"):
         columns = st.columns(5)
         engine = columns[0].selectbox("Server", ("auto", *ENGINES), key="server_engine", help="Which one wrote them.")
@@ -162,16 +162,12 @@ def untold() -> Untold:
             "position before.",
         )
     free = {"a model": False, "n-grams": True}.get(method)
-    return Untold(engine, model.strip() or None, int(tokens) or None, free, rates if rates in RATES else None)
+    return MissingFacts(engine, model.strip() or None, int(tokens) or None, free, rates if rates in RATES else None)
 
 
 @st.cache_resource(max_entries=4, show_spinner="Reading…")
 def counts(reading: Reading, engine: str, model: str | None, rates: str | None = None) -> ServerCounts:
-    """Return what was counted.
-
-    Raises:
-        ValueError: in one line.
-    """
+    """Return what was counted."""
     from sequoia_core.design.acceptance import AcceptanceVector
     from sequoia_core.design.chain_acceptance import counts_of_matrix
 
@@ -200,9 +196,5 @@ def earlier(reading: Reading, engine: str, model: str | None) -> ServerCounts | 
 def chains(
     _counts: ServerCounts, reading: Reading, engine: str, model: str | None, rates: str | None, new_tokens: int | None
 ) -> ChainAcceptance:
-    """Return what chains yield by the counts; the other arguments tell them apart.
-
-    Raises:
-        ValueError: where nothing can be planned from them.
-    """
+    """Return what chains yield by the counts; the other arguments tell them apart."""
     return chain_acceptance(_counts, new_tokens=new_tokens)

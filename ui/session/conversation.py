@@ -23,11 +23,7 @@ CUT = {
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A message and its answer.
-
-    Args:
-        cut: a key of `CUT`; empty for an answer that the model ended itself.
-    """
+    """A message and its answer, `cut` for a key of `CUT` where the model did not end it itself."""
 
     asked: str
     answer: str
@@ -36,11 +32,7 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """What was said so far, without a system prompt, which may change from one message to the next.
-
-    Args:
-        pair: target and draft.
-    """
+    """What was said so far with a pair, without a system prompt, which may change from one message to the next."""
 
     pair: tuple[str | None, str | None]
     exchanges: tuple[Exchange, ...] = ()
@@ -88,7 +80,7 @@ def current() -> Conversation:
 
 
 def drop_of_another_pair() -> bool:
-    """Let go of a conversation with another pair -> whether there was one."""
+    """Drop a conversation with another pair -> whether there was one."""
     kept = get("conversation")
     if kept is None or kept.pair == current().pair:
         return False

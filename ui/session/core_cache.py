@@ -1,7 +1,4 @@
-"""Core calls that pages repeat on every rerun, behind bounded caches.
-
-Everything they take and return is immutable, so sharing results between sessions is safe.
-"""
+"""Core calls that pages repeat on every rerun, behind bounded caches; results are immutable."""
 
 from __future__ import annotations
 
@@ -43,7 +40,7 @@ _HASH = {
 
 
 def _measured(vector: AcceptanceVector) -> bytes:
-    """Return all that a vector holds, to tell it from others; writing its file's text on every rerun would be felt."""
+    """Return all that a vector holds, to tell it from others: cheaper than its file's text."""
     calibration = vector.calibration
     arrays = [vector.probs, vector.prompt_sums, vector.prompt_trials]
     arrays += [*(vector.prompt_ranks or ()), *(vector.prompt_matched or ())]
@@ -67,7 +64,7 @@ _SAMPLE_HASH = {**_HASH, "sequoia_core.design.acceptance.AcceptanceVector": _mea
 
 @st.cache_resource(show_spinner=False)
 def demo_dtype() -> str:
-    """Return the dtype of the demo pair here; its files and the processor stay what they are while the app runs."""
+    """Return the dtype of the demo pair here (cached: files and CPU do not change while the app runs)."""
     from sequoia_core.models.default_dtype import default_dtype
 
     return default_dtype().dtype
@@ -91,7 +88,7 @@ def load_profile(path: str, modified: int) -> HardwareProfile:
 
 @st.cache_data(show_spinner=False, max_entries=4)
 def uploaded_prompts(data: bytes, name: str, column: str | None) -> list[str]:
-    """Return the prompts of an uploaded file; parsing megabytes anew on every rerun would be felt."""
+    """Return the prompts of an uploaded file."""
     from sequoia_core.files.prompt_files import prompts_from_bytes
 
     return prompts_from_bytes(data, name, column)
@@ -99,7 +96,6 @@ def uploaded_prompts(data: bytes, name: str, column: str | None) -> list[str]:
 
 @st.cache_resource(show_spinner="Searching the best tree…", max_entries=64, hash_funcs=_HASH)
 def best_tree(vector: AcceptanceVector, size: int, depth: int) -> TokenTree:
-    """Return the optimal tree."""
     from sequoia_core import optimal_tree
 
     return optimal_tree(vector, size=size, depth=depth)
@@ -107,12 +103,8 @@ def best_tree(vector: AcceptanceVector, size: int, depth: int) -> TokenTree:
 
 @st.cache_resource(show_spinner="Computing expected tokens…", max_entries=32, hash_funcs=_HASH)
 def tokens_table(vector: AcceptanceVector, largest: int = USUAL_SIZE) -> np.ndarray:
-    """Return G(n, d) of trees of up to `largest` nodes and one more, for the value of the next node.
-
-    Returns:
-        float64 [largest + 2, MAX_DEPTH + 1]; NaN where it is too much to search.
-    """
-    from sequoia_core.design.bounded_search import table_within_reach
+    """Return G(n, d), float64 [largest + 2, MAX_DEPTH + 1]; NaN where it is too much to search."""
+    from sequoia_core.design.optimal_trees import table_within_reach
 
     return table_within_reach(vector, max_size=largest + 1, max_depth=MAX_DEPTH)
 

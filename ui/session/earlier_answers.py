@@ -12,10 +12,7 @@ MAX_TARGETS = 4
 
 
 def index() -> TextIndex:
-    """Return the index of the target in use, to which each finished decode job adds its text.
-
-    Jobs share one worker thread, so none adds while another reads.
-    """
+    """Return the index of the target in use; the one worker thread adds the text of each finished decode."""
     target = pair_names(*session.pair_spec()[:2])[0]
     held = dict(get("earlier_answers", {}))
     found = held.pop(target, None) or TextIndex(max_tokens=MAX_TOKENS)

@@ -23,11 +23,7 @@ def job_name(part: str) -> str:
 
 
 def latest(part: str) -> dict[str, Any] | None:
-    """Return what this session found last of a part, else what ships with the app; None without either.
-
-    Raises:
-        ValueError: for a shipped file that cannot be read.
-    """
+    """Return what this session found last of a part, else what ships with the app; None without either."""
     path = shipped.ASSETS / "runs" / "robustness.json"
     found = kept(part)
     if found is None and path.is_file():
@@ -41,7 +37,7 @@ def kept(part: str) -> dict[str, Any] | None:
 
 
 def keep(part: str, record: Mapping[str, Any]) -> None:
-    """Keep what a measurement found; it outlives a later one that finds nothing."""
+    """Store a result; a later failed measurement does not delete it."""
     put(f"evidence_{part}", record)
 
 
@@ -51,11 +47,7 @@ def _recorded(path: str, modified: int) -> dict[str, dict[str, Any]]:
 
 
 def load(path: str | Path) -> dict[str, dict[str, Any]]:
-    """Read the parts of a file that `ui.record_files` wrote, or several in one.
-
-    Raises:
-        ValueError: naming the file, what was found and what was expected.
-    """
+    """Read the parts of a file that `ui.record_files` wrote, or several in one."""
     try:
         held = json.loads(read_bytes(path))
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -1,7 +1,4 @@
-"""The one model pair in memory: which one is asked for, downloading and loading it, letting go of it.
-
-Not a Streamlit cache, because the worker that loads has no script run to attach one to.
-"""
+"""The one model pair in memory: which one is asked for, downloading and loading it, letting go of it."""
 
 from __future__ import annotations
 
@@ -83,11 +80,7 @@ def gemma_alone() -> PairSpec:
 
 
 def _fetch_pair(spec: PairSpec) -> None:
-    """Download or make what is not here yet: the part of a load that may hang; and refuse folders that would block.
-
-    Raises:
-        ValueError: naming the file that is no plain file, such as a named pipe.
-    """
+    """Download or make what is not here yet, the part of a load that may hang; refuse folders that would block."""
     if spec in (gemma_pair(), gemma_alone()):
         gemma.make()
     for name in spec.named:
@@ -120,13 +113,7 @@ _PAIRS: PairKeeper[PairSpec, ModelPair] = PairKeeper(_fetch_pair, _load_pair)
 def shared_pair(spec: PairSpec, cancel: threading.Event, progress: Progress | None = None) -> ModelPair:
     """Load a model pair once and keep it until another is asked for; call from the worker only.
 
-    Args:
-        cancel: ends the wait, not the load, which goes on by itself and is dropped.
-        progress: called with a fraction and words while a packed copy of a streamed target is made.
-
-    Raises:
-        ValueError, OSError: from `load_pair`, with nothing half-loaded kept.
-        Cancelled: before the pair was there.
+    `cancel` ends the wait with Cancelled, not the load, which goes on by itself and is dropped.
     """
     return _PAIRS.get(spec, cancel, progress)
 

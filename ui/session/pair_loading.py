@@ -1,8 +1,7 @@
 """Loads the one model pair that stays in memory, on threads of their own, so that a load can be abandoned.
 
-A download may hang and a large folder takes minutes; Python cannot stop a thread that is inside either. So whoever
-waits for a load may stop waiting: it then ends by itself, its result is dropped, and the next load does not wait for
-its download. No Streamlit here, and nothing of what a pair is.
+A download may hang and a large folder takes minutes; Python cannot stop a thread that is inside either. So the waiting
+caller may leave: the load then ends by itself, its result is dropped, and the next load does not wait for it.
 """
 
 from __future__ import annotations
@@ -24,11 +23,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class _Load(Generic[Spec, Pair]):
-    """One load in progress; `pair` or `error` is set before `over`, neither if the load was abandoned.
-
-    Attributes:
-        told: how far it is, 0 to 1, and what it does; None where it says nothing.
-    """
+    """One load in progress; `pair` or `error` is set before `over`, neither if the load was abandoned."""
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
@@ -38,7 +33,7 @@ class _Load(Generic[Spec, Pair]):
         self.told: tuple[float, str] | None = None
 
     def tell(self, fraction: float, message: str) -> None:
-        """Note how far the load is, for whoever waits; called by the thread that loads."""
+        """Note how far the load is; called by the thread that loads."""
         self.told = fraction, message
 
 
@@ -113,7 +108,7 @@ class PairKeeper(Generic[Spec, Pair]):
     def _run(self, load: _Load[Spec, Pair]) -> None:
         try:
             self._fetch(load.spec)
-        except BaseException as error:  # goes to whoever waits; a panic of Rust code is no Exception
+        except BaseException as error:  # re-raised in the waiting thread (BaseException: Rust panics)
             self._end(load, error=error)
             return
         with self._reading:

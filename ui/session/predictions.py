@@ -1,8 +1,4 @@
-"""What may be predicted for the pair in use on this machine: do the vector and the profile in use hold for it?
-
-A vector holds for one pair and way of sampling, a profile for one pair, dtype and device. Where they do not
-hold, nothing is predicted and the reason is given. Whether a run is one of the pair in use is asked here too.
-"""
+"""What may be predicted for the pair in use on this machine: do the vector and the profile in use hold for it?"""
 
 from __future__ import annotations
 
@@ -70,10 +66,7 @@ def pair_in_use() -> dict[str, Any]:
 
 
 def is_of_pair_in_use(run: dict[str, Any]) -> bool:
-    """Whether a run's figures may stand for the pair in use; a model or format that its record lacks is taken for it.
-
-    An `offload` of None is none that it lacks: the target's weights were in memory.
-    """
+    """Whether a run's figures may stand for the pair in use; a missing model or format is taken for its."""
     return all(
         run.get(name) == value or (run.get(name) is None and name != "offload") for name, value in pair_in_use().items()
     )
@@ -98,8 +91,7 @@ def profiled_machine() -> str:
 def predicted(tree: TokenTree, vector: AcceptanceVector | None = None) -> float | None:
     """Return the predicted speedup of a tree with the pair in use on this machine, or None: see `no_prediction`.
 
-    Args:
-        vector: one that holds for the decode in question; None takes the one in use, for its own settings.
+    The vector holds for the decode in question; None takes the one in use, for its own settings.
     """
     found = prediction(tree, vector)
     return None if found is None else found.speedup.value
@@ -108,10 +100,9 @@ def predicted(tree: TokenTree, vector: AcceptanceVector | None = None) -> float 
 def prediction(
     tree: TokenTree, vector: AcceptanceVector | None = None, *, prompts: int | None = None
 ) -> Prediction | None:
-    """Return what is predicted of a tree, with intervals, or None: see `no_prediction`. Arguments as `predicted`.
+    """Return what is predicted of a tree, with intervals, or None: see `no_prediction`.
 
-    Args:
-        prompts: how many will be decoded; None for the average over all text of that kind.
+    `prompts` is how many will be decoded; None for the average over all text of that kind.
     """
     if no_prediction(tree, vector) is not None:
         return None

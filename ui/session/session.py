@@ -1,7 +1,4 @@
-"""What one browser session works with: the model pair, acceptance vector, hardware profile, and its last run.
-
-Defaults come from `assets/`. What the tree is follows in `tree_in_use`; what may be predicted from it in `predictions`.
-"""
+"""What one browser session works with: the model pair, acceptance vector, hardware profile, and its last run."""
 
 from __future__ import annotations
 
@@ -89,12 +86,7 @@ def use_vector(name: str) -> None:
 
 
 def set_acceptance(vector: AcceptanceVector, source: str, name: str) -> None:
-    """Use this vector on every page, and keep it by that name beside the shipped ones.
-
-    Args:
-        source: where it comes from, for people.
-        name: short; numbered when a different vector has it already.
-    """
+    """Use this vector on every page, and keep it beside the shipped ones by that name, numbered where it is taken."""
     kept, sources = get("own_vectors", {}), get("own_sources", {})
     unique = next(
         candidate
@@ -141,10 +133,7 @@ def restore_acceptance() -> None:
 
 
 def declare(conditions: Conditions) -> None:
-    """Note what the vector in use holds for, as its user says.
-
-    Of the user's own vectors it takes the place of the same one without that; a shipped one stays as it is.
-    """
+    """Note what the vector in use holds for, as its user says; a shipped one stays as it is."""
     restore = get("varied")
     vector, name = acceptance(), acceptance_name()
     own = dict(get("own_vectors", {}))
@@ -179,7 +168,7 @@ def profile_source() -> str:
 
 
 def profile_name() -> str | None:
-    """Return the shipped profile in use, or None when it is the user's own or there is none."""
+    """Return the shipped profile in use; None when it is the user's own or there is none."""
     current = profile()
     return next((name for name in shipped.files("profiles") if shipped.profile(name) is current), None)
 
@@ -191,7 +180,6 @@ def use_shipped_profile(name: str) -> None:
 
 
 def set_profile(profile: HardwareProfile, source: str) -> None:
-    """Use this hardware profile on every page."""
     put("profile", profile)
     put("profile_source", source)
     _follow_best_shape()
@@ -203,7 +191,6 @@ def pair_spec() -> PairSpec:
 
 
 def set_pair(spec: PairSpec) -> None:
-    """Use this pair of models from now on."""
     put("pair", spec)
 
 

@@ -19,13 +19,11 @@ def files(kind: str) -> dict[str, Path]:
 
 
 def acceptance(name: str) -> AcceptanceVector:
-    """Load a shipped vector by name."""
     path = files("acceptance")[name]
     return core_cache.load_acceptance(str(path), path.stat().st_mtime_ns)
 
 
 def profile(name: str) -> HardwareProfile:
-    """Load a shipped hardware profile by name."""
     path = files("profiles")[name]
     return core_cache.load_profile(str(path), path.stat().st_mtime_ns)
 

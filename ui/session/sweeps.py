@@ -26,8 +26,6 @@ class Sweep(NamedTuple):
     """A sweep that was read.
 
     Attributes:
-        comparison: its cells.
-        profiles: measured in it.
         races: run in it, as `races_of` returns them.
     """
 
@@ -49,11 +47,7 @@ def pop_folder_to_show() -> str | None:
 
 
 def read(folder: Path) -> Sweep:
-    """Read a folder of results; again only when its files have changed.
-
-    Raises:
-        ValueError: for a folder without results, a file that is none, or rows that contradict themselves.
-    """
+    """Read a folder of results; again only when its files have changed."""
     return _read(str(folder), _stamp(folder))
 
 

@@ -32,11 +32,7 @@ def shape() -> tuple[int, int]:
 
 
 def set_size_and_depth(size: int | None, depth: int = 1, *, show: bool = True) -> None:
-    """Design the tree at this (n, d), or at the best shape for the hardware with None.
-
-    Args:
-        show: let the tree page's sliders jump there; False when they are where the shape comes from.
-    """
+    """Design the tree at this (n, d), or the best for the hardware; `show` moves the tree page's sliders there."""
     put("shape", None if size is None else (size, max(depth, 1)))
     put("tree", None)
     put("shape_to_show", show)

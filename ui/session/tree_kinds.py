@@ -29,11 +29,7 @@ def use(kind: str) -> None:
 
 
 def decoded(vector: AcceptanceVector | None) -> tuple[TokenTree | TreePolicy | None, str]:
-    """Return what to decode with, and where it comes from; None and the reason where it cannot be had.
-
-    Args:
-        vector: one that holds for the decode to come; None where none does.
-    """
+    """Return what to decode with, and where it comes from; None and the reason where it cannot be had."""
     size, depth = tree_in_use.shape()
     if current() == "lookup":
         return lookup()

@@ -1,8 +1,7 @@
 """The live token tree: a custom component that keeps its DOM while steps arrive.
 
-What is known of a run (an "epoch") travels once, each shape of its trees when it first occurs, and then only new steps
-do. The component keeps the history and asks for a resync when it was remounted or missed a step. Its files lie beside
-this one.
+The facts of a run (an "epoch") travel once, each shape of its trees when it first occurs, and then only new steps. The
+component keeps the history and asks for a resync when it was remounted or missed a step.
 """
 
 from __future__ import annotations
@@ -42,9 +41,6 @@ def to_wire(value: Any) -> Any:
     """Turn nested data into plain ints, floats, strings, lists and dicts; NaN and infinities become None.
 
     One numpy scalar would make Streamlit send the whole payload as a string, and NaN would be invalid JSON.
-
-    Raises:
-        TypeError: for anything else, naming its type.
     """
     if value is None or type(value) in (str, bool, int):
         return value
@@ -93,10 +89,9 @@ def live_tree(
         run: as `ui.runs.runs` describes it; its own steps are not looked at.
         steps: step records so far, as `ui.runs.runs.step_record` makes them.
         running: more steps may come.
-        waiting: shown while there is no step.
         interval_sec: seconds until more steps come, about.
-        lean: send all steps but the last without their tables: the component asks for them once the run has ended, for
-            making and reading them takes processor time from the run.
+        lean: send all steps but the last without their tables until the run has ended: making and reading them takes
+            processor time from the run.
         at: the step to begin at; None follows the run.
         link: what names the run in a link, where there can be one.
         tour: play at once, decision by decision, again and again, without figures.
@@ -156,13 +151,13 @@ def _lean(step: Mapping[str, Any]) -> dict[str, Any]:
 def _new_shapes(
     shapes: Sequence[Sequence[int]], before: Sequence[Mapping[str, Any]], given: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return the shapes that steps have and none before them had: whoever holds those before holds their shapes."""
+    """Return the shapes the browser does not have yet."""
     new = {step["shape"] for step in given} - {step["shape"] for step in before}
     return [_drawn(index, shapes[index]) for index in sorted(new)]
 
 
 def whole_shapes(shapes: Sequence[Sequence[int]]) -> list[dict[str, Any]]:
-    """Return every shape of a run as the component is told of it."""
+    """Return every shape of a run for the component."""
     return [_drawn(index, parents) for index, parents in enumerate(shapes)]
 
 
@@ -178,7 +173,7 @@ def _across(parents: tuple[int, ...]) -> list[float]:
 
 
 def _resync(key: str) -> None:
-    """Note where the component asked to go on from; the run of the script that follows sends it."""
+    """Note where the component asked to go on from, for the next run of the script."""
     asked = st.session_state[key].get("resync")
     if isinstance(asked, Mapping) and isinstance(asked.get("have"), int):
         have = max(asked["have"], 0)

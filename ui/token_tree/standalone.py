@@ -49,13 +49,9 @@ liveTree({{
 
 
 def run_to_html(run: Mapping[str, Any], *, title: str, tour: bool = False) -> bytes:
-    """Return a run as a page that holds everything it needs.
+    """Return a run as a page that holds everything it needs, under that title.
 
     Texts of the run stand only in the JSON, where `<` is escaped so that none can end the script element.
-
-    Args:
-        title: of the page, shown above the tree.
-        tour: as for `live_tree`.
     """
     data = {
         "epoch": run["id"],

@@ -5,8 +5,8 @@ from __future__ import annotations
 import streamlit as st
 
 from sequoia_core import AcceptanceVector, TokenTree
-from sequoia_core.design.node_facts import node_facts
 from sequoia_core.design.optimal_trees import node_scores
+from sequoia_core.design.tree_comparison import node_facts
 from ui import charts
 from ui.phrases import count
 from ui.tree_layout import visible_nodes
@@ -60,7 +60,7 @@ def _choose_node() -> None:
 
 
 def _folded_nodes(tree: TokenTree) -> set[int]:
-    """Return the nodes folded up by hand, in this very tree; another tree starts unfolded."""
+    """Return the nodes folded up by hand, in this very tree."""
     held, nodes = st.session_state.get("tree_folds", (None, set()))
     return nodes if held == tree else set()
 

@@ -1,8 +1,7 @@
-"""Trees that follow the draft's confidence and this machine's costs (related: SpecExec 2406.02532, EAGLE-2 2406.16858,
-and for other drafters BASTION 2605.29727, CaDDTree 2606.01813, CAST 2510.26577, Yggdrasil).
+"""Trees that follow the draft's confidence and this machine's costs, by a profile, not a clock.
 
-A node is drafted only if the tokens it is expected to add outweigh its time, at the rate of the run.
-Costs come from a profile, not from a clock, so equal seeds give equal text.
+Related: SpecExec 2406.02532, EAGLE-2 2406.16858, and for other drafters BASTION 2605.29727, CaDDTree 2606.01813, CAST
+2510.26577, Yggdrasil.
 """
 
 from __future__ import annotations
@@ -38,22 +37,18 @@ class AdaptiveTree(CalibratedTree):
         calibration: chances by the draft's probabilities, of this pair at the temperature to come
             (`AcceptanceVector.calibration`).
         recipe: "deterministic" takes the draft's most likely tokens and prunes; "sampled" draws children without
-            replacement and decides before each draw; "static" uses the best planned tree at every step, which costs
-            nothing to grow. "auto" is "static" unless another is expected to be a tenth faster by the calibration (at
-            all faster where weights stream in); without a profile one of the first two.
-        holds_for: what the calibration was measured for (`AcceptanceVector.holds_for`); where another pair or other
-            sampling is decoded, `decode` warns. None compares the temperature alone, which a calibration knows.
-        max_size: where weights stream in, no more than the best planned tree has: larger trees take longer to compute
-            than to read, and the sampled recipe needs to know its budget to spend it well. None for 64, for 256 where
-            weights stream in, or for the largest that was profiled.
-        max_depth: None for 12, and for 24 where weights stream in: drafting overlaps with reading, so deeper trees pay.
-        branch: fewer where the calibration has fewer ranks. This and the other bounds as for `TreeBounds`.
+            replacement and decides before each draw; "static" uses the best planned tree at every step. "auto" is
+            "static" unless another is expected to be a tenth faster by the calibration (at all faster where weights
+            stream in); without a profile one of the first two.
+        holds_for: what the calibration was measured for (`AcceptanceVector.holds_for`); `decode` warns of other
+            conditions. None compares the temperature alone.
+        max_size: None for 64, or where weights stream in 256 at most and no more than the best planned tree has:
+            larger trees take longer to compute than to read.
+        max_depth: None for 12, and for 24 where weights stream in, since drafting overlaps with reading.
+        branch: fewer where the calibration has fewer ranks.
 
     Attributes:
         expected: recipe -> what it is expected to do; all of them after "auto".
-
-    Raises:
-        ValueError: naming the option, what was found and what was expected.
     """
 
     max_size: int = None  # type: ignore[assignment]  # a number once it is made
@@ -81,17 +76,16 @@ class AdaptiveTree(CalibratedTree):
         if self.streams:
             self.set(max_size=min(self.max_size, max(tree.size, 2)))
         grown = RECIPES if self.recipe == "auto" else RECIPES.keys() & {self.recipe}
-        found = {name: expectation(RECIPES[name], self, self.calibration, self.costs()) for name in grown}
+        expected = {name: expectation(RECIPES[name], self, self.calibration, self.costs()) for name in grown}
         if self.recipe in ("auto", STATIC):
-            found |= planned
-        advantage = dict.fromkeys(found, 1.0) | {STATIC: self.least_advantage}
-        self.set(expected=found, recipe=max(found, key=lambda name: found[name].value * advantage[name]))
+            expected |= planned
+        advantage = dict.fromkeys(expected, 1.0) | {STATIC: self.least_advantage}
+        self.set(expected=expected, recipe=max(expected, key=lambda name: expected[name].value * advantage[name]))
         if self.recipe == STATIC:
             self.use_static(tree)
 
     @property
     def rules(self) -> Recipe:
-        """How children are drawn: by the recipe, and for a static tree as Sequoia does."""
         static = "deterministic" if self.calibration.temperature == 0.0 else "sampled"
         return RECIPES.get(self.recipe, RECIPES[static])
 
@@ -108,8 +102,6 @@ class AdaptiveTree(CalibratedTree):
 
 
 class AdaptiveDrafter(GrowingDrafter):
-    """Grows the trees of an `AdaptiveTree`, and tracks how fast the run is."""
-
     policy: AdaptiveTree
 
     def __init__(self, session: Session, policy: AdaptiveTree, **options) -> None:

@@ -1,9 +1,4 @@
-"""Trees chosen by calibrated chances and profiled costs: the settings of a recipe, and its expected speed.
-
-The expected speed of a recipe is found by growing trees on rows that the calibration kept, drawn independently. That is
-enough to choose a recipe and a starting point, but gives no interval as a `Prediction` does. Knows neither models nor
-torch. Shapes: k = ranks, w = nodes of one pass.
-"""
+"""Trees chosen by calibrated chances and profiled costs: the settings of a recipe, its expected speed. k = ranks."""
 
 from __future__ import annotations
 
@@ -42,8 +37,8 @@ class Controller(NamedTuple):
     Attributes:
         theta: tokens per second.
         threshold: used by the sampled recipe alone.
-        gain: what chances are multiplied by; below 1 where fewer tokens are accepted than they predict.
-        looked_up_gain: the same of tokens by text already seen, as long as the draft has not been asked about them.
+        gain: factor on chances; below 1 where fewer tokens are accepted than they predict.
+        looked_up_gain: the same of looked-up tokens, as long as the draft has not been asked about them.
     """
 
     theta: float
@@ -52,16 +47,16 @@ class Controller(NamedTuple):
     looked_up_gain: float = 1.0
 
     def after(self, size: int, max_size: int) -> Controller:
-        """Return the controller with the threshold of the next step, set so that about half of the trees are full."""
+        """Return the controller of the next step, its threshold set so that about half of the trees are full."""
         threshold = self.threshold * THRESHOLD_STEP if size >= max_size else self.threshold / THRESHOLD_STEP
         return self._replace(threshold=max(threshold, LOWEST_THRESHOLD))
 
     def seen(self, tokens: float, expected: float) -> Controller:
-        """Return the controller after a step that committed so many tokens where the scores predicted `expected`."""
+        """Return the controller after a step that committed so many tokens where scores predicted `expected`."""
         return self._replace(gain=_corrected(self.gain, GAIN_STEP * (tokens - expected), GAIN_LIMITS))
 
     def looked_up(self, tokens: int, expected: float) -> Controller:
-        """Return the controller after a step that committed so many tokens of nodes by text already seen alone."""
+        """Return the controller after a step that committed so many looked-up tokens."""
         change = LOOKED_UP_STEP * (tokens - expected) / (1.0 + expected)
         gain = _corrected(self.looked_up_gain, change, LOOKED_UP_LIMITS)
         return self._replace(looked_up_gain=gain)
@@ -73,7 +68,7 @@ def _corrected(gain: float, change: float, limits: tuple[float, float]) -> float
 
 
 def looked_up_gain(temperature: float) -> float:
-    """Return what the chances of looked-up tokens are multiplied by when a run begins."""
+    """Return the factor on the chances of looked-up tokens when a run begins."""
     return 1.0 - LOOKED_UP_FALL * min(temperature, 1.0)
 
 
@@ -84,7 +79,6 @@ class Recipe:
     Attributes:
         verifier: name of the only one that is.
         kind: which tables of the calibration apply to its children.
-        expansion: makes the expansion policy of a step.
     """
 
     verifier: str
@@ -130,10 +124,8 @@ class Expectation(NamedTuple):
     """What a recipe is expected to do.
 
     Attributes:
-        tokens_per_step: committed tokens per target pass.
         size: nodes of a tree on average.
         tokens_per_sec: None without costs.
-        controller: with which a run starts.
     """
 
     tokens_per_step: float
@@ -143,7 +135,6 @@ class Expectation(NamedTuple):
 
     @property
     def value(self) -> float:
-        """The value by which recipes are compared."""
         return self.tokens_per_step if self.tokens_per_sec is None else self.tokens_per_sec
 
 
@@ -196,7 +187,7 @@ def best_static(
 
 
 def _static_threshold(recipe: Recipe, bounds: TreeBounds, calibration: Calibration) -> float:
-    """Return the least score in the best tree of that size for the plain vector: the gain of its last node."""
+    """Return the gain of the last node of the best tree of that size for the plain vector."""
     vector = AcceptanceVector(calibration.expected(recipe.kind))
     try:
         tree = optimal_tree(vector, size=bounds.max_size, depth=bounds.max_depth)
@@ -208,7 +199,7 @@ def _static_threshold(recipe: Recipe, bounds: TreeBounds, calibration: Calibrati
 def grown_on_rows(
     expansion: ExpansionPolicy, bounds: TreeBounds, rows: np.ndarray, generator: np.random.Generator
 ) -> tuple[Nodes, list[int]]:
-    """Grow one tree on rows float64 [r, k], drawn independently; return it and how many nodes each pass read."""
+    """Grow one tree on rows float64 [r, k], drawn independently; also return how many nodes each pass read."""
     nodes = Nodes.root(0)
     widths: list[int] = []
     for _ in range(bounds.max_depth):

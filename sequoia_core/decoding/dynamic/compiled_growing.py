@@ -1,7 +1,4 @@
-"""Grows trees by compiled code, in one call where the draft's passes are compiled too.
-
-Equal seeds grow what `growing.PlainGrower` grows.
-"""
+"""Grows trees by compiled code, equal to `growing.PlainGrower`, where it can in one call with the draft's passes."""
 
 from __future__ import annotations
 
@@ -27,21 +24,15 @@ from ..tree_policy import TreePolicy
 from ..verifiers import DraftSampling
 from .expansion import DraftChances, ExpansionPolicy, Nodes, SampledExpansion, TopKExpansion
 
-DRAFT_SAMPLINGS: dict[DraftSampling, bool] = {
-    sample_without_replacement: True,
-    take_most_likely: False,
-}  # whether tokens are drawn
+# -> whether tokens are drawn
+DRAFT_SAMPLINGS: dict[DraftSampling, bool] = {sample_without_replacement: True, take_most_likely: False}
 
 Drawing = SampledExpansion | InTurnExpansion  # whether to draw is decided before each draw
 CompiledExpansion = TopKExpansion | HybridExpansion | Drawing
 
 
 class CompiledGrower:
-    """Grows one tree after the other, with the buffers of a whole run.
-
-    Args:
-        policy: whose bounds the expansion policies keep to.
-    """
+    """Grows one tree after the other, with the buffers of a whole run."""
 
     def __init__(
         self,
@@ -77,7 +68,7 @@ class CompiledGrower:
         )
 
     def _reads(self, session: Session) -> bool:
-        """Whether it reads the logits of a session; found once, since a run has one."""
+        """Whether it reads the logits of a session (cached: a run has one session)."""
         if self._session is not session:
             self._session = session
             self._is_read = (
@@ -149,6 +140,7 @@ class CompiledGrower:
         if isinstance(expansion, HybridExpansion):
             self._shaping.look_up(
                 (*expansion.text.addresses, expansion.columns.address), least_score=hybrid_expansion.LEAST_SCORE,
-                most_sure=hybrid_expansion.MOST_SURE, both=hybrid_expansion.BOTH, beside=hybrid_expansion.BESIDE,
+                most_sure=hybrid_expansion.MAX_TOTAL_LOOKUP_CHANCE, both=hybrid_expansion.BOTH_WEIGHTS,
+                beside=hybrid_expansion.BESIDE_WEIGHTS,
             )  # fmt: skip
         return self._shaping

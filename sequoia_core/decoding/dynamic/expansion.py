@@ -1,8 +1,5 @@
 """Expansion policies: which nodes of a step's dynamic tree are read next, which children they get, which nodes stay.
 
-Two recipes keep the output exact, and each is a class here. `TopKExpansion` takes the draft's most likely tokens, and
-may prune and reorder them because the target has not drawn anything yet. `SampledExpansion` has children drawn without
-replacement, and decides on each before its token is known. Knows scores and costs; neither models nor torch.
 Shapes: n = nodes so far, w = nodes read in one draft pass (the frontier), k = ranks.
 """
 
@@ -52,7 +49,7 @@ class Nodes(NamedTuple):
         ranks: int64 [n], order among siblings from 1; 0 for the root.
         depths, tokens: int64 [n].
         probs: float64 [n], what the draft gave each token after its parent; 1 for the root.
-        scores: float64 [n], chance that the node is accepted, as far as is known when the step is drafted.
+        scores: float64 [n], chance that the node is accepted, as known when the step is drafted.
         cache_positions: int64 [n], position in the draft's cache counted from the root's; -1 for nodes not read yet.
         looked_up: int64 [n], 1 for a node proposed by text already seen, before its parent was read; else 0.
     """
@@ -76,11 +73,11 @@ class Nodes(NamedTuple):
         return len(self.parents)
 
     def best(self, limit: int) -> Nodes:
-        """Return the nodes of largest score, largest first; no child scores more than its parent, so it comes after."""
+        """Return the nodes of largest score, largest first; children come after their parents."""
         return self.taken(np.argsort(-self.scores, kind="stable")[:limit])
 
     def taken(self, order: np.ndarray) -> Nodes:
-        """Return some nodes in a new order, int64 [m]; each comes after its parent, which is among them."""
+        """Return some nodes in a new order, int64 [m], each after its parent."""
         new = np.full(self.size, -1)
         new[order] = np.arange(len(order))
         kept = Nodes(*(column[order] for column in self))
@@ -93,12 +90,7 @@ class Nodes(NamedTuple):
     def with_children(
         self, frontier: np.ndarray, counts: np.ndarray, tokens: np.ndarray, probs: np.ndarray, scores: np.ndarray
     ) -> Nodes:
-        """Add the first `counts[i]` of row i as children of node `frontier[i]`.
-
-        Args:
-            frontier, counts: int64 [w].
-            tokens, probs, scores: [w, k].
-        """
+        """Add the first `counts[i]` of row i [k] as children of node `frontier[i]`, int64 [w]."""
         ranks = np.arange(1, tokens.shape[1] + 1)
         chosen = ranks <= counts[:, None]
         rows, columns = np.nonzero(chosen)
@@ -125,8 +117,7 @@ class Rows(Protocol):
     def drawn(self, k: int, seen: Sequence[np.ndarray] = ()) -> tuple[np.ndarray, np.ndarray]:
         """Draw k tokens of each row, at most all, as the verifier asks for them; shapes as for `most_likely`.
 
-        Args:
-            seen: tokens of each row that are looked up already: the first is drawn from what top-p leaves of others.
+        After the looked-up tokens `seen`, the first is drawn from what top-p leaves of the others.
         """
         ...
 
@@ -175,9 +166,7 @@ def best_draws(
 ) -> tuple[float, float]:
     """Return what the best number of nodes more gains beyond its cost, and the least gain among them (inf for none).
 
-    Args:
-        gains: of the nodes that may be added to `size` nodes.
-        threshold: the gain of each has to be above it.
+    `gains` are of the nodes that may be added to `size` nodes; each has to be above the threshold.
     """
     gains = -np.sort(-gains)[: max_size - size]
     gains = gains[gains > threshold]
@@ -185,16 +174,14 @@ def best_draws(
     values = np.cumsum(gains) - (step[size + 1 : size + 1 + len(gains)] - step[size])
     if len(values) == 0 or values.max() <= 0.0:
         return 0.0, np.inf
-    place = int(values.argmax())
-    return float(values[place]), float(gains[place])
+    best = int(values.argmax())
+    return float(values[best]), float(gains[best])
 
 
 def worth_verifying(scores: np.ndarray, step: np.ndarray) -> int:
     """Return how many of the likeliest nodes are worth what verifying them costs.
 
-    Args:
-        scores: float64 [n], falling, the root's 1 first.
-        step: float64 [N + 1], the cost of a step of that many nodes in tokens; entry 0 is unused.
+    `scores` float64 [n] fall from the root's 1; `step` float64 [N + 1] is the cost of n nodes in tokens.
     """
     return int((np.cumsum(scores) - step[1 : len(scores) + 1]).argmax()) + 1
 
@@ -203,7 +190,7 @@ class ExpansionPolicy(Protocol):
     """One way of growing trees: the drafter reads each frontier and returns its rows, until a frontier is empty."""
 
     def start(self, token: int) -> Nodes:
-        """Return the nodes that a step begins with: the root with its token, and what is known to be below."""
+        """Return the nodes that a step begins with: the root, and what is known to be below."""
         ...
 
     def frontier(self, nodes: Nodes) -> np.ndarray:
@@ -221,10 +208,9 @@ class ExpansionPolicy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TopKExpansion:
-    """Top-k of the draft: the best of all candidates; nothing depends on what the target will draw.
+    """Keeps the best of all candidates; nothing depends on what the target will draw.
 
     Args:
-        chances: of the most likely tokens.
         expected: float64 [k], that chance by rank where nothing is known of the row.
         token_costs: None uses the whole budget, and stops only when no better node than the worst kept can follow.
     """
@@ -264,7 +250,7 @@ class TopKExpansion:
 
 @dataclass(frozen=True, slots=True)
 class SampledExpansion:
-    """Sampled: children are drawn without replacement; whether to draw one more is decided before its token is known.
+    """Draws children without replacement; whether to draw one more is decided before its token is known.
 
     Args:
         chances: of the next token, which decide on its draw; of drawn tokens, which decide only what grows below them.

@@ -1,8 +1,4 @@
-"""The drafter of dynamic trees: reads a frontier, asks which nodes to read next, and so on.
-
-An `ExpansionPolicy` (see `expansion`) decides; this runs the draft's passes and returns the tree that judges expect.
-Shapes: n = tree nodes, w = nodes of one pass, V = vocabulary.
-"""
+"""The drafter of dynamic trees: runs the draft's passes over the nodes that an `ExpansionPolicy` chooses."""
 
 from __future__ import annotations
 
@@ -40,11 +36,7 @@ LEAST_ADVANTAGE = 1.1  # calibrations promise grown trees up to 13 % more tokens
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrowingTree(TreeBounds):
-    """What policies of dynamic trees have in common: they are their own bounds, and no step's tree is fixed.
-
-    Raises:
-        ValueError: naming the bound, what was found and what was expected.
-    """
+    """What policies of dynamic trees have in common: they are their own bounds, and no step's tree is fixed."""
 
     beam: int = 16
     branch: int = 16
@@ -116,7 +108,7 @@ class CalibratedTree(GrowingTree):
             object.__setattr__(self, name, value)
 
     def use_static(self, tree: TokenTree) -> None:
-        """Have every step use one tree, whose bounds are then the policy's."""
+        """Have every step use one tree and its bounds."""
         self.set(fixed=tree, max_size=tree.size, max_depth=tree.depth, branch=FixedTree(tree).max_children)
 
     @property
@@ -125,7 +117,7 @@ class CalibratedTree(GrowingTree):
 
     @property
     def streams(self) -> bool:
-        """Whether weights stream in, so that passes over more nodes and deeper drafting cost little."""
+        """Whether weights stream in, so that larger and deeper trees cost little."""
         return self.profile is not None and self.profile.streaming is not None
 
     @property
@@ -160,12 +152,7 @@ def predict_policy(
     context: float | None = None,
     prompts: int | None = None,
 ) -> Prediction:
-    """Predict what decoding with dynamic trees does, or with the one tree that an adaptive policy may choose.
-
-    Args:
-        acceptance: a vector with a calibration.
-        context, prompts: as for `predict`.
-    """
+    """Predict the speedup of a dynamic or adaptive policy; the vector needs a calibration."""
     if policy.fixed is not None:
         return predict(policy.fixed, acceptance, profile, context=context, prompts=prompts)
     assert acceptance.calibration is not None
@@ -176,11 +163,10 @@ def predict_policy(
 
 
 class DraftRows:
-    """The draft's probabilities after a frontier, as `decoding.dynamic.expansion.Rows`.
+    """The draft's probabilities after a frontier of w nodes, as `expansion.Rows`.
 
     Args:
         block: float32 [w, V].
-        draft_sampling: how the verifier wants children drawn.
         first: as `block`, what the first of them are drawn from; None for `block`.
     """
 
@@ -261,9 +247,9 @@ class PlainGrower:
             self._mask[0, 0] = 0.0
         else:
             own = self._mask[read:stop]
-            for place, above in enumerate(nodes.cache_positions[nodes.parents[frontier]].tolist(), start=read):
-                self._mask[place] = self._mask[above]  # which may be of this pass, before its children
-                self._mask[place, place] = 0.0
+            for slot, above in enumerate(nodes.cache_positions[nodes.parents[frontier]].tolist(), start=read):
+                self._mask[slot] = self._mask[above]  # which may be of this pass, before its children
+                self._mask[slot, slot] = 0.0
             positions = torch.from_numpy(len(sequence) - 1 + nodes.depths[frontier])
             request = torch.from_numpy(nodes.tokens[frontier]), positions, own[:, :stop]
         block, first = draft_probabilities(session.forward(*request, keep=len(frontier)), self.sampling)
@@ -281,8 +267,8 @@ class PlainGrower:
 class GrowingDrafter(LevelDrafter):
     """Drafts with any session; subclasses say which expansion policy a step has.
 
-    The draft may read nodes that are not kept, and keep nodes that it has read without giving them children, so each
-    node's position in the cache is recorded (`Nodes.cache_positions`). Compiled code grows the trees where it can.
+    The draft may read nodes that are not kept, and keep nodes without children, so each node's position in the cache is
+    recorded (`Nodes.cache_positions`).
     """
 
     def __init__(self, session: Session, policy: GrowingTree, **options) -> None:

@@ -1,10 +1,4 @@
-"""Predictions for dynamic trees with a pair on a machine, with intervals.
-
-A static tree is replayed along the measured texts. Dynamic trees need rows beside the path that a text took, which no
-file holds. So they are grown on the rows kept of each prompt, drawn independently, and their nodes are scored by the
-calibrated chances times a factor for that prompt. This ignores that easy positions follow easy ones within a prompt.
-Shapes: m = prompts, r = resamples, n = nodes.
-"""
+"""Predictions for dynamic trees, grown on each prompt's rows, drawn independently. m = prompts, r = resamples."""
 
 from __future__ import annotations
 
@@ -33,18 +27,9 @@ def predict_growing(
     prompts: int | None = None,
     seed: int = 0,
 ) -> Prediction:
-    """Predict what decoding with trees of this expansion policy does.
+    """Predict decoding with trees of this expansion policy, as it is at the start of a run.
 
-    Args:
-        expansion: as it is at the start of a run; what it learns from the run is left out.
-        kind: of `calibration.KINDS`, which tables apply to its children: "most likely" or "drawn".
-        context, prompts: as for `predict`.
-
-    Returns:
-        The prediction; without an interval where the rows of prompts cannot be told apart, or for a single prompt.
-
-    Raises:
-        ValueError: when the bounds go beyond what was profiled.
+    There is no interval for one prompt or rows that are not by prompt. `kind` is one of `calibration.KINDS`.
     """
     greedy = calibration.temperature == 0.0
     rows, gain = calibration.rows_by_prompt(), calibration.gain_by_prompt(kind)
@@ -89,7 +74,6 @@ def predict_growing(
 
 
 def _expected_tokens(nodes: Nodes, chances: ChanceTables, kind: str) -> float:
-    """Return the sum of all nodes' chances to be accepted, now that their tokens are known."""
     table = chances.most_likely if kind == "most likely" else chances.after
     ranks = np.maximum(nodes.ranks, 1)
     probs = np.zeros((nodes.size, int(ranks.max())))

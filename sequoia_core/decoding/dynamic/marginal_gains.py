@@ -1,8 +1,4 @@
-"""What each node of a step's dynamic tree is expected to add, what it costs, and the best candidates left out.
-
-Read off what the expansion policy computed: scores, costs and chances by rank. Shapes: n = nodes of the tree, r = nodes
-of it that the draft read, k = ranks.
-"""
+"""What each node of a dynamic tree is expected to add, what it costs, and the best candidates left out. n = nodes."""
 
 from __future__ import annotations
 
@@ -20,7 +16,6 @@ class LeftOut(NamedTuple):
     Attributes:
         parent: node of the tree below which it would be.
         token: None for the first child of a node that the draft did not read.
-        gain: tokens that it is expected to add.
     """
 
     parent: int
@@ -36,9 +31,9 @@ class MarginalGains:
         gains: tokens that each node is expected to add [n]: the chance that it is accepted, 1 for the root.
         costs: the marginal cost of each node in order of gains [n], in tokens that the run commits in that time; None
             for the root and where no costs are counted.
-        next_cost: the same for one node more than the tree has; None where the tree is full, or no costs are counted.
-        left_out: the best candidates that are not in the tree, best first. Of a sampled tree only first children of
-            nodes that were not read: elsewhere only a further draw would tell the token.
+        next_cost: the same for one node more than the tree has; None where it is full or no costs are counted.
+        left_out: the best candidates that are not in the tree, best first; of a sampled tree only first children of
+            nodes that were not read.
     """
 
     gains: tuple[float, ...]
@@ -48,12 +43,7 @@ class MarginalGains:
 
 
 def marginal_gains(expansion: ExpansionPolicy, nodes: Nodes, rows: Rows, *, most: int) -> MarginalGains:
-    """Return the gains and costs of a finished tree; for a policy of one's own the gains alone.
-
-    Args:
-        rows: after those nodes that the draft read, in the order of the nodes.
-        most: how many candidates that were left out to list.
-    """
+    """Return the gains and costs of a finished tree, whose read nodes have `rows`; of an unknown policy the gains."""
     costs: list[float | None] = [None] * nodes.size
     next_cost: float | None = None
     left_out: tuple[LeftOut, ...] = ()
@@ -69,10 +59,11 @@ def marginal_gains(expansion: ExpansionPolicy, nodes: Nodes, rows: Rows, *, most
 
 def _left_out(expansion: TopKExpansion | SampledExpansion, nodes: Nodes, rows: Rows, most: int) -> tuple[LeftOut, ...]:
     unread = np.flatnonzero((nodes.cache_positions < 0) & (nodes.depths < expansion.bounds.max_depth))
-    expected = np.minimum(
-        nodes.scores[unread, None] * expansion.expected[:1], 1.0
-    )  # no columns where nothing is expected
-    found = [LeftOut(node, None, gain) for node, gain in zip(unread.tolist(), expected.ravel().tolist(), strict=False)]
+    # no columns where nothing is expected
+    expected = np.minimum(nodes.scores[unread, None] * expansion.expected[:1], 1.0)
+    left_out = [
+        LeftOut(node, None, gain) for node, gain in zip(unread.tolist(), expected.ravel().tolist(), strict=False)
+    ]
     read = np.flatnonzero(nodes.cache_positions >= 0)
     if isinstance(expansion, TopKExpansion) and len(read):
         tokens, probs = rows.most_likely(expansion.bounds.branch)
@@ -82,5 +73,5 @@ def _left_out(expansion: TopKExpansion | SampledExpansion, nodes: Nodes, rows: R
         for row, rank in zip(*np.unravel_index(best, gains.shape), strict=True):
             one = LeftOut(int(read[row]), int(tokens[row, rank]), float(gains[row, rank]))
             if one[:2] not in held:
-                found.append(one)
-    return tuple(sorted(found, key=lambda one: -one.gain)[:most])
+                left_out.append(one)
+    return tuple(sorted(left_out, key=lambda one: -one.gain)[:most])

@@ -1,8 +1,4 @@
-"""SpecExec's trees (Svirschevski et al., NeurIPS 2024, arXiv 2406.02532): the most probable continuations by the draft.
-
-The nodes with the largest cumulative draft probability, as many as the budget holds. Every choice is made before the
-target draws anything, so sampling the target and following the edge, where there is one, keeps its distribution.
-"""
+"""SpecExec's trees (Svirschevski et al., NeurIPS 2024, arXiv 2406.02532): the draft's most probable continuations."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ from .growing import GrowingDrafter, GrowingTree
 class SpecExecTree(GrowingTree):
     """The policy that takes, at every step, the nodes of largest cumulative draft probability.
 
-    Drafting stops early when nothing better than the worst node kept can come. Arguments as for `TreeBounds`.
+    Every choice is made before the target draws, so sampling the target and following its token is exact.
     """
 
     def expansion_at_start(self, context: float | None = None) -> TopKExpansion:
@@ -27,8 +23,6 @@ class SpecExecTree(GrowingTree):
 
 
 class SpecExecDrafter(GrowingDrafter):
-    """Grows the trees of a `SpecExecTree`."""
-
     def __init__(self, session: Session, policy: SpecExecTree, **options) -> None:
         super().__init__(session, policy, **options)
         self._expansion = policy.expansion_at_start()

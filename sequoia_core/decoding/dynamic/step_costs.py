@@ -1,7 +1,4 @@
-"""What the parts of a step cost by a profile, in seconds and in tokens of the run.
-
-Knows neither models nor torch. Shapes: N = largest size, B = beam, w = nodes of one pass.
-"""
+"""What the parts of a step cost by a profile, in seconds and in tokens of the run."""
 
 from __future__ import annotations
 
@@ -15,14 +12,14 @@ from ...design.profile_files import Streaming
 from ...design.step_time import computing_sec, overlapped
 from .expansion import TokenCosts, TreeBounds
 
-MEMORY = 20  # steps after which a past step counts 1 / e: long enough to average, short enough to follow the text
+MEMORY_STEPS = 20  # steps after which a past step counts 1 / e: long enough to average, short enough to follow the text
 CONTEXT_STEP = 64  # committed tokens after which costs are computed again
 EXPOSED_DRAFT_SHARE = 0.5  # of a draft pass, not overlapped by reading weights; 0.2 to 0.5 work equally well
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepCosts:
-    """Profiled seconds of a step's parts, looked up once for every size and width; entry 0 of each array is 0.
+    """Profiled seconds of a step's parts for every size and width; entry 0 of each array is 0.
 
     Attributes:
         computing_sec: float64 [N + 1], the target's pass over n nodes, as `step_time.computing_sec` gives it.
@@ -46,11 +43,6 @@ class StepCosts:
     def of_profile(
         cls, profile: HardwareProfile, bounds: TreeBounds, *, context: float | None = None, greedy: bool
     ) -> StepCosts:
-        """Compute the times from a profile.
-
-        Raises:
-            ValueError: when the bounds go beyond what was profiled.
-        """
         sizes, widths = np.arange(1, bounds.max_size + 1), np.arange(1, bounds.beam + 1)
         overhead = profile.overhead_at(sizes, greedy=greedy) + profile.growing_at(greedy=greedy)
         parts = computing_sec(profile, sizes, context), overhead, profile.draft_at(widths, context)
@@ -61,28 +53,27 @@ class StepCosts:
     def without_draft(
         cls, profile: HardwareProfile, max_size: int, *, context: float | None = None, greedy: bool
     ) -> StepCosts:
-        """Look up the times of steps without draft passes, for up to `max_size` nodes, at most what was profiled."""
+        """Return the times of steps without draft passes, for up to `max_size` nodes, at most what was profiled."""
         sizes = np.arange(1, max_size + 1)
         parts = computing_sec(profile, sizes, context), profile.overhead_at(sizes, greedy=greedy)
         computing, overhead = (np.append(0.0, part) for part in parts)
         return cls(computing, overhead, np.zeros(1), profile.streaming)
 
     def seconds(self, size: int, widths: Sequence[int]) -> float:
-        """Return the seconds of a step with so many nodes, whose draft passes read so many nodes each."""
+        """Return the seconds of a step of `size` nodes, whose draft passes read `widths` nodes."""
         drafting = self.draft_sec[list(widths)].sum()
         target, draft, rest = overlapped(self.streaming, self.computing_sec[size], drafting, self.overhead_sec[size])
         return float(target + rest + draft)
 
     def at_least(self, theta: float) -> float:
-        """Return a rate, but at least that of dynamic trees that are the root alone."""
+        """Return a rate, but at least that of trees that are the root alone."""
         return max(theta, 1.0 / float(self.step_sec[1]))
 
     def token_costs(self, theta: float) -> TokenCosts:
-        """Return what nodes and draft passes cost in tokens, at so many tokens per second.
+        """Return what nodes and draft passes cost in tokens, at `theta` tokens per second.
 
-        Where weights stream in, nodes cost what they cost in a step without drafting, and draft passes their
-        `EXPOSED_DRAFT_SHARE`. How much of drafting overlaps with reading depends on the whole step, so costs of
-        single nodes are approximate; `seconds` is exact.
+        Where weights stream in, draft passes cost their `EXPOSED_DRAFT_SHARE`. How much of drafting overlaps with
+        reading depends on the whole step, so costs of single nodes are approximate; `seconds` is exact.
         """
         return TokenCosts(
             theta * self.step_sec, theta * (1.0 if self.streaming is None else EXPOSED_DRAFT_SHARE) * self.draft_sec
@@ -90,14 +81,10 @@ class StepCosts:
 
 
 class Rate:
-    """Tokens per second by the profile, of the last steps of a run.
-
-    Args:
-        tokens_per_step, tokens_per_sec: what to start from, as if `MEMORY` steps had shown it.
-    """
+    """Tokens per second by the profile, of the last steps of a run; the first count as `MEMORY_STEPS` steps."""
 
     def __init__(self, tokens_per_step: float, tokens_per_sec: float) -> None:
-        self._tokens = MEMORY * tokens_per_step
+        self._tokens = MEMORY_STEPS * tokens_per_step
         self._seconds = self._tokens / tokens_per_sec
 
     @property
@@ -105,16 +92,14 @@ class Rate:
         return self._tokens / self._seconds
 
     def seen(self, tokens: float, seconds: float) -> None:
-        """Count a step."""
-        kept = 1.0 - 1.0 / MEMORY
+        kept = 1.0 - 1.0 / MEMORY_STEPS
         self._tokens, self._seconds = kept * self._tokens + tokens, kept * self._seconds + seconds
 
 
 class RunCosts:
-    """What the parts of a step cost in tokens while a run goes on: by its length so far, at the rate of its last steps.
+    """Cost of each part of a step, in tokens, at the current length and recent speed.
 
-    Args:
-        costs_at: committed tokens -> profiled times, never None; asked anew after every `CONTEXT_STEP` of them.
+    `costs_at`, committed tokens -> profiled times, is asked again after every `CONTEXT_STEP` of them.
     """
 
     def __init__(self, costs_at: Callable[[int], StepCosts | None]) -> None:
@@ -124,7 +109,7 @@ class RunCosts:
         self._rate: Rate | None = None
 
     def token_costs(self, context: int) -> TokenCosts:
-        """Return the costs of the next step, before which `context` tokens are committed."""
+        """Return the costs of the next step, after `context` committed tokens."""
         if self._costs is None or context >= self._asked_at + CONTEXT_STEP:
             self._costs, self._asked_at = self._costs_at(context), context
         assert self._costs is not None, "costs are followed only where there is a profile"
@@ -133,6 +118,5 @@ class RunCosts:
         return self._costs.token_costs(self._rate.tokens_per_sec)
 
     def seen(self, tokens: float, size: int, widths: Sequence[int] = ()) -> None:
-        """Count a step that committed so many tokens; its tree and draft passes as for `StepCosts.seconds`."""
         assert self._costs is not None and self._rate is not None, "a step's costs were asked for before it was taken"
         self._rate.seen(tokens, self._costs.seconds(size, widths))

@@ -1,11 +1,8 @@
-"""How one step's tree grows where the draft model and text already seen both propose; every place goes to the likelier.
+"""How one step's tree grows where the draft model and text already seen both propose.
 
 A step begins with the likeliest continuations by text already seen. The draft model reads the nodes after which another
-token is likeliest, with their ancestors, while that is expected to add more than the pass costs. What it says of a
-looked-up token changes that token's chance, and below each token that it adds text is looked up again. Two recipes
-keep the output exact: `HybridExpansion` adds the draft's most likely tokens, `in_turn_expansion` draws from what its
-row has besides the looked-up ones. `native/tree_expansion.c` does the same number for number: change both. Knows no
-torch.
+token is likeliest; below each token that it adds text is looked up again. `native/tree_expansion.c` does the same
+number for number: change both.
 """
 
 from __future__ import annotations
@@ -20,29 +17,33 @@ from ...native.text_index import TreeColumns
 from ..dynamic.expansion import Nodes, Rows, TokenCosts, TreeBounds, best_width, worth_verifying
 from .text_index import LEAST_SCORE, RunningText
 
-# How likely a token is that text already seen gives chance a, and the draft chance b, as log-odds:
-# BOTH[0] + BOTH[1] logit(a) + BOTH[2] logit(b). One that was not looked up beside others with chances of A in all:
-# BESIDE[0] log(1 - A) + BESIDE[1] logit(b). Fitted to 200,000 proposed tokens along the demo target's answers, with own
-# text and earlier answers, at temperatures 0 and 0.6: on as many others 12 % less log loss than the larger of a and b.
-BOTH = (1.35, 0.72, 0.55)
-BESIDE = (0.9, 0.92)
-FEWEST, MOST_SURE = 1e-3, 0.98  # chances are kept from 0 and 1 by this; looked-up chances in all are counted up to this
+# Log-odds of a token that text already seen gives chance a, and the draft b: 1.35 + 0.72 logit(a) + 0.55 logit(b).
+# Of one that was not looked up, beside others with chances of A in all: 0.9 log(1 - A) + 0.92 logit(b).
+# Fitted to 200,000 proposed tokens along the demo target's answers, with own text and earlier answers, at temperatures
+# 0 and 0.6: on as many others 12 % less log loss than the larger of a and b.
+BOTH_WEIGHTS = (1.35, 0.72, 0.55)
+BESIDE_WEIGHTS = (0.9, 0.92)
+MIN_CHANCE = 1e-3  # chances are kept from 0 and 1 by this
+MAX_TOTAL_LOOKUP_CHANCE = 0.98
 
 
 def likely_by_both(looked_up: float, drafted: float) -> float:
-    """Return the chance of a token that text already seen and the draft both speak of, from what each gives it."""
-    return _of_log_odds(BOTH[0] + BOTH[1] * _log_odds(looked_up) + BOTH[2] * _log_odds(drafted))
+    """Return the chance of a token that text already seen and the draft both propose."""
+    base, by_text, by_draft = BOTH_WEIGHTS
+    return _of_log_odds(base + by_text * _log_odds(looked_up) + by_draft * _log_odds(drafted))
 
 
 def likely_beside(looked_up: float, drafted: float) -> float:
     """Return the chance of a token by the draft alone, beside others whose looked-up chances sum to `looked_up`."""
     if looked_up <= 0.0:
         return drafted
-    return _of_log_odds(BESIDE[0] * math.log(1.0 - min(looked_up, MOST_SURE)) + BESIDE[1] * _log_odds(drafted))
+    by_text, by_draft = BESIDE_WEIGHTS
+    others = math.log(1.0 - min(looked_up, MAX_TOTAL_LOOKUP_CHANCE))
+    return _of_log_odds(by_text * others + by_draft * _log_odds(drafted))
 
 
 def _log_odds(chance: float) -> float:
-    kept = min(max(chance, FEWEST), 1.0 - FEWEST)
+    kept = min(max(chance, MIN_CHANCE), 1.0 - MIN_CHANCE)
     return math.log(kept / (1.0 - kept))
 
 
@@ -57,7 +58,6 @@ class HybridExpansion:
     All is chosen before the target draws, so the top-k rule is exact.
 
     Args:
-        chances: of the draft's most likely tokens.
         expected: float64 [k], that chance by rank where nothing is known of the row.
         token_costs: None spends the whole budget.
         text: the text under way and the index behind it.
@@ -73,7 +73,7 @@ class HybridExpansion:
 
     @property
     def least_other(self) -> float:
-        """The chance of another token after a node than those below it, above which the draft may read the node."""
+        """The least chance of another token after a node for which the draft may read the node."""
         return 0.0
 
     def start(self, token: int) -> Nodes:
@@ -156,18 +156,16 @@ class HybridExpansion:
     def looked_up_below(self, nodes: Nodes, added: list[tuple[int, int, float, float]], least: float) -> Nodes:
         """Return the nodes with the children that the draft added, and below these what followed such text before.
 
-        Args:
-            added: parent, token, probability and chance after the parent of each child.
-            least: the score that looked-up nodes have at least.
+        `added` has parent, token, probability and chance after the parent; looked-up nodes score `least` or more.
         """
         columns, old = self.columns.columns, nodes.size
         size = old + len(added)
         for name in ("parents", "depths", "tokens", "probs", "scores"):
             columns[name][:old] = getattr(nodes, name)
-        for place, (parent, token, prob, chance) in enumerate(added, start=old):
-            columns["parents"][place], columns["tokens"][place] = parent, token
-            columns["depths"][place], columns["probs"][place] = nodes.depths[parent] + 1, prob
-            columns["scores"][place] = nodes.scores[parent] * chance
+        for index, (parent, token, prob, chance) in enumerate(added, start=old):
+            columns["parents"][index], columns["tokens"][index] = parent, token
+            columns["depths"][index], columns["probs"][index] = nodes.depths[parent] + 1, prob
+            columns["scores"][index] = nodes.scores[parent] * chance
         state = self.columns.state
         state.max_size, state.least = size + self.bounds.max_size, max(LEAST_SCORE, least)
         grown = self.text.grow(self.columns, size, old)

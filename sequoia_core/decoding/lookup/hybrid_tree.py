@@ -1,7 +1,4 @@
-"""The policy by which the draft model and text already seen propose for the same tree, and its drafter.
-
-Where nothing was seen before, its trees are the adaptive ones of `dynamic.adaptive` by the recipe of the same kind.
-"""
+"""The policy by which the draft model and text already seen propose for the same tree, and its drafter."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ from .in_turn_expansion import InTurnExpansion
 from .text_index import LEAST_SCORE, RunningText, TextIndex
 
 DRAFTED = {"topk": RECIPES["deterministic"], "in_turn": RECIPES["sampled"]}  # how each recipe has the draft propose
-LOOKED_UP_ADDS = 1.03
+LOOKUP_GAIN = 1.03
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,22 +36,16 @@ class HybridTree(CalibratedTree):
     """The policy by which the draft model and text already seen propose for the same tree.
 
     Args:
-        index: earlier texts, as for `LookupTree`.
-        profile, calibration, holds_for: as for `CalibratedTree`.
         max_size: None for 64, for 256 where weights stream in; no more than was profiled.
         max_depth: None for 16, and for 24 where weights stream in.
-        beam, branch: as for `TreeBounds`.
         recipe: "topk" adds the draft's most likely tokens to those looked up, verified by the top-k rule; "in_turn"
             draws from what the draft's row has besides the looked-up tokens, verified by Sequoia's rule; "static" looks
             nothing up and uses the best planned tree at every step. "auto" becomes "topk" at temperature 0, otherwise
-            the one whose drafted part alone has the highest expected speed by the calibration (the most expected tokens
-            without a profile); "static" unless that is ahead by more than such expectations promise too much.
+            the one whose drafted part alone has the highest expected speed (without a profile, tokens) by the
+            calibration; "static" unless that is ahead by more than such expectations promise too much.
 
     Attributes:
         expected: recipe -> what its drafted part alone is expected to do, where that was asked.
-
-    Raises:
-        ValueError: naming the option, what was found and what was expected.
     """
 
     index: TextIndex = field(kw_only=False)
@@ -77,18 +68,18 @@ class HybridTree(CalibratedTree):
         if self.recipe == "auto" and self.calibration.temperature == 0.0:
             self.set(recipe="topk")
         asked = {"auto": tuple(DRAFTED), "in_turn": ("in_turn",)}.get(self.recipe, ())
-        found = {name: expectation(DRAFTED[name], self, self.calibration, self.costs()) for name in asked}
-        recipe = max(found, key=lambda name: found[name].value) if found else self.recipe
+        expected = {name: expectation(DRAFTED[name], self, self.calibration, self.costs()) for name in asked}
+        recipe = max(expected, key=lambda name: expected[name].value) if expected else self.recipe
         if self.profile is not None and self.recipe in ("auto", STATIC):
-            tree, found[STATIC] = best_static(self.rules, self, self.calibration, self.profile, self.planned)
-            if recipe == STATIC or self.least_advantage * found[STATIC].value > LOOKED_UP_ADDS * found[recipe].value:
+            tree, expected[STATIC] = best_static(self.rules, self, self.calibration, self.profile, self.planned)
+            ahead = LOOKUP_GAIN * expected[recipe].value if recipe != STATIC else 0.0
+            if self.least_advantage * expected[STATIC].value > ahead:
                 recipe = STATIC
                 self.use_static(tree)
-        self.set(expected=found, recipe=recipe)
+        self.set(expected=expected, recipe=recipe)
 
     @property
     def rules(self) -> Recipe:
-        """How the draft proposes children; those of a static tree as Sequoia has them."""
         return DRAFTED.get(self.recipe, DRAFTED["topk" if self.calibration.temperature == 0.0 else "in_turn"])
 
     @property
@@ -109,8 +100,6 @@ class HybridTree(CalibratedTree):
 
 
 class HybridDrafter(GrowingDrafter):
-    """Grows the trees of a `HybridTree`, and follows how fast the run is."""
-
     policy: HybridTree
 
     def __init__(self, session: Session, policy: HybridTree, **options) -> None:
@@ -158,9 +147,8 @@ class HybridDrafter(GrowingDrafter):
         """Follow the run after a step.
 
         Args:
-            size: of its tree.
-            tokens: that it committed.
-            accepted, expected: how many of them are nodes by text already seen alone, and how many were expected.
+            accepted, expected: how many of them are looked-up nodes that the draft did not read, and how many were
+                expected.
         """
         if self._costs is not None:
             self._costs.seen(tokens, size, self.widths)

@@ -1,6 +1,6 @@
 """How one step's tree grows from looked-up nodes and children drawn from the draft's rows.
 
-`native/tree_expansion.c` does the same number for number: change both. Knows no torch.
+`native/tree_expansion.c` does the same number for number: change both.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ class InTurnExpansion(HybridExpansion):
 
     A node's looked-up children are chosen before any is drawn there. Then tokens besides theirs are drawn from the
     draft's row, and whether to draw once more is decided before that token is known. So no draw changes the order or
-    the number of those proposed before it, and `verifiers.sequoia_rule` is exact. From then on the node's children
-    stay; looked-up nodes below a node that was not read may still be left out.
+    the number of those proposed before it, and `verifiers.sequoia_rule` is exact.
 
     Args:
         expected: float64 [k], the chance of a drawn child by rank where nothing is known of the row.
@@ -50,8 +49,8 @@ class InTurnExpansion(HybridExpansion):
         size = int(settled.sum())
         least = best_draws(gains, size, max_size=most, costs=self.token_costs, threshold=self.threshold)[1]
         ranks = min(max(int((read.gains >= least).sum()) for read in reads) + 1, self.bounds.branch)
-        nodes, places = _without(nodes, fresh, least, most - size)
-        below = [np.flatnonzero(nodes.parents == (node if node >= 0 else -2)) for node in places[frontier].tolist()]
+        nodes, moved = _without(nodes, fresh, least, most - size)
+        below = [np.flatnonzero(nodes.parents == (node if node >= 0 else -2)) for node in moved[frontier].tolist()]
         for children in below:
             nodes.ranks[children] = 1 + np.argsort(np.argsort(-nodes.scores[children], kind="stable"), kind="stable")
         # What is drawn besides looked-up tokens follows the row without them, so they are drawn too and left out.
@@ -59,7 +58,7 @@ class InTurnExpansion(HybridExpansion):
         added: list[tuple[int, int, float, float]] = []
         added_ranks: list[int] = []
         room = most - size - sum(map(len, below))
-        for row, node in enumerate(places[frontier].tolist()):
+        for row, node in enumerate(moved[frontier].tolist()):
             if node < 0:
                 continue
             seen, offered = nodes.tokens[below[row]], _Offered(tokens[row], probs[row], best[row], best_probs[row])
@@ -82,11 +81,10 @@ class InTurnExpansion(HybridExpansion):
 
         Args:
             seen, given: int64 and float64 [c], its looked-up children's tokens and what the draft gives them.
-            ranks: how many draws to weigh.
 
         Returns:
-            Places [k] of the draws that are not looked-up tokens; the chance of each, float64 [k], before its token
-            is known; and after that.
+            Indices [k] of the draws that are not looked-up tokens; the chance of each, float64 [k], before its token is
+            known; and after that.
         """
         new = np.flatnonzero(~np.isin(offered.tokens, seen))[:ranks]
         tokens, probs = offered.tokens[new], offered.probs[new]
@@ -103,7 +101,7 @@ class InTurnExpansion(HybridExpansion):
         self, nodes: Nodes, frontier: np.ndarray, rows: Rows, best: np.ndarray, best_probs: np.ndarray
     ) -> tuple[Nodes, list[_Read]]:
         """Return the nodes with what the rows say of looked-up children, and what draws after each row promise."""
-        shares, found = shares_of(nodes), []
+        shares, reads = shares_of(nodes), []
         for row, node in enumerate(frontier.tolist()):
             below = np.flatnonzero(nodes.parents == node)
             looked_up, both = self.weighed(nodes, below, shares[below], best[row], rows, row)
@@ -114,11 +112,11 @@ class InTurnExpansion(HybridExpansion):
             )
             total = max(1.0, total_of(both) + total_of(alone.tolist()))
             shares[below] = np.array(both) / total
-            found.append(_Read(looked_up, total, alone / total))
+            reads.append(_Read(looked_up, total, alone / total))
         nodes = scored(nodes, shares)
         reach = nodes.scores[frontier].tolist()
-        gains = [np.minimum.accumulate(own * read.gains) for own, read in zip(reach, found, strict=True)]
-        return nodes, [read._replace(gains=gain) for read, gain in zip(found, gains, strict=True)]
+        gains = [np.minimum.accumulate(own * read.gains) for own, read in zip(reach, reads, strict=True)]
+        return nodes, [read._replace(gains=gain) for read, gain in zip(reads, gains, strict=True)]
 
     def kept(self, nodes: Nodes) -> Nodes:
         settled, count = _settled(nodes), nodes.size
@@ -143,7 +141,7 @@ class _Read(NamedTuple):
 
     Attributes:
         looked_up: the chances of the node's looked-up children by text alone, summed.
-        total: what chances are divided by, so that they sum to no more than 1.
+        total: divides chances, so that they sum to no more than 1.
         gains: float64 [k], what each of the next draws is expected to add, as if the most likely tokens were drawn.
     """
 
@@ -158,15 +156,7 @@ def _settled(nodes: Nodes) -> np.ndarray:
 
 
 def _without(nodes: Nodes, fresh: np.ndarray, least: float, most: int) -> tuple[Nodes, np.ndarray]:
-    """Leave out the looked-up children of a pass that gain too little, with all below them.
-
-    Args:
-        fresh: bool [n], those children.
-        least, most: what each must gain, and how many may stay.
-
-    Returns:
-        The nodes left, and the new place of every old one, int64 [n], -1 for none.
-    """
+    """Leave out `fresh` children, bool [n], that gain too little, and all below; return each node's new index or -1."""
     wanted = np.flatnonzero(fresh & (nodes.scores >= least))
     stay = ~fresh
     stay[wanted[np.argsort(-nodes.scores[wanted], kind="stable")][:most]] = True

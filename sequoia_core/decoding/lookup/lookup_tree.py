@@ -1,8 +1,4 @@
-"""The policy and the drafter of trees made of text already seen: no draft model, next to no cost.
-
-A tree depends on committed text alone, so the top-k rule is exact for it at every temperature (SpecExec, arXiv
-2406.02532, shows it for trees that are fixed before the target draws).
-"""
+"""The policy and the drafter of trees made of text already seen: no draft model, next to no cost."""
 
 from __future__ import annotations
 
@@ -35,21 +31,15 @@ PROFILED_SIZE = 64  # nodes at most where none are asked for
 class LookupTree:
     """The policy that drafts what followed the same context before, in this text or in those of an index.
 
-    The text under way is always looked through too. The index itself stays as it was: what a decode wrote is in it
-    only after `index.add`.
+    A tree depends on committed text alone, so the top-k rule is exact for it at every temperature (SpecExec, arXiv
+    2406.02532). The text under way is always looked through too; it is in the index only after `index.add`.
 
     Args:
         index: earlier texts; an empty one leaves the text under way.
         max_size: nodes of a tree at most, root included; no more than the profile has times for. With a size and no
             profile no cost is counted: every node with a chance of at least 0.005. With neither, a run first takes the
-            times of the target (`pass_times`): trees that nobody sized shall not be slower than none.
-        max_depth: edges from the root at most.
-        profile: what verifying costs. The likeliest nodes are taken as long as they are worth it at the rate of the
-            run.
-        untimed: a run first takes the times; so where neither size nor profile is given.
-
-    Raises:
-        ValueError: for a bound out of range.
+            times of the target (`pass_times`), as `untimed` says.
+        profile: what verifying costs; the likeliest nodes are taken while they are worth it at the run's rate.
     """
 
     index: TextIndex
@@ -106,7 +96,7 @@ class LookupTree:
 def profile_of_target(
     profiles: Iterable[HardwareProfile], *, target: str, dtype: str, offload: str | None
 ) -> HardwareProfile | None:
-    """Return the first that tells what passes of a target cost, whatever its draft and device; None where none does."""
+    """Return the first profile of this target, with any draft and device; None where there is none."""
     for profile in profiles:
         own = {"draft": profile.meta.get("draft", ""), "device": profile.device}
         if not profile.differences(target=target, dtype=dtype, offload=offload, **own):
@@ -115,12 +105,7 @@ def profile_of_target(
 
 
 class LookupDrafter:
-    """Drafts the trees of a `LookupTree`; it has no session.
-
-    Args:
-        capacity: tokens of the text at its longest.
-        temperature: of the target, for what a step costs besides its pass and for the chances to begin with.
-    """
+    """Drafts the trees of a `LookupTree`; it has no session. `capacity` is the tokens of the text at its longest."""
 
     def __init__(self, policy: LookupTree, *, reach: Reach, capacity: int, temperature: float) -> None:
         self._text, self._policy, self._reach = RunningText(policy.index, capacity), policy, reach

@@ -1,8 +1,7 @@
 """What `native/text_index.c` does, in Python on the same arrays, number for number: change both.
 
 Contexts of several lengths are chained by hash, newest first, in the ring of the last tokens (as LZ77 does). A place is
-the number of a token modulo 2^32. A chain may hold other contexts of the same hash, and places that were overwritten:
-tokens are always compared.
+the number of a token modulo 2^32.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ WRAP = 0xFFFFFFFF
 
 
 class Candidate(NamedTuple):
-    """A token that may follow: which bin of the tables speaks of it, and where it was found."""
+    """A token that may follow: which bin of the tables it belongs to, and where it was found."""
 
     token: int
     bin: int
@@ -36,38 +35,38 @@ def token_at(ring: Ring, place: int) -> int:
 
 def hashes(context: Sequence[int]) -> dict[int, int]:
     """Return level -> hash of the last tokens, for each length of contexts that there are tokens for."""
-    found: dict[int, int] = {}
+    values: dict[int, int] = {}
     value = 0
     for back in range(1, len(context) + 1):
         value = mixed(value, context[-back])
         if back in LENGTHS:
-            found[LENGTHS.index(back)] = value
-    return found
+            values[LENGTHS.index(back)] = value
+    return values
 
 
 def occurrences(ring: Ring, level: int, context: Sequence[int], value: int) -> list[int]:
     """Return the places after a context of one length, newest first."""
     length, mask, now = LENGTHS[level], ring.state.capacity - 1, ring.state.total & WRAP
     place = int(ring.heads[level, value & mask])
-    found: list[int] = []
+    places: list[int] = []
     for _ in range(STEPS):
-        if len(found) == OCCURRENCES or now - place & WRAP > ring.state.capacity:
+        if len(places) == OCCURRENCES or now - place & WRAP > ring.state.capacity:
             break  # enough; or overwritten, or none yet
         if all(token_at(ring, place - 1 - back) == context[-1 - back] for back in range(length)):
-            found.append(place)
+            places.append(place)
         distance = int(ring.earlier[level, place & mask])
         if not distance:
             break
         place = place - distance & WRAP
-    return found
+    return places
 
 
 def candidates(sources: Sequence[Ring | None], context: Sequence[int]) -> list[Candidate]:
     """Return what may follow a context, from the longest match to the shortest."""
     values = hashes(context)
-    found: list[Candidate] = []
+    followers: list[Candidate] = []
     for level, length in enumerate(LENGTHS):
-        if length > len(context) or len(found) >= MOST:
+        if length > len(context) or len(followers) >= MOST:
             continue
         seen: dict[int, list[int]] = {}  # token -> how often, source, newest place
         total = 0
@@ -77,13 +76,13 @@ def candidates(sources: Sequence[Ring | None], context: Sequence[int]) -> list[C
             for place in occurrences(ring, level, context, values[level]):
                 seen.setdefault(token_at(ring, place), [0, source, place])[0] += 1
                 total += 1
-        known = {candidate.token for candidate in found}
+        known = {candidate.token for candidate in followers}
         for kind, (token, (count, source, place)) in enumerate(seen.items()):
-            if token not in known and len(found) < MOST:
+            if token not in known and len(followers) < MOST:
                 often, others = _count_bin(count), _others_bin(total - count)
                 number = (((source * len(LENGTHS) + level) * 4 + often) * 5 + others) * 2 + (kind == 0)
-                found.append(Candidate(token, number, level, place, source))
-    return found
+                followers.append(Candidate(token, number, level, place, source))
+    return followers
 
 
 def _count_bin(count: int) -> int:
@@ -94,10 +93,10 @@ def _others_bin(others: int) -> int:
     return others if others < 2 else 2 if others < 4 else 3 if others < 8 else 4
 
 
-def chances(ring: Ring, found: Sequence[Candidate]) -> list[float]:
+def chances(ring: Ring, followers: Sequence[Candidate]) -> list[float]:
     """Return the chance of each candidate: what shorter matches say shares what longer ones leave."""
     result, left, level, total = [], 1.0, -1, 0.0
-    for candidate in found:
+    for candidate in followers:
         if candidate.level != level:
             left, level, total = (left - total if left > total else 0.0), candidate.level, 0.0
         result.append(left * (float(ring.hits[candidate.bin]) / float(ring.trials[candidate.bin])))
@@ -105,10 +104,10 @@ def chances(ring: Ring, found: Sequence[Candidate]) -> list[float]:
     return result
 
 
-def _learn(ring: Ring, found: Sequence[Candidate], token: int) -> None:
-    """Count which of the candidates came true; those of shorter matches speak of what longer ones left."""
+def _learn(ring: Ring, followers: Sequence[Candidate], token: int) -> None:
+    """Count which of the candidates came true."""
     hit = None
-    for candidate in found:
+    for candidate in followers:
         if hit is not None and candidate.level != hit:
             return
         number = candidate.bin
@@ -122,7 +121,7 @@ def _learn(ring: Ring, found: Sequence[Candidate], token: int) -> None:
 
 
 def last_tokens(ring: Ring, path: Sequence[int] = ()) -> list[int]:
-    """Return the end of the text under way, with a path behind it, as long as the longest context."""
+    """Return the last tokens of the text under way and a path behind it, as many as the longest context has."""
     state = ring.state
     some = min(state.text_length, state.max_context)
     whole = [token_at(ring, state.total - back) for back in range(some, 0, -1)] + list(path)
@@ -130,7 +129,7 @@ def last_tokens(ring: Ring, path: Sequence[int] = ()) -> list[int]:
 
 
 def extend(own: Ring, store: Ring | None, tokens: Sequence[int]) -> None:
-    """Add tokens to the text under way; where its tables learn, also of what another store says of them."""
+    """Add tokens to the text under way; where its tables learn, also from another store's candidates."""
     state = own.state
     mask = state.capacity - 1
     for token in tokens:
@@ -157,7 +156,7 @@ def end(ring: Ring) -> None:
 def grow(own: Ring, store: Ring | None, tree: TreeColumns, size: int = 0, fresh: int = 0) -> int:
     """Grow the tree of the likeliest continuations of the text under way, likeliest first; return its nodes.
 
-    A tree of `size` nodes is gone on with below the nodes from `fresh` on; 0 begins with the root.
+    A tree of `size` nodes goes on below the nodes from `fresh` on; 0 begins with the root.
     """
     bounds, columns = tree.state, tree.columns
     root = (-1, 0, 0, token_at(own, own.state.total - 1), 1.0, 1.0, -1, -1, 0)
@@ -174,8 +173,8 @@ def grow(own: Ring, store: Ring | None, tree: TreeColumns, size: int = 0, fresh:
         for node in range(fresh, len(nodes)):
             if nodes[node][2] == bounds.max_depth:
                 continue
-            found = candidates((own, store), last_tokens(own, paths[node]))
-            for candidate, found_chance in zip(found, chances(own, found), strict=True):
+            followers = candidates((own, store), last_tokens(own, paths[node]))
+            for candidate, found_chance in zip(followers, chances(own, followers), strict=True):
                 chance = bounds.gain * found_chance
                 score = nodes[node][5] * chance
                 if score >= bounds.least:

@@ -1,11 +1,7 @@
 """An index of text: which tokens followed which context, how often, and how often such a token came again.
 
-What followed a context before follows it again with a chance that depends on the length of the match, on how often
-that token and others followed, on whether it was the last to do so, and on whether it was this text or an earlier one.
-Each such kind has a table entry, which begins with a prior fitted to answers of the demo target (`PRIOR`) and counts
-what it sees come true in every text added and in the text under way: chances are calibrated for the kind of text at
-hand. Related: prompt lookup decoding (Saxena 2023), REST (arXiv 2311.08252), SuffixDecoding (arXiv 2411.04975); the
-backing off is that of prediction by partial matching (Cleary and Witten 1984). No torch.
+Related: prompt lookup decoding (Saxena 2023), REST (arXiv 2311.08252), SuffixDecoding (arXiv 2411.04975); the backing
+off is that of prediction by partial matching (Cleary and Witten 1984).
 """
 
 from __future__ import annotations
@@ -22,7 +18,7 @@ from . import plain_index
 
 MAX_TOKENS = 1 << 26  # of an index: 4 GB
 LEAST_SCORE = 0.005  # of a node in a tree: rarer ones are not worth their verification on any machine
-SHOWN = 6  # tokens of a passage before a token, and from it on
+SHOWN_TOKENS = 6  # tokens of a passage before a token, and from it on
 PRIOR_TRIALS = 8.0
 # A token that followed a context k times, others o times, comes again with chance k / (k + o + a). The a by length of
 # match, if it was the newest there and if not: fitted to 17,000 positions of the demo target's answers.
@@ -42,11 +38,7 @@ PRIOR = _prior()
 
 
 def checked_tokens(token_ids: Sequence[int]) -> np.ndarray:
-    """Return token ids as int32 [L].
-
-    Raises:
-        ValueError: for anything else than whole numbers from 0 to 2^31 - 1.
-    """
+    """Return token ids as int32 [L]."""
     tokens = np.asarray(token_ids)
     if tokens.ndim != 1 or (tokens.size and tokens.dtype.kind not in "iu"):
         raise ValueError(f"token ids: found shape {tokens.shape} of {tokens.dtype}, expected a 1-D list of integers")
@@ -56,16 +48,13 @@ def checked_tokens(token_ids: Sequence[int]) -> np.ndarray:
 
 
 class TextIndex:
-    """What earlier texts say about what comes next; a decode reads it and leaves it as it was.
+    """What earlier texts say about what comes next; a decode only reads it.
 
-    Keeps the newest tokens in about 60 bytes each, the oldest are forgotten. Not to be added to while a decode reads.
+    Keeps the newest tokens in about 60 bytes each. Not to be added to while a decode reads.
 
     Args:
         max_context: the longest match that is looked for, 1 to 12 tokens.
         max_tokens: tokens that are kept, rounded up to a power of two.
-
-    Raises:
-        ValueError: for a bound out of range.
     """
 
     def __init__(self, max_context: int = LONGEST, max_tokens: int = 1_000_000) -> None:
@@ -78,7 +67,7 @@ class TextIndex:
 
     @property
     def tokens(self) -> int:
-        """How many tokens are kept, one more for the end of each text."""
+        """How many tokens are kept, with one more for the end of each text."""
         return 0 if self.ring is None else self.ring.held
 
     @property
@@ -87,11 +76,7 @@ class TextIndex:
         return -1 if self.ring is None else int(self.ring.tokens.max())
 
     def add(self, token_ids: Sequence[int]) -> None:
-        """Add a whole text, such as a prompt and its answer; its tokens are counted in the tables of chances.
-
-        Args:
-            token_ids: int [L]; of one longer than the index only the end is added.
-        """
+        """Add a whole text int [L], such as a prompt and its answer; of one longer than the index only the end."""
         tokens = checked_tokens(token_ids)[-self.max_tokens :]
         if not tokens.size:
             return
@@ -125,9 +110,8 @@ class RunningText:
     """One text that is extended while it is read, and what an index and itself say about what comes next.
 
     Args:
-        index: is not changed.
         room: tokens that the text will have at most.
-        learns_here: what comes true is counted in the index's own tables; else in a copy of them.
+        learns_here: whether the index's own tables count what comes true, not a copy.
     """
 
     def __init__(self, index: TextIndex, room: int, *, learns_here: bool = False) -> None:
@@ -157,11 +141,9 @@ class RunningText:
         return library.index_grow(self._ring.address, _address(self._store), tree.address, size, fresh)
 
     def occurrences(self, parents: np.ndarray, tokens: np.ndarray, read: np.ndarray) -> tuple[Occurrence | None, ...]:
-        """Return where each node of a tree below this text was found [n], whoever proposed it; empty where none was.
+        """Return where each node of a tree int [n] below this text was found [n]; empty where none was.
 
-        Args:
-            parents, tokens: int [n], of the tree.
-            read: bool [n], which nodes the draft model has read, so that it gave their children probabilities.
+        `read`, bool [n], are the nodes that the draft model has read.
         """
         size = len(parents)
         tree = TreeColumns(max_size=size * (1 + MOST), max_depth=1, max_children=size + MOST, least=LEAST_SCORE)
@@ -171,32 +153,27 @@ class RunningText:
         names = ("parents", "tokens", "places", "sources", "lengths")
         candidates = zip(*(tree.columns[name][size:grown].tolist() for name in names), strict=True)
         where = {(parent, token): rest for parent, token, *rest in candidates}
-        found = [
+        occurrences = [
             self._occurrence(*where[parent, token], drafted=bool(read[parent])) if (parent, token) in where else None
             for parent, token in zip(parents.tolist(), tokens.tolist(), strict=True)
         ]
-        return tuple(found) if any(found) else ()
+        return tuple(occurrences) if any(occurrences) else ()
 
     def _occurrence(self, place: int, source: int, match: int, *, drafted: bool) -> Occurrence:
-        sides = ((SHOWN, 0), (0, SHOWN))
+        sides = ((SHOWN_TOKENS, 0), (0, SHOWN_TOKENS))
         before, after = (self.passage(place, source, before=b, after=a) for b, a in sides)
         return Occurrence(match, bool(source), tuple(before), tuple(after), drafted)
 
     @property
     def addresses(self) -> tuple[int, int | None]:
-        """Of this text and of the index, for compiled code that looks up on its own."""
+        """Addresses of this text and of the index, for compiled code."""
         return self._ring.address, _address(self._store)
 
     def passage(self, place: int, source: int, *, before: int, after: int) -> list[int]:
-        """Return the tokens around a place where a node was found, of its text alone.
-
-        Args:
-            place, source: as `TreeColumns` has them.
-            before, after: how many tokens at most.
-        """
+        """Return the tokens around a place, of its text alone; `place` and `source` as `TreeColumns` has them."""
         ring = self._store if source else self._ring
         assert ring is not None
-        found: list[int] = []
+        passage: list[int] = []
         for step, most in ((-1, before), (1, after)):
             at = place - 1 if step < 0 else place
             part: list[int] = []
@@ -206,8 +183,8 @@ class RunningText:
                     break
                 part.append(token)
                 at += step
-            found = part[::-1] if step < 0 else found + part
-        return found
+            passage = part[::-1] if step < 0 else passage + part
+        return passage
 
 
 def _address(ring: Ring | None) -> int | None:

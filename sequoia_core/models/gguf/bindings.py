@@ -1,10 +1,9 @@
 """llama.cpp's C library by ctypes: where it is, the few functions and structures that we use, what it reports.
 
-The wheel xllamacpp holds the whole library and exports its C interface, prebuilt for CPU and Metal on PyPI and for
-CUDA, ROCm and Vulkan on its own index. A library that the user built is named by SEQUOIA_LLAMA_CPP.
-
-Structures are passed by value and their layout changes with llama.cpp's versions, so `load` compares the defaults
-that the library fills in with those that it documents (llama.h of `TESTED`), and refuses another layout.
+The wheel xllamacpp exports the C interface, prebuilt for CPU and Metal on PyPI and for CUDA, ROCm and Vulkan on its own
+index. A library that the user built is named by SEQUOIA_LLAMA_CPP. Structures are passed by value and their layout
+changes with llama.cpp's versions, so `load` compares the library's defaults with the documented ones (llama.h of
+`TESTED`), and refuses another layout.
 """
 
 from __future__ import annotations
@@ -153,16 +152,12 @@ class Library:
 
 @cache
 def load() -> Library:
-    """Return llama.cpp's library, loaded once.
-
-    Raises:
-        ValueError: where there is none, or one of another layout.
-    """
+    """Return llama.cpp's library, loaded once."""
     named = os.environ.get(VARIABLE)
     if named:
         return Library(Path(named).expanduser())
-    found = importlib.util.find_spec("xllamacpp")
-    folders = [] if found is None else found.submodule_search_locations or []
+    spec = importlib.util.find_spec("xllamacpp")
+    folders = [] if spec is None else spec.submodule_search_locations or []
     paths = [path for folder in folders for kind in ("so", "pyd", "dylib") for path in Path(folder).glob(f"*.{kind}")]
     if not paths:
         raise ValueError(
@@ -173,11 +168,7 @@ def load() -> Library:
 
 
 class Weights:
-    """A model in llama.cpp's memory, freed when nothing uses it any more.
-
-    Args:
-        options: fields of llama_model_params.
-    """
+    """A model in llama.cpp's memory, freed when nothing uses it any more; options are fields of llama_model_params."""
 
     def __init__(self, library: Library, path: Path, name: str, **options: Any) -> None:
         params = library.c.llama_model_default_params()

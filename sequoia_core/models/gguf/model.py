@@ -1,7 +1,4 @@
-"""A model in a GGUF file as the engine sees it, loaded and run by llama.cpp.
-
-Knows files and options; what a context does with a tree is known by `session`, text by `tokenizer`.
-"""
+"""A model in a GGUF file as the engine sees it, loaded and run by llama.cpp."""
 
 from __future__ import annotations
 
@@ -49,34 +46,27 @@ class LlamaCppOptions:
 
     @classmethod
     def from_environment(cls) -> LlamaCppOptions:
-        """Return the options that llama.cpp's own environment variables ask for.
-
-        Raises:
-            ValueError: naming the variable whose value cannot be used.
-        """
-        found: dict[str, Any] = {}
+        """Return the options that llama.cpp's own environment variables ask for."""
+        options: dict[str, Any] = {}
         for field in fields(cls):
             variable = f"LLAMA_ARG_{field.name.upper()}"
             if value := os.environ.get(variable):
                 number = field.name in ("n_gpu_layers", "threads")
                 if number and not value.lstrip("-").isdecimal():
                     raise ValueError(f"{variable}: found {value[:40]!r}, expected a whole number")
-                found[field.name] = int(value) if number else value
-        return cls(**found)
+                options[field.name] = int(value) if number else value
+        return cls(**options)
 
 
 class GGUFModel:
     """A model in a GGUF file (see `protocol.LanguageModel` for the attributes).
 
-    Logits come in float32; with weights of few digits and keys and values of 16 bits they depend a little on how many
-    tokens a pass has, so greedy text may take the other one of two nearly equal tokens.
+    Logits come in float32, but depend a little on how many tokens a pass has, so greedy text may take the other one of
+    two nearly equal tokens.
 
     Args:
         path: of the file; of its first part where it is split.
         device: "cpu" keeps all layers there.
-
-    Raises:
-        ValueError: for a file that is broken, a model whose memory cannot branch, or a library that is not there.
     """
 
     offload: str | None = None
@@ -107,21 +97,19 @@ class GGUFModel:
         c, address = self._library.c, self.weights.address
         kinds = {"recurrent": c.llama_model_is_recurrent, "hybrid": c.llama_model_is_hybrid}
         kinds |= {"diffusion": c.llama_model_is_diffusion, "encoder": c.llama_model_has_encoder}
-        found = [kind for kind, is_kind in kinds.items() if is_kind(address)]
-        if found:
+        unsupported = [kind for kind, is_kind in kinds.items() if is_kind(address)]
+        if unsupported:
             raise ValueError(
-                f"{self.name}: found {self.header.architecture}, {' and '.join(found)}, expected a model with "
+                f"{self.name}: found {self.header.architecture}, {' and '.join(unsupported)}, expected a model with "
                 "attention alone: what it keeps of a text cannot branch into a tree"
             )
 
     @property
     def backend(self) -> str:
-        """What runs the passes, in words."""
         return LLAMA_CPP
 
     @property
     def kind(self) -> str:
-        """The architecture of the model, for messages."""
         return self.header.architecture
 
     @property
@@ -130,7 +118,6 @@ class GGUFModel:
         return False
 
     def ignore_eos(self) -> GGUFModel:
-        """Return this model, weights shared, with no end of text: for races in which all must write equally much."""
         twin = copy.copy(self)
         twin.eos_ids = frozenset()
         return twin
@@ -139,17 +126,12 @@ class GGUFModel:
         """llama.cpp reads them, in the kinds that the file stores."""
 
     def rest(self) -> None:
-        """There is nothing to give back."""
+        """Nothing to free."""
 
     def close(self) -> None:
-        """Nothing streams; the weights go with the last session and the model."""
+        """Nothing streams."""
 
     def open(self, capacity: int) -> LlamaCppSession:
-        """Return an empty session with room for `capacity` tokens.
-
-        Raises:
-            ValueError: where llama.cpp makes no context, such as for want of memory.
-        """
         make_context = partial(self._context, capacity)
         return LlamaCppSession(
             self._library, make_context, capacity, rows=self._rows, vocab_size=self.vocab_size, owner=self.weights
@@ -173,17 +155,11 @@ class GGUFModel:
         return context
 
     def plain_logits(self, ids: torch.Tensor) -> torch.Tensor:
-        """Return the logits of a text read in one pass without a tree, float32 [tokens, V]."""
         count, session = len(ids), self.open(len(ids))  # held: the logits lie in its buffer
         return session.forward(ids, torch.arange(count), causal_mask(count), keep=count).clone()
 
 
 def gguf_path(name: str | os.PathLike) -> Path:
-    """Return the GGUF file that a name means.
-
-    Raises:
-        ValueError: where there is none.
-    """
     path = Path(model_source(name))
     if not path.is_file():
         raise ValueError(f"{str(name)[:200]}: found no such file, expected a GGUF file on this machine")

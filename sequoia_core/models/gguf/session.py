@@ -1,6 +1,5 @@
 """A token tree in a llama.cpp context: each leaf is a sequence, and a node belongs to those of the leaves below it.
 
-llama.cpp lets a token see what shares a sequence with it and lies before it, so each node sees its own path alone.
 Sequence 0 is the committed text. Shapes: q = tokens in one pass, V = vocabulary.
 """
 
@@ -23,9 +22,8 @@ class LlamaCppSession:
 
     Args:
         make_context: takes how many sequences it may hold, returns a context of llama.cpp, freed with this session.
-        capacity: tokens that it holds; at most what it was made for.
         vocab_size: logits of real tokens, of `rows` that the model has.
-        owner: what has to live as long: the model.
+        owner: the model, which has to live as long.
     """
 
     logits_dtype = torch.float32
@@ -76,15 +74,15 @@ class LlamaCppSession:
         if first + count > self.capacity:
             raise ValueError(f"cache: found {first} + {count} tokens, expected at most {self.capacity} slots")
         parents = _parents(tree_mask.numpy(), first)
-        places = positions.numpy().astype(np.int32)
-        self._positions[first : first + count] = places
+        own = positions.numpy().astype(np.int32)
+        self._positions[first : first + count] = own
         sequences = self._sequences(parents)
         flat = np.fromiter((each for row in sequences for each in row), np.int32)
         counts = np.fromiter(map(len, sequences), np.int32, count)
         rows = flat.ctypes.data + 4 * np.concatenate([[0], np.cumsum(counts[:-1])]).astype(np.uint64)
         tokens, wanted = ids.numpy().astype(np.int32), np.zeros(count, np.int8)
         wanted[count - keep :] = 1
-        addresses = (array.ctypes.data for array in (places, counts, rows, wanted))
+        addresses = (array.ctypes.data for array in (own, counts, rows, wanted))
         status = self._library.c.llama_decode(self._context, Batch(count, tokens.ctypes.data, None, *addresses))
         if status:
             raise RuntimeError(f"llama.cpp: a pass over {count} tokens failed ({status}: {self._library.error()})")
@@ -93,15 +91,11 @@ class LlamaCppSession:
         return torch.from_numpy(logits)[:, : self._vocab_size]
 
     def _sequences(self, parents: np.ndarray) -> list[list[int]]:
-        """Return which sequences each new token belongs to, one for each leaf, and give those their cached paths.
-
-        Args:
-            parents: int [q], the slot of each new token's parent, -1 for the first of the text.
-        """
+        """Return which sequences each new token belongs to, one for each leaf, and give those their cached paths."""
         first, ends = self.length, self._ends
-        found: list[list[int]] = [[] for _ in parents]
+        through: list[list[int]] = [[] for _ in parents]
         for node in range(len(parents) - 1, -1, -1):
-            if found[node]:
+            if through[node]:
                 continue  # a leaf below it has named its sequence
             top = node
             while (parent := int(parents[top])) >= first:
@@ -112,15 +106,15 @@ class LlamaCppSession:
             ends[first + node] = sequence
             above = node
             while True:
-                found[above].append(sequence)
+                through[above].append(sequence)
                 if above == top:
                     break
                 above = int(parents[above]) - first
-        self._through[first : first + len(parents)] = [each[0] for each in found]
-        return found
+        self._through[first : first + len(parents)] = [each[0] for each in through]
+        return through
 
     def _begin(self, parent: int) -> int:
-        """Return a sequence of its own that holds the path to a cached token."""
+        """Return a new sequence that holds the path to a cached token."""
         if not self._unused:
             if self._sequence_count >= MOST_SEQUENCES:
                 raise ValueError(
@@ -157,12 +151,7 @@ class LlamaCppSession:
 
 
 def _parents(tree_mask: np.ndarray, held: int) -> np.ndarray:
-    """Return the slot of each new token's parent, the latest one that it sees: int [q], -1 for the text's first token.
-
-    Args:
-        tree_mask: as for `Session.forward`.
-        held: tokens in the cache before them.
-    """
+    """Return the slot of each new token's parent, the latest one that it sees: int [q], -1 for the first of all."""
     count, covered = tree_mask.shape
     own = covered - count + np.arange(count)
     seen = (tree_mask == 0) & (np.arange(covered) < own[:, None])

@@ -1,8 +1,4 @@
-"""The tokenizer in a GGUF file as llama.cpp runs it, with what the rest of the library asks of a tokenizer.
-
-Converters of these files to other libraries give other ids for some texts; llama.cpp's own function gives those that
-its tests expect.
-"""
+"""The tokenizer in a GGUF file as llama.cpp runs it: converters to other libraries give other ids for some texts."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ from .bindings import Weights, load
 
 NONE, SENTENCEPIECE, WORD_PIECES = 0, 1, 3  # of enum llama_vocab_type
 UNKNOWN, UNUSED, CONTROL, USER_DEFINED = 1, 2, 8, 16  # of enum llama_token_attr
-ABSENT = -1  # the id of a token that there is not
+NO_TOKEN = -1  # the id of a token that there is not
 TEMPLATE_NAMES = {  # what chat templates call certain tokens, and the fields that number them
     "bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding", "sep_token": "seperator",
 }  # fmt: skip
@@ -39,7 +35,7 @@ class GGUFTokenizer:
     """
 
     def __init__(self, path: Path, name: str, weights: Weights | None = None) -> None:
-        """Read a file's vocabulary; that of its model where it is loaded already."""
+        """Read a file's vocabulary; its model's where that is loaded already."""
         self.name = name
         with explained(name, "a GGUF file that can be read"):
             fields = read_gguf_header(path).fields
@@ -50,7 +46,7 @@ class GGUFTokenizer:
         self._pieces: dict[int, bytes] = {}
         template = fields.get("tokenizer.chat_template")
         self.chat_template: str | None = template if isinstance(template, str) else None
-        ids = {name: fields.get(f"tokenizer.ggml.{field}_token_id", ABSENT) for name, field in TEMPLATE_NAMES.items()}
+        ids = {name: fields.get(f"tokenizer.ggml.{field}_token_id", NO_TOKEN) for name, field in TEMPLATE_NAMES.items()}
         ids |= {
             "bos_token": library.c.llama_vocab_bos(self._vocab), "eos_token": library.c.llama_vocab_eos(self._vocab)
         }  # fmt: skip
@@ -63,10 +59,10 @@ class GGUFTokenizer:
 
     def _check(self, kind: object) -> None:
         """Refuse a vocabulary over which llama.cpp would end the process."""
-        found = self._library.c.llama_vocab_type(self._vocab)
-        if found == NONE or self._count == 0:
+        vocabulary = self._library.c.llama_vocab_type(self._vocab)
+        if vocabulary == NONE or self._count == 0:
             raise ValueError(f"{self.name}: found no vocabulary (tokenizer.ggml.model {kind!r}), expected one")
-        if found == SENTENCEPIECE:
+        if vocabulary == SENTENCEPIECE:
             first = {self._text(token) for token in range(min(1024, self._count))}  # where bytes usually are
             bare = [byte for byte in range(256) if f"<0x{byte:02X}>" not in first]
             if bare and (bare := [b for b in bare if {f"<0x{b:02X}>", chr(b)}.isdisjoint(self.get_vocab())]):
@@ -75,7 +71,7 @@ class GGUFTokenizer:
                     "expected tokens for all 256"
                 )
         lacking = {"bos_token", "sep_token", "unk_token"} - self.special_tokens_map.keys()
-        if found == WORD_PIECES and lacking:
+        if vocabulary == WORD_PIECES and lacking:
             raise ValueError(
                 f"{self.name}: found a vocabulary of word pieces without {', '.join(sorted(lacking))}, expected it"
             )
@@ -88,7 +84,7 @@ class GGUFTokenizer:
 
     @cached_property
     def known(self) -> int:
-        """How many tokens there are before those at the end that only fill the table."""
+        """How many tokens there are before the unused ones at the end."""
         real = self._count
         while real > 1 and self._attributes(real - 1) == UNUSED:  # Gemma's <unused0> are control tokens too, and stay
             real -= 1
@@ -104,11 +100,10 @@ class GGUFTokenizer:
 
     @cached_property
     def added_tokens_decoder(self) -> dict[int, AddedToken]:
-        """Tokens that are cut out of a text before anything else."""
-        found = {token: self._attributes(token) for token in range(self.known)}
+        kinds = {token: self._attributes(token) for token in range(self.known)}
         return {
             token: AddedToken(self._text(token), bool(kind & (CONTROL | UNKNOWN)))
-            for token, kind in found.items()
+            for token, kind in kinds.items()
             if kind & (CONTROL | UNKNOWN | USER_DEFINED)
         }
 
@@ -116,21 +111,19 @@ class GGUFTokenizer:
         return self.chat_template
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Return the ids of a text, with the tokens around it that the file asks for."""
         data = text.encode()
         size = len(data) + 8
         while True:
             ids = (ctypes.c_int32 * size)()
-            found = self._library.c.llama_tokenize(self._vocab, data, len(data), ids, size, add_special_tokens, True)
-            if found >= 0:
+            count = self._library.c.llama_tokenize(self._vocab, data, len(data), ids, size, add_special_tokens, True)
+            if count >= 0:
                 break
-            size = -found
-        if min(ids[:found], default=0) < 0:
+            size = -count
+        if min(ids[:count], default=0) < 0:
             raise ValueError(f"{self.name}: found text {text[:40]!r} that its vocabulary has no token for")
-        return ids[:found]
+        return ids[:count]
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
-        """Return the text of some ids, "\\ufffd" for bytes that are part of a character alone."""
         outside = next((token for token in ids if not 0 <= token < self._count), None)
         if outside is not None:
             raise ValueError(f"{self.name}: found token {outside}, expected ids from 0 to {self._count - 1}")
@@ -150,9 +143,9 @@ class GGUFTokenizer:
             size = 64
             while True:
                 text = ctypes.create_string_buffer(size)
-                found = self._library.c.llama_token_to_piece(self._vocab, token, text, size, 0, True)
-                if found >= 0:
+                count = self._library.c.llama_token_to_piece(self._vocab, token, text, size, 0, True)
+                if count >= 0:
                     break
-                size = -found
-            piece = self._pieces[token] = text.raw[:found]
+                size = -count
+            piece = self._pieces[token] = text.raw[:count]
         return piece

@@ -1,8 +1,4 @@
-"""Files that several threads read past the page cache, and that are refused once they have changed.
-
-Direct reads always take the disk's time, so speed does not depend on what the cache still holds. Where a file system
-does not allow them, pages are dropped after reading.
-"""
+"""Files that several threads read past the page cache, and that are refused once they have changed."""
 
 from __future__ import annotations
 
@@ -29,9 +25,9 @@ def round_up(size: int, unit: int = ALIGNMENT) -> int:
 def aligned_memory(size: int) -> memoryview:
     """Return zeroed memory of at least `size` bytes that begins at a page, in large pages where the system allows.
 
-    A direct read into small pages, which are scattered, is divided into many requests and takes up to 1.7 times as long
-    (docs/offloading.md). Only private memory gets large pages. It is not copied into forked processes, since they might
-    keep the pages that are being filled. It is freed with its last view.
+    A direct read into small pages is divided into many requests and takes up to 1.7 times as long (docs/offloading.md).
+    Only private memory gets large pages. It is not copied into forked processes, since they might keep the pages that
+    are being filled. It is freed with its last view.
     """
     if sys.platform != "linux" or size < LARGE_PAGE:
         return memoryview(mmap.mmap(-1, max(round_up(size), ALIGNMENT)))
@@ -50,9 +46,6 @@ class DirectFile:
     Attributes:
         size: bytes when it was opened.
         direct: whether reads go past the page cache.
-
-    Raises:
-        ValueError: when it cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:
@@ -66,15 +59,13 @@ class DirectFile:
         self.size = self._facts["size"]
 
     def identity(self) -> tuple:
-        """Return what identifies this file and its version."""
         return str(self.path.resolve()), *self._facts.values()
 
     def stat(self) -> os.stat_result:
-        """Return that of the file as it is now."""
         return os.stat(self.path)
 
     def check(self) -> None:
-        """Raise ValueError unless the file still exists and was not written to since it was opened."""
+        """Refuse a file that is gone or was written to since it was opened."""
         try:
             found = _facts(self.stat())
         except OSError as error:
@@ -90,14 +81,7 @@ class DirectFile:
                 )
 
     def read(self, memory: memoryview, offset: int, needed: int) -> None:
-        """Read into `memory`, which is aligned and of a multiple of 4,096 bytes, as is `offset`.
-
-        Args:
-            needed: bytes that must be there; the rest of `memory` may lie beyond the end of the file.
-
-        Raises:
-            ValueError: when the file ends before, or the disk fails.
-        """
+        """Read `needed` bytes and more into `memory`, aligned and a multiple of 4,096 bytes as is `offset`."""
         done = 0
         while done < needed:
             try:
@@ -141,5 +125,5 @@ def _open(path: Path) -> tuple[int, bool]:
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC), False
 
 
-def _facts(found: os.stat_result) -> dict[str, int]:
-    return {"size": found.st_size, "time": found.st_mtime_ns, "file": found.st_ino, "device": found.st_dev}
+def _facts(stat: os.stat_result) -> dict[str, int]:
+    return {"size": stat.st_size, "time": stat.st_mtime_ns, "file": stat.st_ino, "device": stat.st_dev}

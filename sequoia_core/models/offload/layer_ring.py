@@ -1,8 +1,4 @@
-"""Decoder layers that stream through a few buffers: threads read ahead, a pass takes one layer after the other.
-
-Reading continues from a pass's last layers to the next pass's first ones, so that the disk works during drafting.
-Knows nothing of models; a `LayerSource` brings the bytes.
-"""
+"""Decoder layers that stream through a few buffers: threads read ahead, into the next pass too."""
 
 from __future__ import annotations
 
@@ -37,7 +33,6 @@ class LayerSource(Protocol):
     Attributes:
         layer_count: L.
         layer_bytes: of a buffer that has room for any layer.
-        device: of the buffers.
     """
 
     layer_count: int
@@ -53,15 +48,11 @@ class LayerSource(Protocol):
         ...
 
     def read(self, layer: int, part: int, buffer: torch.Tensor) -> int:
-        """Read one part of a layer into its place in a buffer; return bytes read. Called by several threads.
-
-        Raises:
-            ValueError: when it cannot be read.
-        """
+        """Read one part of a layer into a buffer; return bytes read. Called by several threads."""
         ...
 
     def check(self) -> None:
-        """Raise ValueError where something has changed since the source was opened."""
+        """Refuse a source that has changed since it was opened."""
         ...
 
     def close(self) -> None:
@@ -80,7 +71,7 @@ class _Reader(threading.Thread):
 
 
 class _Reading:
-    """State shared by the reading threads and the pass; without a reference to the ring, whose end ends it.
+    """State shared by the reading threads and the pass, without a reference to the ring, so that its end ends reading.
 
     Turns count layers over all passes since the last restart: turn t is layer t mod L in buffer t mod R.
 
@@ -159,9 +150,7 @@ class _Reading:
 
 
 class LayerRing:
-    """The layers of one model (`protocol.Weights`): R buffers and the threads that fill them.
-
-    Memory and threads are taken by the first pass.
+    """The layers of one model (`protocol.Weights`): R buffers and the threads that fill them, from the first pass on.
 
     Args:
         slots: R, at least 2; None for `slots_for` these layers.
@@ -185,12 +174,10 @@ class LayerRing:
 
     @property
     def slots(self) -> int:
-        """How many buffers there are."""
         return self._reading.slots
 
     @property
     def buffer_bytes(self) -> int:
-        """Size of all buffers together."""
         return self._reading.slots * self._reading.source.layer_bytes
 
     @property
@@ -199,12 +186,7 @@ class LayerRing:
         return self._reading.bytes_read
 
     def layers(self) -> Generator[torch.Tensor, None, None]:
-        """Yield the buffers of the layers in order, uint8 [layer_bytes]; each is valid until the next is taken.
-
-        Raises:
-            ValueError: for files that changed or vanished since they were opened, a disk that fails or stalls, a ring
-                that was closed.
-        """
+        """Yield the buffers of the layers in order, uint8 [layer_bytes]; each is valid until the next is taken."""
         state = self._reading
         if state.over:
             raise ValueError("weights: found a model that was closed, expected one that is loaded")
@@ -222,7 +204,6 @@ class LayerRing:
             self._in_pass = False
 
     def close(self) -> None:
-        """Stop reading; end threads, close files and free memory."""
         self._reading.stop()
         until = time.monotonic() + CLOSING_SEC
         for thread in self._threads:
@@ -240,7 +221,7 @@ class LayerRing:
             thread.start()
 
     def _restart(self) -> None:
-        """Forget what was read, after a pass that ended early or failed, and begin at the first layer."""
+        """Begin at the first layer, after a pass that ended early or failed."""
         state = self._reading
         with state.changed:
             held, state.fault = state.fault, state.fault or ValueError("weights: restarting")  # stops the readers

@@ -46,9 +46,7 @@ def host_buffer(size: int) -> torch.Tensor:
 class TensorSource:
     """Layers from the model's own files, converted to the dtype of their places (`layer_ring.LayerSource`).
 
-    Args:
-        stored: each layer's matrices in the files.
-        places: where they go, in the same order.
+    `stored` has each layer's matrices in the files, `places` where they go, in the same order.
     """
 
     def __init__(
@@ -83,11 +81,7 @@ class TensorSource:
 
 
 class PackedSource:
-    """Layers of one length from one file, each a multiple of 4,096 bytes: read straight into the buffers.
-
-    Args:
-        offset: of the first layer.
-    """
+    """Layers of one length from one file, each a multiple of 4,096 bytes: read straight into the buffers."""
 
     device = torch.device("cpu")
 
@@ -116,12 +110,9 @@ class PackedSource:
 
 
 class HostSource:
-    """Layers from pinned memory of the host to a CUDA device, one copy per layer on a stream of its own.
+    """Layers from pinned memory of the host, which `origin` fills once, to a CUDA device, on a stream of its own.
 
-    No GPU has run this yet: it uses the same interface as the files, and only its refusal is tested.
-
-    Args:
-        origin: what fills the pinned memory, once; its buffers are the device's.
+    No GPU has run this yet: only its refusal is tested.
     """
 
     def __init__(self, origin: TensorSource) -> None:

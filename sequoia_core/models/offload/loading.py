@@ -27,12 +27,7 @@ TIERS = {"disk": "disk", "host": "pinned host memory"}
 
 
 class OffloadedModel(HuggingFaceModel):
-    """A Hugging Face model whose layers stream; `close` frees memory, threads and files at once.
-
-    Attributes:
-        offload: the tier, "disk" or "host".
-        needs: what was predicted before it was loaded.
-    """
+    """A Hugging Face model whose layers stream; `close` frees memory, threads and files at once."""
 
     _backend: StreamedLlama | StreamedBackend
 
@@ -96,7 +91,7 @@ class OffloadedModel(HuggingFaceModel):
 
 
 def check_tier(tier: str, device: torch.device) -> None:
-    """Raise ValueError for an unknown tier, or one that does not work with this device."""
+    """Refuse an unknown tier, or one that does not work with this device."""
     if tier not in TIERS:
         raise ValueError(f"offload: found {str(tier)[:40]!r}, expected {' or '.join(TIERS)}")
     if tier == "host" and device.type != "cuda":
@@ -119,11 +114,7 @@ class _Opened(NamedTuple):
 def predicted_needs(
     source: Source, plan: Plan, device: torch.device, dtype: torch.dtype, tier: str, *, beside: int = 0
 ) -> OffloadNeeds:
-    """Return what an offloaded model will need, from the headers of its files; arguments as `load_offloaded`.
-
-    Raises:
-        ValueError: for what `load_offloaded` refuses before it checks memory.
-    """
+    """Return what an offloaded model will need, from the headers of its files."""
     with ExitStack() as undo, _naming(source.name):
         return _open(source, plan, device, dtype, tier, beside=beside, undo=undo).needs
 
@@ -145,11 +136,6 @@ def load_offloaded(
         tier: one that `check_tier` accepts. "disk" reads the model's own files, or a packed copy of them where compiled
             passes run it; "host" keeps the layers in pinned memory beside a CUDA device (no GPU has run that yet).
         beside: bytes that the draft will need.
-        progress: called with a fraction and words while a packed copy is made, its size first.
-
-    Raises:
-        ValueError: for weights quantised in a way that cannot be streamed, files that do not hold exactly the model, or
-            too little memory; the message has the numbers.
     """
     with ExitStack() as undo, _naming(source.name):
         model, files, streamed, compiled, needs = _open(source, plan, device, dtype, tier, beside=beside, undo=undo)
@@ -160,9 +146,9 @@ def load_offloaded(
             undo.callback(backend.ring.close)
         else:
             backend = StreamedBackend(model, streamed, TIERS[tier])
-        found = OffloadedModel(model, name, backend, streamed=streamed, tier=tier, needs=needs)
+        offloaded = OffloadedModel(model, name, backend, streamed=streamed, tier=tier, needs=needs)
         undo.pop_all()
-    return found
+    return offloaded
 
 
 @contextmanager

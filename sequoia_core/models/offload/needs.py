@@ -1,4 +1,4 @@
-"""How much memory and disk an offloaded model needs, predicted before it is loaded, and whether it is there."""
+"""How much memory and disk an offloaded model needs, predicted before it is loaded, and whether it is free."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ class OffloadNeeds:
         cache: keys and values of a text of 2,048 tokens and a tree of 1,024 nodes.
         scratch: of a pass over such a tree, its logits included.
         loading: used only while the model is checked against its own forward.
-        beside: the draft.
         host: pinned memory of the host; 0 unless layers are kept there.
         copy: on disk, for a packed copy of the layers; 0 where the model's own files are streamed.
     """
@@ -52,12 +51,12 @@ class OffloadNeeds:
 
     @property
     def parts(self) -> str:
-        """What memory is taken for, in MB: "resident 3, ring 11, cache 24, scratch 38, loading 17, beside 5"."""
+        """The parts in MB: "resident 3, ring 11, cache 24, scratch 38, loading 17, beside 5"."""
         names = ("resident", "ring", "cache", "scratch", "loading", "beside")
         return ", ".join(f"{name} {getattr(self, name) / 1e6:,.0f}" for name in names)
 
     def check(self, name: str, device: torch.device) -> None:
-        """Raise ValueError, with the numbers, unless there is so much memory; unknown memory counts as enough."""
+        """Refuse a device with too little memory; unknown memory counts as enough."""
         if self.host and (pinned := available_bytes()) is not None and self.host > pinned:
             raise ValueError(
                 f"{name}: found {pinned / 1e6:,.0f} MB of the host's memory free, expected {self.host / 1e6:,.0f} MB "
@@ -77,12 +76,7 @@ def free_bytes(device: torch.device) -> int | None:
 
 
 def needs_of(model: PreTrainedModel, streamed: StreamedModules, *, compiled: bool, beside: int) -> OffloadNeeds:
-    """Compute what a model needs, from its sizes.
-
-    Args:
-        compiled: whether compiled passes run it from a packed copy.
-        beside: bytes of the draft.
-    """
+    """Compute what a model needs, from its sizes; compiled passes run it from a packed copy."""
     config, width = model.config.get_text_config(), model.dtype.itemsize
     rows, slots = (
         LARGEST_TREE,

@@ -1,8 +1,7 @@
 """A Hugging Face model whose decoder layers' matrices stream, through its own unmodified modules.
 
-The model is built without numbers; its norms and biases are loaded, embedding and head when it runs. A hook before each
-layer points that layer's parameters into the buffer that holds its matrices; those that are stored in 4 bits stream so,
-the hook computes their weights, and another one after the layer lets go of them.
+A hook before each layer points its parameters into the buffer that holds its matrices; of those stored in 4 bits it
+computes the weights, and another hook after the layer frees them.
 """
 
 from __future__ import annotations
@@ -56,11 +55,7 @@ def _empty_parameters() -> Iterator[None]:
 
 
 def decoder_layers(model: PreTrainedModel) -> tuple[str, torch.nn.ModuleList]:
-    """Return the list of a model's decoder layers and its name in the model.
-
-    Raises:
-        ValueError: where there is no such list; the message lacks the model's name.
-    """
+    """Return the list of a model's decoder layers and its name in the model."""
     count = int(model.config.get_text_config().num_hidden_layers)
     lists = [
         (name, module)
@@ -69,7 +64,7 @@ def decoder_layers(model: PreTrainedModel) -> tuple[str, torch.nn.ModuleList]:
     ]
     if not lists:
         raise ValueError(f"found a {type(model).__name__} without a list of its {count} layers, expected one to stream")
-    return max(lists, key=lambda found: sum(parameter.numel() for parameter in found[1].parameters()))
+    return max(lists, key=lambda named: sum(parameter.numel() for parameter in named[1].parameters()))
 
 
 def match_names(
@@ -82,16 +77,12 @@ def match_names(
 
     Args:
         zero_points: whether matrices in 4 bits have some; None where nothing is in 4 bits.
-
-    Raises:
-        ValueError: for tensors that are missing, of another shape or dtype, or without a place; the message lacks the
-            model's name.
     """
     wanted = dict(model.named_parameters())
-    places = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    places |= {name for name, _ in model.named_buffers()}
+    names = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    names |= {name for name, _ in model.named_buffers()}
     prefix = f"{model.base_model_prefix}."
-    found: dict[str, StoredTensor | FourBits] = {}
+    stored: dict[str, StoredTensor | FourBits] = {}
     surplus = []
     ignored = [re.compile(pattern) for pattern in model._keys_to_ignore_on_load_unexpected or ()]
     renamings = [rule for rule in get_model_conversion_mapping(model) if isinstance(rule, WeightRenaming)]
@@ -101,20 +92,20 @@ def match_names(
         for rule in renamings:
             renamed, _ = rule.rename_source_key(renamed)
         spellings = (key, prefix + key, key.removeprefix(prefix), renamed, prefix + renamed)
-        name = next((spelling for spelling in spellings if spelling in places), None)
+        name = next((spelling for spelling in spellings if spelling in names), None)
         if name in wanted:
-            found[name] = tensor
+            stored[name] = tensor
         elif name is None and not key.endswith(".masked_bias") and not any(rule.search(key) for rule in ignored):
             surplus.append(key)
-    faults = [f"no {name}" for name in wanted if name not in found]
+    faults = [f"no {name}" for name in wanted if name not in stored]
     faults += [
-        f"{name} of shape {list(found[name].shape)} where it takes {list(parameter.shape)}"
+        f"{name} of shape {list(stored[name].shape)} where it takes {list(parameter.shape)}"
         for name, parameter in wanted.items()
-        if name in found and found[name].shape != tuple(parameter.shape)
+        if name in stored and stored[name].shape != tuple(parameter.shape)
     ]
     faults += [
         f"{name} stored as {tensor.dtype}"
-        for name, tensor in found.items()
+        for name, tensor in stored.items()
         if isinstance(tensor, StoredTensor) and not tensor.dtype.is_floating_point
     ]
     faults += [f"no place for {key}" for key in surplus]
@@ -124,11 +115,11 @@ def match_names(
             f"found weights that cannot be streamed: {'; '.join(faults[:2])}{more}; expected every tensor of a "
             f"{type(model).__name__} under the name of its parameter"
         )
-    return found
+    return stored
 
 
-def _put(places: Iterable[tuple[torch.nn.Module, str, torch.nn.Parameter | None]]) -> None:
-    for owner, leaf, parameter in places:
+def _put(parameters: Iterable[tuple[torch.nn.Module, str, torch.nn.Parameter | None]]) -> None:
+    for owner, leaf, parameter in parameters:
         owner._parameters[leaf] = parameter
 
 
@@ -137,7 +128,7 @@ def _stored_in(matrix: StoredTensor | FourBits) -> tuple[StoredTensor, ...]:
 
 
 def _placed(matrix: StoredTensor | FourBits, dtype: torch.dtype) -> list[tuple[torch.dtype, tuple[int, ...]]]:
-    """Return the dtypes and shapes in which a matrix of a model of this dtype lies in a buffer."""
+    """Return the dtypes and shapes in which a matrix lies in a buffer of this dtype."""
     if isinstance(matrix, FourBits):
         return [(part.dtype, part.shape) for part in matrix.parts]
     return [(dtype, matrix.shape)]
@@ -150,8 +141,6 @@ class StreamedModules:
 
     Args:
         host: whether layers are read once, into pinned memory of the host, and not in each pass.
-        zero_points: as for `match_names`.
-
     Attributes:
         stored: how every parameter is stored, by its name in the model.
         resident_bytes: of embedding, head, and what else stays while it runs.
@@ -217,7 +206,7 @@ class StreamedModules:
         layers[-1].register_forward_hook(self._finish)
 
     def load(self, model: PreTrainedModel) -> None:
-        """Load what must be in memory while the model's own forward runs, unless it is there already."""
+        """Load what must be in memory while the model's own forward runs."""
         if self.ring is None:
             self._empty = {name: model.get_parameter(name) for name in self._kept}
             self._fill(model, self._kept)
@@ -226,7 +215,6 @@ class StreamedModules:
             self.ring = LayerRing(HostSource(source) if self.host else source, slots=SLOTS)
 
     def rest(self, model: PreTrainedModel) -> None:
-        """Free what `load` loaded."""
         if self.ring is not None:
             self.ring.close()
             self.ring, self._pass, self._views = None, None, {}
@@ -255,7 +243,6 @@ class StreamedModules:
 
     @staticmethod
     def _replace(model: PreTrainedModel, fresh: dict[str, torch.nn.Parameter]) -> None:
-        """Replace parameters by others, wherever they are tied."""
         by_old = {id(model.get_parameter(name)): parameter for name, parameter in fresh.items()}
         for module in model.modules():
             for leaf, parameter in module._parameters.items():
@@ -322,8 +309,6 @@ class StreamedBackend(TransformersBackend):
 
 
 class StreamedSession(TransformersSession):
-    """One sequence in a model whose layers stream."""
-
     def __init__(self, passes: StreamedBackend, capacity: int, vocab_size: int) -> None:
         super().__init__(passes, capacity, vocab_size)
         assert passes.ring is not None, "`open` loads it"

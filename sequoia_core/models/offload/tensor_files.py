@@ -56,18 +56,12 @@ class Piece:
 
 
 class _Staging(threading.local):
-    """Memory that each thread reads into."""
-
     def __init__(self) -> None:
         self.memory = aligned_memory(PIECE)
 
 
 class TensorFiles:
-    """A model's safetensors files, open for reading.
-
-    Raises:
-        ValueError: for a file that cannot be opened, or whose header cannot be read.
-    """
+    """A model's safetensors files, open for reading."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self.files: list[DirectFile] = []
@@ -97,7 +91,7 @@ class TensorFiles:
             self.tensors[name] = StoredTensor(name, file, dtype, tuple(fields["shape"]), offset)
 
     def check(self) -> None:
-        """Raise ValueError where a file has changed since it was opened."""
+        """Refuse a file that has changed since it was opened."""
         for file in self.files:
             file.check()
 
@@ -112,18 +106,18 @@ class TensorFiles:
             start, stop, _ = rows.indices(tensor.shape[0])
             shape = (stop - start, *tensor.shape[1:])
             tensor = StoredTensor(tensor.name, tensor.file, tensor.dtype, shape, tensor.offset + start * row)
-        found = torch.empty(tensor.shape, dtype=dtype)
+        result = torch.empty(tensor.shape, dtype=dtype)
         for piece in pieces([tensor]):
-            self.read_piece(piece, [tensor], [found.view(-1)])
-        return found
+            self.read_piece(piece, [tensor], [result.view(-1)])
+        return result
 
-    def read_piece(self, piece: Piece, tensors: Sequence[StoredTensor], places: Sequence[torch.Tensor]) -> int:
+    def read_piece(self, piece: Piece, tensors: Sequence[StoredTensor], targets: Sequence[torch.Tensor]) -> int:
         """Read a piece and copy what it holds, converted, to flat tensors in any dtype; return bytes copied."""
         memory = self._staging.memory
         piece.file.read(memory[: round_up(piece.needed)], piece.offset, piece.needed)
         for copy in piece.copies:
-            stored, place = tensors[copy.tensor].dtype, places[copy.tensor]
-            to = place[copy.entry : copy.entry + (copy.end - copy.begin) // stored.itemsize]
+            stored, target = tensors[copy.tensor].dtype, targets[copy.tensor]
+            to = target[copy.entry : copy.entry + (copy.end - copy.begin) // stored.itemsize]
             held = torch.frombuffer(memory, dtype=stored, count=len(to), offset=copy.begin)
             if stored == to.dtype and to.device.type == "cpu":  # PyTorch would start threads in each reader
                 np.copyto(to.view(torch.uint8).numpy(), held.view(torch.uint8).numpy())
@@ -134,17 +128,17 @@ class TensorFiles:
 
 def pieces(tensors: Sequence[StoredTensor]) -> list[Piece]:
     """Return the reads that bring all the tensors: neighbours in a file together, at most 2 MiB each."""
-    found: list[Piece] = []
+    reads: list[Piece] = []
     order = sorted((i for i in range(len(tensors)) if tensors[i].size), key=lambda i: _place(tensors[i]))
     run: list[int] = []
     for index in order:
         last = tensors[run[-1]] if run else None
         here = tensors[index]
         if last is not None and (last.file is not here.file or here.offset - last.offset - last.size >= ALIGNMENT):
-            found += _cut(tensors, run)
+            reads += _cut(tensors, run)
             run = []
         run.append(index)
-    return found + (_cut(tensors, run) if run else [])
+    return reads + (_cut(tensors, run) if run else [])
 
 
 def _place(tensor: StoredTensor) -> tuple[str, int]:
@@ -155,7 +149,7 @@ def _cut(tensors: Sequence[StoredTensor], run: Iterable[int]) -> list[Piece]:
     run = list(run)
     file, start = tensors[run[0]].file, tensors[run[0]].offset
     stop = max(tensors[i].offset + tensors[i].size for i in run)
-    found = []
+    reads = []
     for offset in range(start - start % ALIGNMENT, stop, PIECE):
         end = min(offset + PIECE, stop)
         copies = []
@@ -165,5 +159,5 @@ def _cut(tensors: Sequence[StoredTensor], run: Iterable[int]) -> list[Piece]:
             if begin < until:
                 entry = (begin - held.offset) // held.dtype.itemsize
                 copies.append(_Copy(index, entry, begin - offset, until - offset))
-        found.append(Piece(file, offset, end - offset, tuple(copies)))
-    return found
+        reads.append(Piece(file, offset, end - offset, tuple(copies)))
+    return reads

@@ -1,10 +1,4 @@
-"""Sweeps compared: what each drafter yields on each kind of text, and which one pays on some hardware.
-
-A cell is one drafter at one way of sampling on one kind of text, or on all kinds measured. A draft's best tree of at
-most the sweep's largest size is replayed along the measured texts; lookup and both were decoded with each size of the
-plan. Models are told apart by what their files hold; names are for people. Whole prompts are resampled for intervals,
-and two drafters are compared on the same prompts. m = prompts.
-"""
+"""Sweeps compared: what each drafter yields on each kind of text, and which one pays on some hardware. m = prompts."""
 
 from __future__ import annotations
 
@@ -51,8 +45,7 @@ class Drafter(NamedTuple):
         name: unique in a comparison: the pair's, "lookup", or the pair's with "+ lookup".
         kind: one of `DRAFTERS`.
         target, draft: names of models, "none" where there is no draft.
-        target_hash, draft_hash: what tells their files from others.
-        dtype, offload: how the target was loaded.
+        target_hash, draft_hash: of their files' content.
     """
 
     name: str
@@ -71,7 +64,7 @@ class Drafter(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """A way of sampling and a kind of text."""
+    """A way of sampling and a kind of text, or all kinds."""
 
     temperature: float
     top_p: float
@@ -128,9 +121,7 @@ class Comparison:
 
     Attributes:
         drafters, settings: in the order in which people read them.
-        cells: those that were measured.
         max_size: nodes of the largest tree.
-        notes: what was left out, for people.
     """
 
     drafters: tuple[Drafter, ...]
@@ -143,7 +134,7 @@ class Comparison:
         """Return a row for each cell; `speedup` with its bounds where some are given."""
         import pandas as pd
 
-        found = []
+        table = []
         for (drafter, setting), cell in self.cells.items():
             row: dict[str, Any] = drafter._asdict() | setting._asdict()
             row |= {"prompts": len(cell.prompts), "p1": cell.first_guess}
@@ -153,19 +144,12 @@ class Comparison:
             for name, each in named.items():
                 row |= {name: each.value, f"{name}_low": each.low, f"{name}_high": each.high}
             row |= {"texts_regret": cell.texts_regret, "temperatures_regret": cell.temperatures_regret}
-            found.append(row)
-        return pd.DataFrame(found)
+            table.append(row)
+        return pd.DataFrame(table)
 
 
 def compare(rows: pd.DataFrame) -> Comparison:
-    """Compare what a sweep found.
-
-    Args:
-        rows: as `read_rows` returns them.
-
-    Raises:
-        ValueError: where no prompt was measured, and for rows that do not hold what their kind measures.
-    """
+    """Compare the results of a sweep, `read_rows`."""
     rows, notes = _alike(rows[rows["kind"].isin(DRAFTERS)])
     if rows.empty:
         raise ValueError("results: found no prompt that was measured, expected some")
@@ -213,14 +197,14 @@ def _alike(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
         usual = rows.groupby(["domain", "target_hash"], dropna=False)[column].transform(lambda told: told.mode().get(0))
         other = rows[column].notna() & (rows[column] != usual)
         if other.any():
-            had = ", ".join(f"{found!r}" for found in sorted(rows.loc[other, column].unique()))
+            had = ", ".join(f"{value!r}" for value in sorted(rows.loc[other, column].unique()))
             notes.append(f"{int(other.sum())} rows with another {column} than most of their texts, {had}, are left out")
             rows = rows[~other]
     return rows, notes
 
 
 def _check(rows: pd.DataFrame) -> None:
-    """Refuse decoded rows that contradict themselves; measured ones are checked where their vector is made."""
+    """Refuse decoded rows that contradict themselves."""
     for kinds, own in ((DRAFTERS, ALWAYS), ((MODEL,), MEASURED), ((LOOKUP, BOTH), DECODED)):
         part = rows[rows["kind"].isin(kinds)]
         if (gaps := part[[*own]].isna().any()).any():
@@ -244,7 +228,7 @@ def _by_drafter(rows: pd.DataFrame) -> dict[Drafter, pd.DataFrame]:
             pair = _commonest(part["pair"])
             alone = "lookup" if one_base else f"lookup, {pair}"
             parts.append(({MODEL: pair, LOOKUP: alone, BOTH: f"{pair} + lookup"}[kind], part))
-    found: dict[Drafter, pd.DataFrame] = {}
+    by_drafter: dict[Drafter, pd.DataFrame] = {}
     for name, part in parts:
         same = [each for other, each in parts if other == name]
         told = [column for column in SAME if len({each[column].iloc[0] for each in same}) > 1]
@@ -255,8 +239,8 @@ def _by_drafter(rows: pd.DataFrame) -> dict[Drafter, pd.DataFrame]:
             target_hash=first["target_hash"], draft_hash=first["draft_hash"], dtype=first["dtype_used"],
             offload=first["offload"],
         )  # fmt: skip
-        found[drafter] = part
-    return found
+        by_drafter[drafter] = part
+    return by_drafter
 
 
 def _commonest(names: pd.Series) -> str:

@@ -1,4 +1,4 @@
-"""Content hashes of the files that a pair is loaded from: what tells a pair from others, wherever it lies."""
+"""Content hashes of the files that a pair is loaded from: what tells it from others, wherever it lies."""
 
 from __future__ import annotations
 
@@ -20,11 +20,7 @@ class PairHashes(NamedTuple):
 
 
 def pair_hashes(target: str | None, draft: str | None, tokenizer: str | None) -> PairHashes:
-    """Return the hashes of what `load_pair` reads for these names.
-
-    Raises:
-        ValueError: for files that are not there or cannot be read.
-    """
+    """Return the hashes of what `load_pair` reads for these names."""
     target = str(DEMO_PAIR / "target") if target is None else target
     draft = str(DEMO_PAIR / "draft") if draft is None else draft
     try:
@@ -43,26 +39,25 @@ def files_of(model: str) -> str:
 
 
 def content_hash(model: str | os.PathLike) -> str:
-    """Return what tells a model's files from others, 16 hex digits; of a folder of the hub's cache its commit.
+    """Return a hash of a model's files, 16 hex digits; of a folder of the hub's cache its commit.
 
-    Files are hashed whole up to 64 MiB, longer ones by their length and 64 pieces of 64 KiB: a sweep over models of
-    hundreds of gigabytes must not read them to begin with.
+    Files longer than 64 MiB are hashed by their length and 64 pieces of 64 KiB: models have hundreds of gigabytes.
     """
-    place = Path(model)
+    folder = Path(model)
     # Of the hub's cache: its name is the commit, whatever was downloaded of it so far.
-    if place.parent.name == "snapshots" and re.fullmatch(r"[0-9a-f]{40}", place.name):
-        return place.name[:16]
-    found = hashlib.sha256()
-    for file in _model_files(place):
-        found.update(f"{file.name}:{file.stat().st_size}:".encode())
+    if folder.parent.name == "snapshots" and re.fullmatch(r"[0-9a-f]{40}", folder.name):
+        return folder.name[:16]
+    digest = hashlib.sha256()
+    for file in _model_files(folder):
+        digest.update(f"{file.name}:{file.stat().st_size}:".encode())
         with file.open("rb") as stream:
             if file.stat().st_size <= 64 << 20:
-                found.update(stream.read())
+                digest.update(stream.read())
                 continue
             for piece in range(64):
                 stream.seek(piece * (file.stat().st_size - (64 << 10)) // 63)
-                found.update(stream.read(64 << 10))
-    return found.hexdigest()[:16]
+                digest.update(stream.read(64 << 10))
+    return digest.hexdigest()[:16]
 
 
 def _model_files(path: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""What a worker process does of a sweep's job: it loads the pair, measures prompt by prompt, and gives rows back."""
+"""What a worker process does with a sweep's job: it loads the pair, measures prompt by prompt, and returns rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...files.faults import is_out_of_memory, is_panic
 from ...files.model_names import DEMO_PAIR
 from ...models.prompting import encode_prompt
 from .content import PairHashes, files_of, pair_hashes
-from .jobs import CALIBRATING, PROFILE, RACE, Done, Job, digest, version_of
+from .jobs import CALIBRATION_PROMPTS, PROFILE, RACE, Done, Job, digest, version_of
 from .plan import BOTH, LOOKUP, MODEL, TREE_DEPTH
 
 if TYPE_CHECKING:
@@ -47,14 +47,14 @@ def run_job(job: Job) -> Done:
             for key, text in zip(job.keys, job.prompts, strict=not job.timed):
                 begun = time.perf_counter()
                 try:
-                    found = measure(job, loaded, text)
+                    columns = measure(job, loaded, text)
                 except BaseException as error:
                     faults[key] = _words(error)
                     continue
                 prompt = {} if job.timed else {"prompt": text[:200], "prompt_hash": digest(text)}
                 prompt |= {} if job.kind == PROFILE else prompted
                 seconds = time.perf_counter() - begun
-                rows.append(job.common | prompt | found | {"key": key, "seconds": seconds, "worker": worker})
+                rows.append(job.common | prompt | columns | {"key": key, "seconds": seconds, "worker": worker})
         except BaseException as error:  # a pair that does not load
             faults = dict.fromkeys(job.keys, _words(error))
         return Done(rows, faults, worker, time.perf_counter() - started)
@@ -79,11 +79,7 @@ _held: dict[tuple, _Loaded] = {}  # one pair in memory per worker, by how it was
 
 
 def _loaded(job: Job) -> _Loaded:
-    """Return a job's pair, loaded anew unless the job before had it; that one's pair goes before.
-
-    Raises:
-        ValueError: for a pair that does not load, or whose files are others than the plan was read with.
-    """
+    """Return a job's pair, loaded unless it was the last job's, which is freed before."""
     import torch
     from transformers.utils import logging
 
@@ -103,9 +99,9 @@ def _loaded(job: Job) -> _Loaded:
     for (part, name), found, wanted in zip(names.items(), pair_hashes(**names), hashes, strict=True):
         if (found or "") != wanted:
             _close(pair)
-            place = files_of(str(DEMO_PAIR / part) if name is None else name)
+            files = files_of(str(DEMO_PAIR / part) if name is None else name)
             raise ValueError(
-                f"{part}: found other files at {place} than when the plan was read, expected the same models everywhere"
+                f"{part}: found other files at {files} than when the plan was read, expected the same models everywhere"
             )
     _held[held] = _Loaded(pair)
     return _held[held]
@@ -121,7 +117,6 @@ def _seed(job: Job, text: str) -> int:
 
 
 def _measured(job: Job, loaded: _Loaded, text: str) -> dict[str, Any]:
-    """Return what `measure_acceptance` finds on one prompt."""
     vector = _vector(loaded.pair, text, job)
     assert vector.prompt_sums is not None and vector.prompt_ranks is not None and vector.calibration is not None
     return {
@@ -153,10 +148,10 @@ def _sampling(job: Job) -> SamplingConfig:
 
 
 def _calibration(job: Job, loaded: _Loaded, text: str) -> Calibration:
-    """Return the chances of the draft on the domain's first prompts without this one; each is measured once."""
+    """Return the calibration on the domain's first prompts without this one; each is measured once."""
     from ...design.calibration import Calibration
 
-    others = [other for other in job.calibrating if other != text][:CALIBRATING]
+    others = [other for other in job.calibrating if other != text][:CALIBRATION_PROMPTS]
     assert others, "a plan has two prompts of each domain where there is a job of both"
     setting = (job.prompting, *(job.common[key] for key in ("temperature", "top_p", "new_tokens", "width", "seed")))
     for other in others:
@@ -200,5 +195,5 @@ def _raced(job: Job, loaded: _Loaded, text: str) -> dict[str, Any]:
     from ..bench import bench
 
     ids = [encode_prompt(loaded.pair, each, job.prompting) for each in job.prompts]
-    found = bench(loaded.pair, ids, sampling=_sampling(job), max_new_tokens=job.common["new_tokens"])
-    return {"result": json.dumps(found.record)} | _dtype(loaded.pair)
+    raced = bench(loaded.pair, ids, sampling=_sampling(job), max_new_tokens=job.common["new_tokens"])
+    return {"result": json.dumps(raced.record)} | _dtype(loaded.pair)

@@ -1,8 +1,4 @@
-"""The jobs of a sweep, and the keys of their rows.
-
-A row depends only on its pair, settings and prompt, never on the worker, the order or the prompts beside it: each
-prompt has a seed of its own. So rows are equal however a sweep is spread, but for seconds.
-"""
+"""The jobs of a sweep, and the keys of their rows, which depend only on pair, settings and prompt."""
 
 from __future__ import annotations
 
@@ -21,9 +17,10 @@ from .plan import BOTH, LOOKUP, MODEL, Domain, PairSection, Plan, sizes_of
 from .results import cuts_first
 
 PROFILE, RACE = TIMED = ("profile", "race")  # kinds of jobs that have a machine to themselves
-MEASURES = 1  # raised when a row of the same key would hold other numbers
+MEASURE_VERSION = 1  # raised when a row of the same key would hold other numbers
 NAMES = ("pair", "target", "draft", "tokenizer_hash")  # columns that are in no key
-CALIBRATING = 4  # prompts of the domain by which "both" knows the draft's chances; never the one that is decoded
+# of the domain, by which "both" knows the draft's chances; never the one that is decoded
+CALIBRATION_PROMPTS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +54,6 @@ class Job:
 
     @property
     def words(self) -> str:
-        """What the job is about, for people."""
         parts = [self.pair.name, self.kind]
         if self.kind != PROFILE:
             parts += [self.common["domain"], f"T = {self.common['temperature']:g}"]
@@ -68,10 +64,9 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What came of a job.
+    """The result of a job.
 
     Attributes:
-        rows: of the prompts that were measured.
         faults: key -> why a prompt could not be; a fault of one leaves the others.
         worker: host and process.
         seconds: inside the job, loading counted.
@@ -86,7 +81,7 @@ class Done:
 def all_jobs(plan: Plan) -> Iterator[Job]:
     """Yield the jobs of a plan, pair by pair, those that are timed last; a row that two pairs share comes once.
 
-    Lookup comes first: it has the target alone in memory, and the others need the pair loaded only once then.
+    Lookup comes first, with the target alone in memory, so that the pair is loaded only once for the others.
     """
     seen: set[str] = set()
     chunk = plan.settings.prompts_per_job
@@ -132,7 +127,7 @@ def _job(
         "new_tokens": settings.new_tokens, "width": settings.width, "max_size": size,
         "threads": settings.threads, "version": version_of(kind, *way),
     }  # fmt: skip
-    calibrating = domain.texts[: CALIBRATING + 1] if kind == BOTH else ()
+    calibrating = domain.texts[: CALIBRATION_PROMPTS + 1] if kind == BOTH else ()
     # Not part of a key: names that people choose, and what a kind does not depend on; the tokenizer is, further below.
     unused = {
         MODEL: ("max_size",), LOOKUP: ("width",), BOTH: (), PROFILE: ("width", "max_size", "seed", "new_tokens"),
@@ -158,7 +153,7 @@ def _job(
 
 def version_of(kind: str, temperature: float, top_p: float) -> int:
     """Return the version of a measurement: one more where top-p cuts, since first children are drawn from cut rows."""
-    return MEASURES + cuts_first(kind, temperature, top_p)
+    return MEASURE_VERSION + cuts_first(kind, temperature, top_p)
 
 
 def digest(value: Any) -> str:

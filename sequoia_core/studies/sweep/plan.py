@@ -1,7 +1,4 @@
-"""What a sweep measures: the plan that a person writes as TOML, checked whole before anything runs.
-
-A mistake is named with its line. tomllib keeps no lines of values, so they are looked for in the text.
-"""
+"""What a sweep measures: the plan that a person writes as TOML, checked whole before anything runs."""
 
 from __future__ import annotations
 
@@ -26,9 +23,9 @@ from ...models.prompting import Prompting, encode_prompt
 from .content import PairHashes, pair_hashes
 
 MODEL, LOOKUP, BOTH = DRAFTERS = ("model", "lookup", "both")
-MOST_JOBS = 100_000  # before they are split into parts
-MOST_THREADS = 1024
-SHOWN, MOST_FAULTS = 12, 100  # mistakes named at once, and looked for in the text
+MAX_JOBS = 100_000  # before they are split into parts
+MAX_THREADS = 1024
+SHOWN_FAULTS, MAX_FAULTS = 12, 100  # mistakes named at once, and looked for in the text
 MAX_PLAN, MAX_LINES, MAX_TABLES = 256 * 2**10, 10_000, 200  # bytes, lines, and tables of a kind
 MAX_DOTS = 200  # of a line: TOML's reader takes minutes for a key of 50,000 parts
 TREE_DEPTH, RACE_DEPTH = 16, 32  # edges of a path at most: of the trees of "lookup" and "both", of those that are raced
@@ -89,11 +86,7 @@ class PromptSection(_Section):
 
 
 class PlanFile(_Section):
-    """A plan as it is written.
-
-    Attributes:
-        max_size: nodes of the trees of "lookup" and "both", which are decoded at each of these sizes.
-    """
+    """A plan as it is written; the trees of "lookup" and "both" are decoded at each `max_size`."""
 
     pairs: Annotated[list[PairSection], Field(min_length=1, max_length=MAX_TABLES)]
     prompts: Annotated[list[PromptSection], Field(min_length=1, max_length=MAX_TABLES)]
@@ -107,14 +100,12 @@ class PlanFile(_Section):
         BeforeValidator(_listed), AfterValidator(_once), Field(min_length=1),
     ] = (4, 8, 16)  # fmt: skip
     prompts_per_job: Annotated[int, Field(ge=1)] = 8
-    threads: Annotated[int, Field(ge=1, le=MOST_THREADS)] = 1
+    threads: Annotated[int, Field(ge=1, le=MAX_THREADS)] = 1
     profile: bool = False
     race: bool = False
 
 
 class Domain(NamedTuple):
-    """The prompts of one kind of text."""
-
     name: str
     texts: tuple[str, ...]
     prompting: Prompting = Prompting()
@@ -125,10 +116,8 @@ class Plan:
     """A checked plan.
 
     Attributes:
-        settings: as written, with paths resolved and the dtype that each pair loads in on this machine: another machine
-            might choose another.
+        settings: as written, with paths resolved and the dtype that each pair loads in on this machine.
         domains: its prompts, read; the same text twice in one domain counts once.
-        pair_hashes: of each pair.
     """
 
     settings: PlanFile
@@ -138,24 +127,19 @@ class Plan:
     @property
     def ways(self) -> list[tuple[float, float]]:
         """(temperature, top-p) of every setting; at temperature 0 top-p changes nothing and stands once."""
-        found = [
+        ways = [
             (temperature, top_p if temperature else 1.0)
             for temperature in self.settings.temperatures
             for top_p in self.settings.top_p
         ]
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(ways))
 
 
 def read_plan(path: str | Path, *, elsewhere: bool = False) -> Plan:
     """Read a plan, and check everything that can be checked before a weight is read.
 
-    Paths of models and prompts are relative to the plan's folder.
-
-    Args:
-        elsewhere: other machines run it, and may have devices that this one lacks: those are not looked for.
-
-    Raises:
-        ValueError: naming each mistake with its line.
+    Paths of models and prompts are relative to the plan's folder. Run `elsewhere`, it may need devices that this
+    machine lacks.
     """
     text = read_bytes(path, limit=MAX_PLAN).decode("utf-8-sig", errors="replace")
     _check_text(path, text)
@@ -168,8 +152,8 @@ def read_plan(path: str | Path, *, elsewhere: bool = False) -> Plan:
     try:
         settings = PlanFile.model_validate(fields)
     except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False)
-        raise _mistakes(path, text, [(fault["loc"], fault_words(fault)) for fault in found]) from error
+        errors = error.errors(include_url=False, include_context=False)
+        raise _mistakes(path, text, [(fault["loc"], fault_words(fault)) for fault in errors]) from error
     settings = _resolved(settings, Path(path).parent)
     plan, faults = _checked(settings, elsewhere)
     if faults:
@@ -178,24 +162,24 @@ def read_plan(path: str | Path, *, elsewhere: bool = False) -> Plan:
 
 
 def _check_text(path: str | Path, text: str) -> None:
-    """Refuse what TOML's reader takes minutes for, or cannot say the line of."""
+    """Refuse what TOML's reader takes minutes for, or cannot name the line of."""
     lines = text.split("\n")
     if len(lines) > MAX_LINES:
         raise ValueError(f"{path}: found {len(lines):,} lines, expected at most {MAX_LINES:,}")
     for number, line in enumerate(lines, start=1):
         if (dots := line.count(".")) > MAX_DOTS:
             raise ValueError(f"{path}: line {number}: found {dots:,} dots, expected at most {MAX_DOTS}")
-        if found := re.search(r"[\da-fA-F_]{1000,}", line):
-            raise ValueError(f"{path}: line {number}: found a number of {len(found[0]):,} digits, expected fewer")
+        if digits := re.search(r"[\da-fA-F_]{1000,}", line):
+            raise ValueError(f"{path}: line {number}: found a number of {len(digits[0]):,} digits, expected fewer")
 
 
 Fault = tuple[tuple[int | str, ...], str]
 
 
 def _resolved(settings: PlanFile, folder: Path) -> PlanFile:
-    """Return the plan with paths that do not depend on where it is read."""
+    """Return the plan with absolute paths."""
 
-    def place(name: str | None) -> str | None:
+    def absolute(name: str | None) -> str | None:
         if name is None or name == NO_DRAFT:
             return name
         try:
@@ -205,15 +189,15 @@ def _resolved(settings: PlanFile, folder: Path) -> PlanFile:
             return name
 
     pairs = [
-        pair.model_copy(update={key: place(getattr(pair, key)) for key in ("target", "draft", "tokenizer")})
+        pair.model_copy(update={key: absolute(getattr(pair, key)) for key in ("target", "draft", "tokenizer")})
         for pair in settings.pairs
     ]
-    prompts = [part.model_copy(update={"file": place(part.file)}) for part in settings.prompts]
+    prompts = [part.model_copy(update={"file": absolute(part.file)}) for part in settings.prompts]
     return settings.model_copy(update={"pairs": pairs, "prompts": prompts})
 
 
 def _checked(settings: PlanFile, elsewhere: bool) -> tuple[Plan, list[Fault]]:
-    """Return the plan, and its mistakes with where they are."""
+    """Return the plan, and its mistakes with their keys."""
     both = any(BOTH in pair.drafters for pair in settings.pairs)
     faults: list[Fault] = []
     ways = [("temperatures", value, 1.0) for value in settings.temperatures]
@@ -246,33 +230,29 @@ def _checked(settings: PlanFile, elsewhere: bool) -> tuple[Plan, list[Fault]]:
         if names.index(pair.name) != number:
             faults.append((("pairs", number, "name"), f"found {pair.name!r} twice, expected each name once"))
         try:
-            checked, found = _check_pair(pair, settings, domains.values(), elsewhere)
+            checked, hashed = _check_pair(pair, settings, domains.values(), elsewhere)
         except ValueError as error:
             faults.append((("pairs", number), str(error)))
             continue
         pairs.append(checked)
-        hashes.append(found)
+        hashes.append(hashed)
     count = len(domains) * len(settings.temperatures) * len(settings.top_p)
     count *= sum(len(sizes_of(kind, settings)) for pair in settings.pairs for kind in pair.drafters)
-    if count > MOST_JOBS:
-        faults.append((("temperatures",), f"found {count:,} settings, expected at most {MOST_JOBS:,}"))
+    if count > MAX_JOBS:
+        faults.append((("temperatures",), f"found {count:,} settings, expected at most {MAX_JOBS:,}"))
     settings = settings.model_copy(update={"pairs": pairs})
     return Plan(settings, tuple(domains.values()), tuple(hashes)), faults
 
 
 def sizes_of(kind: str, settings: PlanFile) -> tuple[int, ...]:
-    """Return the sizes of trees at which a kind of job is done; the largest for one that has no such trees."""
+    """Return the sizes of trees of a kind of job; the largest for one that has no such trees."""
     return settings.max_size if kind in (LOOKUP, BOTH) else (max(settings.max_size),)
 
 
 def _check_pair(
     pair: PairSection, settings: PlanFile, domains: Iterable[Domain], elsewhere: bool
 ) -> tuple[PairSection, PairHashes]:
-    """Return a pair with the dtype that it loads in here, and its models' content hashes.
-
-    Raises:
-        ValueError: for what loading, or reading the prompts, would refuse.
-    """
+    """Return a pair with the dtype that it loads in here, and its models' content hashes."""
     if not pair.drafters:
         raise ValueError("drafters: found none, expected some of model, lookup, both")
     if set(pair.drafters) == {LOOKUP} and not (settings.profile or settings.race):
@@ -301,7 +281,7 @@ def _check_pair(
 
 
 def _options_of_elsewhere(pair: PairSection) -> dict[str, Any]:
-    """Return the options with which a pair is looked at here that loads on a device which may not be here."""
+    """Return options to look at a pair whose device may not be here."""
     options = pair.options() | {"device": None, "offload": pair.offload and "disk"}
     if pair.dtype is None and pair.device not in (None, "cpu") and not is_gguf(pair.target or ""):
         options["dtype"] = default_dtype(pair.target, gpu=True).dtype
@@ -309,21 +289,21 @@ def _options_of_elsewhere(pair: PairSection) -> dict[str, Any]:
 
 
 def _mistakes(path: str | Path, text: str, faults: Sequence[Fault]) -> ValueError:
-    found = sorted((_line_of(text, place), words) for place, words in faults[:MOST_FAULTS])
-    shown = "; ".join(f"line {line}: {words}" for line, words in found[:SHOWN])
-    more = f"; and {len(faults) - SHOWN} more" if len(faults) > SHOWN else ""
+    mistakes = sorted((_line_of(text, keys), words) for keys, words in faults[:MAX_FAULTS])
+    shown = "; ".join(f"line {line}: {words}" for line, words in mistakes[:SHOWN_FAULTS])
+    more = f"; and {len(faults) - SHOWN_FAULTS} more" if len(faults) > SHOWN_FAULTS else ""
     return ValueError(f"{path}: {shown}{more}")
 
 
-def _line_of(text: str, place: Sequence[int | str]) -> int:
+def _line_of(text: str, keys: Sequence[int | str]) -> int:
     """Return the line of a key of a plan, of its table's head where the key is not there, or else the first."""
-    names = [part for part in place if isinstance(part, str)]
-    number = next((part for part in place if isinstance(part, int)), 0)
+    names = [part for part in keys if isinstance(part, str)]
+    number = next((part for part in keys if isinstance(part, int)), 0)
     tables = [name for name in names if name in ("pairs", "prompts")]
     inside, seen, head = None, -1, 1
     for line, words in enumerate(text.splitlines(), start=1):
-        if found := re.match(r"\s*\[\[\s*(\w+)\s*\]\]", words):
-            inside = found[1]
+        if section := re.match(r"\s*\[\[\s*(\w+)\s*\]\]", words):
+            inside = section[1]
             seen += inside == tables[0] if tables else 0
             if tables and inside == tables[0] and seen == number:
                 head = line

@@ -1,9 +1,4 @@
-"""A folder of results: one Parquet file per job, one row per prompt and setting, read as one table.
-
-A row has a key of what it depends on, so a measurement is there once whatever was killed, repeated or merged. Files
-are called by what they hold, so to merge two folders, copy one into the other: what was timed on two machines stays
-twice.
-"""
+"""A folder of results: one Parquet file per job, one row per prompt and setting, keyed by what it depends on."""
 
 from __future__ import annotations
 
@@ -34,11 +29,11 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 ROWS, FAILED = "rows", "failed"
-MOST_ROWS, MOST_BYTES = 1_000_000, 2**30  # of one file, unpacked
-JOINED = 20_000  # rows of a file that others are joined into
-PLAINLY = {"PLAIN", "RLE", "BIT_PACKED"}  # encodings of text that do not repeat what came before
+MAX_ROWS, MAX_BYTES = 1_000_000, 2**30  # of one file, unpacked
+JOINED_ROWS = 20_000  # rows of a file that others are joined into
+PLAIN_ENCODINGS = {"PLAIN", "RLE", "BIT_PACKED"}  # encodings of text that do not repeat what came before
 FIRST_UNCUT = 1  # the last version of rows at top-p < 1 whose first children were drawn from uncut rows
-NEEDED = ("key", "kind")  # columns that files of every version have
+NEEDED_COLUMNS = ("key", "kind")  # columns that files of every version have
 PROMPT = ["domain", "prompt_hash"]  # what tells prompts from others
 PROMPTED = ["prompt_ending", "template_arguments"]  # how prompts were made, as `Prompting.record` has it
 TIMES = ("seconds", "worker")  # columns that differ between equal sweeps, beside what timed rows found
@@ -67,11 +62,7 @@ def schema() -> pa.Schema:
 
 
 class Results:
-    """A folder of results; it is made when the first row is written.
-
-    Raises:
-        ValueError: for a place that holds something else, or where nothing can be made.
-    """
+    """A folder of results; it is made when the first row is written."""
 
     def __init__(self, folder: str | Path) -> None:
         if find_spec("pyarrow") is None:
@@ -88,11 +79,7 @@ class Results:
             raise ValueError(f"{shown}: found no folder {above} to write in, expected one")
 
     def add(self, rows: Sequence[Mapping[str, Any]]) -> str:
-        """Write rows: beside, then renamed, so that a file is whole or not there; return the file's name.
-
-        Raises:
-            ValueError: where they cannot be written, or are too many to be read again.
-        """
+        """Write rows: beside, then renamed, so that a file is whole or not there; return the file's name."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -126,22 +113,22 @@ class Results:
             (self.folder / name).unlink(missing_ok=True)
 
     def join(self) -> None:
-        """Put all rows into one file, or a few, which are shorter than one per job."""
+        """Put all rows into one file, or a few."""
         paths = list((self.folder / ROWS).glob("*.parquet"))
         rows = read_rows(self.folder)
         if len(paths) > 1:
             plain = rows.astype(object).where(rows.notna(), None).to_dict("records")
-            names = {self.add(plain[start : start + JOINED]) for start in range(0, len(plain), JOINED)}
+            names = {self.add(plain[start : start + JOINED_ROWS]) for start in range(0, len(plain), JOINED_ROWS)}
             for path in paths:
                 if path.name not in names:
                     path.unlink()
 
     def failures(self) -> dict[str, str]:
         """Return row key -> why it could not be measured."""
-        found: dict[str, str] = {}
+        faults: dict[str, str] = {}
         for path in sorted((self.folder / FAILED).glob("*.json")):
-            found |= _faults(path)
-        return found
+            faults |= _faults(path)
+        return faults
 
     def forget_failures(self, keys: set[str]) -> None:
         """Let what failed be tried again, where a job has no other rows than these."""
@@ -150,7 +137,6 @@ class Results:
                 path.unlink(missing_ok=True)
 
     def keys(self) -> set[str]:
-        """Return the keys of all rows."""
         return set(read_rows(self.folder, ["key"])["key"]) if (self.folder / ROWS).is_dir() else set()
 
 
@@ -166,9 +152,6 @@ def read_rows(folder: str | Path, columns: Sequence[str] | None = None) -> pd.Da
     """Return the rows of a folder as one table, in the order of keys: each once, of timed ones each that differs.
 
     A column that a file of an older version lacks is null.
-
-    Raises:
-        ValueError: for a folder without results, or a file that is no results file, is damaged or too large.
     """
     import pyarrow as pa
 
@@ -192,10 +175,7 @@ def _digest(data: bytes) -> str:
 
 
 def _opened(data: bytes, name: str) -> pq.ParquetFile:
-    """Return a results file of which the head is read, refusing one that is damaged or would fill memory.
-
-    Its name ends with a digest of its content, but for files of earlier versions.
-    """
+    """Return a results file with its head read, refusing one that is damaged or would fill memory."""
     import pyarrow.parquet as pq
 
     with _explained(name):
@@ -204,11 +184,11 @@ def _opened(data: bytes, name: str) -> pq.ParquetFile:
             raise ValueError("a damaged file: its content is not the one in its name")
         file = pq.ParquetFile(io.BytesIO(data))
         groups = [file.metadata.row_group(n) for n in range(file.metadata.num_row_groups)]
-        parts = [group.column(place) for group in groups for place in range(group.num_columns)]
+        parts = [group.column(column) for group in groups for column in range(group.num_columns)]
         held = sum(map(_unpacked, parts))
-        if not set(NEEDED) <= set(file.schema_arrow.names):
-            raise ValueError(f"no columns {' and '.join(NEEDED)}")
-    if file.metadata.num_rows > MOST_ROWS or held > MOST_BYTES:
+        if not set(NEEDED_COLUMNS) <= set(file.schema_arrow.names):
+            raise ValueError(f"no columns {' and '.join(NEEDED_COLUMNS)}")
+    if file.metadata.num_rows > MAX_ROWS or held > MAX_BYTES:
         raise ValueError(f"{name}: found {file.metadata.num_rows:,} rows of {held:,} bytes in a file, expected fewer")
     return file
 
@@ -219,7 +199,7 @@ def _unpacked(part: pq.ColumnChunkMetaData) -> int:
     An entry without a value is a bit in the file, a number that repeats less than one; a text that does may be nearly
     the whole part.
     """
-    repeats = part.physical_type == "BYTE_ARRAY" and not set(part.encodings) <= PLAINLY
+    repeats = part.physical_type == "BYTE_ARRAY" and not set(part.encodings) <= PLAIN_ENCODINGS
     return part.total_uncompressed_size + part.num_values * (part.total_uncompressed_size if repeats else 8)
 
 
@@ -248,17 +228,14 @@ def _plain(value: object) -> object:
 
 
 def cuts_first(kind: Any, temperature: Any, top_p: Any) -> Any:
-    """Return whether a row depends on the cut that first children are drawn from; arguments may be whole columns."""
+    """Return whether a row depends on the cut that first children are drawn from; for single values or columns."""
     return (kind != "lookup") & (kind != "profile") & (temperature > 0.0) & (top_p < 1.0)
 
 
 def vector_of(rows: pd.DataFrame) -> AcceptanceVector:
     """Return the acceptance vector of rows of kind "model", of one pair and way of sampling.
 
-    Pairs are told apart by what their files hold. Their folders may have moved: the names are those of the first row.
-
-    Raises:
-        ValueError: for no rows, or rows of several pairs or ways of sampling.
+    Names are those of the first row: folders may have moved.
     """
     same = "target_hash", "draft_hash", "dtype_used", "offload", "temperature", "top_p", "width", "new_tokens", "seed"
     first = _alike(rows, (*same, "version"))
@@ -283,7 +260,7 @@ def vector_of(rows: pd.DataFrame) -> AcceptanceVector:
 
 
 def _prompted(rows: pd.DataFrame) -> dict[str, Any]:
-    """Return what a vector's meta says of the prompts of some rows; rows of older versions do not say it."""
+    """Return how the prompts of some rows were made; rows of older versions do not say it."""
     endings, arguments = (sorted(rows[name].dropna().unique()) for name in PROMPTED)
     if not endings:
         return {}
@@ -292,11 +269,7 @@ def _prompted(rows: pd.DataFrame) -> dict[str, Any]:
 
 
 def profiles_of(rows: pd.DataFrame) -> tuple[HardwareProfile, ...]:
-    """Return the profiles among some rows; their `meta` says the content hashes of the models, and the host.
-
-    Raises:
-        ValueError: for a row that holds none.
-    """
+    """Return the profiles among some rows; their `meta` has the content hashes of the models, and the host."""
     profiles = []
     for row in rows[rows["kind"] == "profile"].itertuples():
         profile = HardwareProfile.loads(str(row.result).encode(), f"profile of {row.pair}")
@@ -308,23 +281,21 @@ def profiles_of(rows: pd.DataFrame) -> tuple[HardwareProfile, ...]:
 def races_of(rows: pd.DataFrame) -> pd.DataFrame:
     """Return a row for each race among some rows, and a column for each way of decoding raced.
 
-    Beside where and how it was raced: `predicted`, the speedup predicted of `sequoia`, the planned tree; and the
-    measured one of each method, its tokens per second over those of the target alone.
-
-    Raises:
-        ValueError: for a race that holds no such numbers.
+    `predicted` is the speedup predicted of `sequoia`, the planned tree; measured ones are over the target alone.
     """
     import pandas as pd
 
     races = []
     for row in rows[rows["kind"] == "race"].itertuples():
         try:
-            found = json.loads(row.result)
-            methods = {name: each for name, each in found.items() if isinstance(each, dict)}
+            result = json.loads(row.result)
+            methods = {name: each for name, each in result.items() if isinstance(each, dict)}
             device, prompts = str(methods["settings"]["device"]), int(methods["settings"]["prompts"])
             rates = {name: float(each["tokens_per_sec"]) for name, each in methods.items() if "tokens_per_sec" in each}
             alone = rates.pop("autoregressive")
-            speedups = {"predicted": float(found["predicted_speedup"])} | {n: rate / alone for n, rate in rates.items()}
+            speedups = {"predicted": float(result["predicted_speedup"])} | {
+                n: rate / alone for n, rate in rates.items()
+            }
         except (LookupError, AttributeError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
             raise ValueError(f"race of {row.pair}: found none ({one_line(error)}), expected what bench says") from error
         where = {"pair": row.pair, "domain": row.domain, "temperature": row.temperature, "top_p": row.top_p}

@@ -1,4 +1,4 @@
-"""Running a sweep: what is missing is given to workers; rows are written as jobs end; losses are made good."""
+"""Run a sweep: submit missing jobs, write rows as they finish, restart lost workers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ...files.faults import Cancelled
 from .jobs import Done, Job, all_jobs, parts_of
 from .plan import Plan
 from .results import Results
-from .workers import ASK_SEC, Workers, is_loss, was_cause
+from .workers import ASK_SEC, Workers, is_worker_lost, killed_its_worker
 
-DEATHS = 2  # of workers with the same job and nothing else under way that are forgiven
-MOST_LOSSES = 10
-AHEAD = 2  # jobs given out per worker, so that none waits for its next one
-DIED = "the worker process died with this job, several times (out of memory?)"
+MAX_DEATHS = 2  # of workers with the same job and nothing else under way that are forgiven
+MAX_LOSSES = 10
+JOBS_AHEAD = 2  # jobs given out per worker, so that none waits for its next one
+DIED_FAULT = "the worker process died with this job, several times (out of memory?)"
 
 
 class WorkerState(NamedTuple):
@@ -39,8 +39,6 @@ class State:
     Attributes:
         jobs: of this run, counted once; done and failed are parts of it. A job of which some prompts failed is failed.
         skipped: rows that were there already, or had failed before.
-        rows: written in this run.
-        workers: by name.
         work_sec: inside jobs, of all workers; seconds: in all.
         remaining_sec: an estimate from the jobs that are done, timed ones by themselves; None before the first.
         faults: row key -> why it could not be measured, of this run.
@@ -63,11 +61,7 @@ class State:
 
 
 def missing_jobs(plan: Plan, results: Results, *, retry_failed: bool = False) -> tuple[list[Job], int]:
-    """Return the jobs for rows that are neither there nor recorded as failed, and how many rows are.
-
-    Args:
-        retry_failed: the failed ones count as missing too.
-    """
+    """Return the jobs for rows that are neither there nor recorded as failed, and how many rows are."""
     there = results.keys() | (set() if retry_failed else set(results.failures()))
     jobs: list[Job] = []
     skipped = 0
@@ -101,19 +95,17 @@ def run_sweep(
     progress: Callable[[State], None] | None = None,
     cancel: threading.Event | None = None,
 ) -> State:
-    """Measure what is missing of a plan; a run that was killed goes on where it was.
+    """Measure the missing rows of a plan.
 
     Jobs that are timed come last, and only they then run: one per machine.
 
     Args:
-        todo: as `missing_jobs` returned it, where that was asked; None asks it. What failed before and is among it is
-            tried again.
+        todo: as `missing_jobs` returned it; None asks it.
         progress: called when a job ends, and about once a second.
         cancel: ends the run; what was finished stays.
 
     Raises:
         Cancelled: once cancelled.
-        ValueError: where results cannot be written, or the workers are lost and do not come back.
     """
     jobs, skipped = missing_jobs(plan, results) if todo is None else todo
     results.forget_failures({key for job in jobs for key in job.keys})
@@ -158,11 +150,11 @@ def _count(state: State, job: Job, done: Done) -> None:
 def _through(
     jobs: list[Job], workers: Workers, *, one_per_machine: bool, cancel: threading.Event, tell: Callable[[], None]
 ) -> Iterator[tuple[Job, Done]]:
-    """Yield each job with what came of it, as they end.
+    """Yield each job with its result, as they end.
 
     A loss of workers does not say which job was the cause. Those that were under way are suspects: they are tried
-    again one by one, and one whose worker dies again, alone, is given up: after `DEATHS`, or where Dask, which tries
-    a job on several workers itself, gives it up once more.
+    again one by one, and one whose worker dies again, alone, is given up: after `MAX_DEATHS`, or where Dask, which
+    tries a job on several workers itself, gives it up once more.
     """
     waiting, suspects = deque(jobs), deque[Job]()
     under_way: dict[Future[Done], Job] = {}
@@ -172,14 +164,14 @@ def _through(
         if cancel.is_set():
             raise Cancelled("sweep: cancelled; what was finished is kept")
         on_trial = bool(suspects) or any(job.key in deaths for job in under_way.values())
-        most = 1 if on_trial else workers.machines if one_per_machine else AHEAD * workers.count
+        most = 1 if on_trial else workers.machines if one_per_machine else JOBS_AHEAD * workers.count
         lost = workers.lost()
         try:
             while len(under_way) < most and (source := suspects or waiting) and not lost:
                 under_way[workers.submit(source[0])] = source[0]
                 source.popleft()
         except Exception as error:
-            if not is_loss(error):
+            if not is_worker_lost(error):
                 raise
             lost = True
         if under_way and not lost:
@@ -190,9 +182,9 @@ def _through(
             try:
                 done = future.result()
             except BaseException as error:
-                if not is_loss(error):
+                if not is_worker_lost(error):
                     raise
-                if not was_cause(error):
+                if not killed_its_worker(error):
                     lost = True
                     continue
                 job = under_way.pop(future)
@@ -207,7 +199,7 @@ def _through(
             yield under_way.pop(future), done
         if lost:
             losses += 1
-            if losses > MOST_LOSSES:
+            if losses > MAX_LOSSES:
                 raise ValueError(f"found workers lost {losses} times without a job that ended, expected some that stay")
             gone = workers.lost()  # all of them, with what gave out jobs: no job is the cause
             alone = len(under_way) == 1 and not gone
@@ -216,7 +208,7 @@ def _through(
                     waiting.appendleft(job)
                     continue
                 deaths[job.key] += alone
-                if deaths[job.key] <= DEATHS:
+                if deaths[job.key] <= MAX_DEATHS:
                     suspects.append(job)
                     continue
                 losses = 0
@@ -228,4 +220,4 @@ def _through(
 
 
 def _died(job: Job) -> Done:
-    return Done([], dict.fromkeys(job.keys, DIED), "lost workers", 0.0)
+    return Done([], dict.fromkeys(job.keys, DIED_FAULT), "lost workers", 0.0)

@@ -1,7 +1,4 @@
-"""Which draft pays on this hardware? Speedups predicted of a sweep's cells, and the answer in one sentence.
-
-"None" is an answer. Two drafters are compared on the same prompts. m = prompts, r = resamples.
-"""
+"""Which draft pays on this hardware, if any? Speedups predicted of a sweep's cells. m = prompts, r = resamples."""
 
 from __future__ import annotations
 
@@ -33,7 +30,6 @@ class Speed:
         tree: the one planned for the hardware; None where trees were decoded.
         sizes: (the largest tree of the decode that is fastest, how many sizes have times); None where one was planned.
         prompts: tokens and seconds of each, by `PROMPT`.
-        autoregressive_sec: of one token without speculation.
         ratios: seconds of a plain step ÷ those of a step, for times measured again, float64 [r]; None where unknown.
     """
 
@@ -46,7 +42,7 @@ class Speed:
 
     @property
     def pays(self) -> bool:
-        """Whether its interval lies above 1; a tree of the root alone is no speculation."""
+        """Whether its interval lies above 1 and its tree is more than the root."""
         return (self.tree is None or self.tree.size > 1) and (self.speedup.low or 0.0) > 1.0
 
 
@@ -71,10 +67,7 @@ def predict_speeds(
 
 
 def fits(drafter: Drafter, profile: HardwareProfile) -> bool:
-    """Whether a profile holds the times of a drafter's steps.
-
-    A sweep's own profiles know what the models' files held; of others the names have to agree.
-    """
+    """Whether a profile holds the times of a drafter's steps: by hashes, or by names where it has none."""
 
     def same(model: str) -> bool:
         key = f"{model}_hash" if f"{model}_hash" in profile.meta else model
@@ -90,8 +83,8 @@ def _speed(
     profile = next((each for each in profiles if fits(drafter, each)), None)
     if profile is None:
         whose = drafter.target if drafter.kind == LOOKUP else f"{drafter.target} ← {drafter.draft}"
-        place = f", streamed from {drafter.offload}" if drafter.offload else ""
-        return f"no times of {whose} in {drafter.dtype}{place}"
+        streamed = f", streamed from {drafter.offload}" if drafter.offload else ""
+        return f"no times of {whose} in {drafter.dtype}{streamed}"
     greedy, tree, sizes = setting.temperature == 0, None, None
     if cell.vector is not None:
         tree = plan_tree(cell.vector, profile, max_size=size)
@@ -99,16 +92,16 @@ def _speed(
         seconds = _seconds_with(tree, prompts["steps"].to_numpy(), greedy)
         spent = seconds(profile)
     else:
-        found = []
+        options = []
         largest = {n: max(map(max, rows["nodes"])) for n, rows in cell.sizes.items()}
         for n, rows in cell.sizes.items():
             if largest[n] <= profile.max_size:
                 each = _seconds_of(rows, drafter.kind == BOTH, greedy)
-                found.append((each(profile), n, rows, each))
-        if not found:
+                options.append((each(profile), n, rows, each))
+        if not options:
             return f"trees of {min(largest.values())} nodes, and the times end at {profile.max_size}"
-        spent, n, rows, seconds = max(found, key=lambda option: option[2]["tokens"].sum() / option[0].sum())
-        prompts, sizes = decoded_prompts(rows), (n, len(found))
+        spent, n, rows, seconds = max(options, key=lambda option: option[2]["tokens"].sum() / option[0].sum())
+        prompts, sizes = decoded_prompts(rows), (n, len(options))
     tokens, steps = prompts["tokens"].to_numpy(), int(prompts["steps"].sum())
     alone = autoregressive_sec(profile, greedy=greedy)
     value = float(tokens.sum() * alone / spent.sum())
@@ -151,7 +144,7 @@ class Answer(NamedTuple):
     Attributes:
         best: the drafter with the largest speedup of those whose interval lies above 1; None where there is none.
         words: one sentence for people; names in it are as they came.
-        beside: what comes next, whether it can be told apart, and what is not predicted; may be empty.
+        beside: the runner-up, whether it can be told apart, and what is not predicted; may be empty.
     """
 
     best: Drafter | None
@@ -169,12 +162,12 @@ def which_pays(comparison: Comparison, speeds: Speeds, setting: Setting) -> list
         for drafter in here
     }
     bases = list(dict.fromkeys(drafter.base for drafter in here))
-    found = []
+    answers = []
     for base in bases:
         best, words, beside = _answer({drafter: speeds[drafter, setting] for drafter in here if drafter.base == base})
         whose = f", {', '.join(filter(None, (called[base], *base[1:])))}" if len(bases) > 1 else ""
-        found.append(Answer(best, f"At {setting}{whose}: {words}", beside))
-    return found
+        answers.append(Answer(best, f"At {setting}{whose}: {words}", beside))
+    return answers
 
 
 def _answer(speeds: dict[Drafter, Speed | str]) -> tuple[Drafter | None, str, str]:
@@ -206,9 +199,9 @@ def _answer(speeds: dict[Drafter, Speed | str]) -> tuple[Drafter | None, str, st
     return best, words, " ".join(missing)
 
 
-def _times(found: Estimate) -> str:
-    sure = "" if found.low is None else f" ({found.low:.2f} to {found.high:.2f}×)"
-    return f"{found.value:.2f}×{sure}"
+def _times(ratio: Estimate) -> str:
+    sure = "" if ratio.low is None else f" ({ratio.low:.2f} to {ratio.high:.2f}×)"
+    return f"{ratio.value:.2f}×{sure}"
 
 
 def _apart(first: Drafter, second: Drafter, speeds: Mapping[Drafter, Speed]) -> str:

@@ -1,7 +1,4 @@
-"""Where jobs run: processes of this machine, or a Dask cluster; both are `concurrent.futures` executors.
-
-Where a worker dies or the scheduler is lost, jobs end with an error that `is_loss` knows, and the run has it restart.
-"""
+"""Where jobs run: processes of this machine, or a Dask cluster; both are `concurrent.futures` executors."""
 
 from __future__ import annotations
 
@@ -46,20 +43,14 @@ class Workers(Protocol):
     @property
     def machines(self) -> int: ...
 
-    def submit(self, job: Job) -> Future[Done]:
-        """Begin a job."""
-        ...
+    def submit(self, job: Job) -> Future[Done]: ...
 
     def lost(self) -> bool:
-        """Return whether the jobs under way will never end, since what runs them is gone."""
+        """Return whether the jobs under way will never end."""
         ...
 
     def restart(self) -> None:
-        """Come back after a loss; jobs that were under way are forgotten.
-
-        Raises:
-            ValueError: where it does not come back.
-        """
+        """Come back after a loss; jobs that were under way are forgotten."""
         ...
 
     def close(self) -> None:
@@ -67,25 +58,21 @@ class Workers(Protocol):
         ...
 
 
-def is_loss(error: BaseException) -> bool:
-    """Whether an error says that what ran a job is gone, rather than what came of the job."""
+def is_worker_lost(error: BaseException) -> bool:
+    """Whether an error says that what ran a job is gone, rather than the job failed."""
     kinds = {kind.__name__ for kind in type(error).__mro__}
     return isinstance(error, BrokenExecutor | CancelledError | OSError) or bool(
         kinds & {"CommClosedError", "KilledWorker", "FutureCancelledError", "ClosedClientError"}
     )
 
 
-def was_cause(error: BaseException) -> bool:
-    """Whether a loss names the job that it came with: Dask gives a job up whose workers die time and again."""
+def killed_its_worker(error: BaseException) -> bool:
+    """Whether a loss names the job that caused it: Dask gives a job up whose workers die time and again."""
     return type(error).__name__ == "KilledWorker"
 
 
 def check_request(count: int | None, address: str | None) -> None:
-    """Refuse a number of processes or a scheduler's address that cannot be; nothing is started or asked.
-
-    Raises:
-        ValueError: naming the option, what was found and what was expected.
-    """
+    """Refuse a number of processes or a scheduler's address that cannot be."""
     if count is not None and not 1 <= count <= PER_CORE * len(_cores()):
         found = str(count)[:40]
         raise ValueError(f"--workers: found {found}, expected 1 to {PER_CORE * len(_cores())} on {len(_cores())} cores")
@@ -106,13 +93,8 @@ class LocalWorkers:
 
     Args:
         count: of processes; None for as many as there are cores for.
-        threads: of each.
-
     Attributes:
-        note: what is unfortunate about these numbers, for people; mostly nothing.
-
-    Raises:
-        ValueError: for more processes or threads than this machine can use.
+        note: a warning about these numbers, for people; mostly empty.
     """
 
     machines = 1
@@ -150,10 +132,10 @@ class LocalWorkers:
 
     def _start(self) -> ProcessPoolExecutor:
         context = get_context("spawn")
-        places: Queue = context.Queue()
+        queue: Queue = context.Queue()
         for cores in self._places:
-            places.put(cores)
-        return ProcessPoolExecutor(self.count, context, _begin, (places,))
+            queue.put(cores)
+        return ProcessPoolExecutor(self.count, context, _begin, (queue,))
 
 
 @contextmanager
@@ -167,11 +149,11 @@ def _no_main() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-def _begin(places: Queue) -> None:
-    """Prepare a worker process: cores of its own, an end with its parent, and no answer to Ctrl-C, which that has."""
+def _begin(cores: Queue) -> None:
+    """Prepare a worker process: its own cores, an end with its parent, and no answer to Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, places.get())
+        os.sched_setaffinity(0, cores.get())
 
     def watch() -> None:
         above = parent_process()
@@ -190,9 +172,6 @@ class DaskWorkers:
     Args:
         address: such as "tcp://10.0.0.1:8786".
         timed: whether the sweep times anything.
-
-    Raises:
-        ValueError: where the package is missing, nobody answers, there are no workers, or none may time.
     """
 
     def __init__(self, address: str, *, timed: bool = False) -> None:
@@ -221,15 +200,15 @@ class DaskWorkers:
         return sum(int(worker["resources"].get(MACHINE, 0)) for worker in self._workers())
 
     def _workers(self) -> list[dict[str, Any]]:
-        """Return what the scheduler knows of each worker; what it knew, where it does not answer.
+        """Return what the scheduler knows of each worker, or last knew.
 
         Not `Client.scheduler_info`: the client itself asks every two seconds for none of the workers, into the same
         place, and at times that is what it returns.
         """
         if not self.lost():
             with suppress(OSError):
-                found = self._client.sync(self._client.scheduler.identity, n_workers=-1)
-                self._known = list(found["workers"].values())
+                identity = self._client.sync(self._client.scheduler.identity, n_workers=-1)
+                self._known = list(identity["workers"].values())
         return self._known
 
     def submit(self, job: Job) -> Future[Done]:

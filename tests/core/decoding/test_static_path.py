@@ -222,7 +222,7 @@ def outcomes(tree, drawn, target, draft, place, *first):
             if reach * accepted > 0.0:
                 yield from below(child, reach * accepted)
             reach *= 1.0 - accepted
-        row = left[ranked.places[node]].numpy()
+        row = left[ranked.positions[node]].numpy()
         for token in np.flatnonzero(row) if reach > 0.0 else ():
             yield (*paths[node], int(token)), reach * float(row[token])
 

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from sequoia_core.design.acceptance import AcceptanceVector
-from sequoia_core.design.bounded_search import best_value_within_reach, table_within_reach
 from sequoia_core.design.break_even import step_limit
-from sequoia_core.design.optimal_trees import expected_tokens_table
+from sequoia_core.design.optimal_trees import best_value_within_reach, expected_tokens_table, table_within_reach
 from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.design.planning import BestShape, plan_tree, surface_within_reach
 from sequoia_core.design.profile import HardwareProfile

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 
 from sequoia_core.design.acceptance import AcceptanceVector
-from sequoia_core.design.node_facts import node_facts
 from sequoia_core.design.optimal_trees import expected_tokens, node_scores, optimal_tree
 from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.design.tree import TokenTree
-from sequoia_core.design.tree_comparison import NEAREST_SHAPES, compare_trees
+from sequoia_core.design.tree_comparison import NEAREST_SHAPES, compare_trees, node_facts
 
 VECTOR = AcceptanceVector(np.array([0.5, 0.2, 0.1]))
 BUSH = TokenTree(np.array([-1, 0, 0, 1]))  # two children, and one below the first

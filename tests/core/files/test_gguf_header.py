@@ -77,7 +77,7 @@ def test_what_is_missing_twice_or_too_much_is_named(tmp_path, monkeypatch):
             read_gguf_header(path)
     with pytest.raises(ValueError, match="found 'llama.block_count' twice"):
         read_gguf_header(written(tmp_path / "b.gguf", [*SOUND.items(), ("llama.block_count", (U32, 2))]))
-    monkeypatch.setattr(gguf_header, "MOST_ENTRIES", 5)
+    monkeypatch.setattr(gguf_header, "MAX_ENTRIES", 5)
     with pytest.raises(ValueError, match="found an array of 6 texts"):
         read_gguf_header(written(tmp_path / "c.gguf", SOUND | {"tokens": (LIST, (TEXT, [""] * 6))}))
     several = SOUND | {name: (LIST, (TEXT, [""] * 3)) for name in ("tokens", "merges")}

@@ -27,7 +27,7 @@ def test_the_first_other_token_and_the_gap_of_the_two_logits(place):
         row = model.model(torch.tensor([[*PROMPT, *wanted[:place]]])).logits[0, -1]
     second = int(row.topk(2).indices[1])
     found = first_difference(PROMPT, wanted, [*wanted[:place], second, 0, 0], model)
-    assert (found.place, found.tokens, found.near_tie) == (place, (wanted[place], second), False)
+    assert (found.index, found.tokens, found.near_tie) == (place, (wanted[place], second), False)
     assert found.gap == pytest.approx(float(row.max() - row[second]), rel=1e-3) and found.gap > 0.01
     assert found.words(decode).startswith(f"token {place + 1} is '<{second}>', not '<{wanted[place]}>'; their logits")
     assert first_difference(PROMPT, wanted, list(wanted), model) is None
@@ -44,7 +44,7 @@ def test_two_tokens_with_one_row_of_weights_are_a_near_tie():
 
 def test_a_text_that_ends_before_the_other_has_no_gap():
     found = first_difference(PROMPT, [1, 2, 3], [1, 2], tiny_llama(1))
-    assert (found.place, found.tokens, found.gap) == (2, (3, None), None)
+    assert (found.index, found.tokens, found.gap) == (2, (3, None), None)
     assert found.words(decode) == "token 3 is the end, not '<3>'"
 
 

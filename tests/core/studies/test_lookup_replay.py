@@ -116,7 +116,7 @@ def test_text_is_encoded_and_says_so(monkeypatch):
     assert texts == ([Request([97, 98], [99, 100]), Request([101], [102])], False, 0)
     ids = encode_requests([Recorded([1], [2, 3])], encode)
     assert ids == ([Request([1], [2, 3])], True, 0)
-    monkeypatch.setattr(lookup_replay, "MOST_TOKENS", 5)
+    monkeypatch.setattr(lookup_replay, "MAX_TOKENS", 5)
     cut = encode_requests([Recorded("ab", "cd"), Recorded("e", "f"), Recorded("g", "h")], encode)
     assert len(cut.requests) == 1 and cut.left_out == 2
     assert len(encode_requests([Recorded("abc", "defg")], encode).requests) == 1, "one is always replayed"

@@ -285,7 +285,7 @@ def test_a_greedy_text_that_is_not_the_targets_says_where_it_parts_and_by_what_g
     report = check(small_pair, **options)
     (cell,), found = report.cells, report.difference
     assert report.impossible == 8 and not report.passed and cell == wanted.cells[0]
-    assert (found.place, found.tokens) == (0, (cell[0], (cell[0] + 1) % small_pair[0].vocab_size)) and found.gap > 0
+    assert (found.index, found.tokens) == (0, (cell[0], (cell[0] + 1) % small_pair[0].vocab_size)) and found.gap > 0
 
 
 @pytest.mark.parametrize("new_tokens", [1, 2, 3])

@@ -1,7 +1,4 @@
-"""The race track: a custom component that replays finished methods side by side, in real time or slower.
-
-Everything is sent at once, for a race is over when it is shown; the clock runs in the browser.
-"""
+"""The race track: a custom component that replays finished methods side by side, in real time or slower."""
 
 from __future__ import annotations
 
@@ -22,12 +19,7 @@ _COMPONENT = st.components.v2.component(
 
 
 def race_track(race: Race, *, key: str, epoch: str) -> None:
-    """Draw the methods, and play them when they are new.
-
-    Args:
-        key: fixed for the place on the page.
-        epoch: names the race; another one starts from the line.
-    """
+    """Draw the methods, and play them when they are new: another `epoch` starts from the line."""
     _COMPONENT(
         key=key, data=to_wire({"epoch": epoch, "methods": [_method(name, run) for name, run in race.runs.items()]})
     )

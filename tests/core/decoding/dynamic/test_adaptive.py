@@ -263,8 +263,8 @@ def test_nodes_are_held_to_the_rate_of_the_last_steps(recipe, tiny_target, monke
     """It begins as expected; each step's tokens and profiled seconds push what came before back by a twentieth, and
     the floor of draws moves with how full its tree was."""
     policy = AdaptiveTree(profile=profile(0.05), calibration=calibration_of(0.6), max_size=8, recipe=recipe)
-    start, costs, kept = policy.expected[recipe], policy.costs(), 1 - 1 / step_costs.MEMORY
-    tokens = step_costs.MEMORY * start.tokens_per_step
+    start, costs, kept = policy.expected[recipe], policy.costs(), 1 - 1 / step_costs.MEMORY_STEPS
+    tokens = step_costs.MEMORY_STEPS * start.tokens_per_step
     seconds, seen, commit = tokens / start.controller.theta, [], AdaptiveDrafter.commit
 
     def committed(drafter, draft, path):
@@ -279,7 +279,7 @@ def test_nodes_are_held_to_the_rate_of_the_last_steps(recipe, tiny_target, monke
         tokens, seconds = kept * tokens + count, kept * seconds + taken
         controller = controller.after(size, policy.max_size)
         assert (found.theta, found.threshold) == pytest.approx((max(tokens / seconds, 1.0), controller.threshold))
-    assert len(seen) > step_costs.MEMORY
+    assert len(seen) > step_costs.MEMORY_STEPS
     assert found.theta > 1.2 * start.controller.theta  # the draft is better than it promised
 
 

@@ -73,7 +73,7 @@ def test_a_pair_in_memory_is_not_that_of_a_plan_read_since(tmp_path):
 
 def test_another_version_of_the_measurement_is_not_run(tmp_path, monkeypatch):
     job = first(plan_of(tmp_path, ""), "model")
-    monkeypatch.setattr("sequoia_core.studies.sweep.jobs.MEASURES", 2)
+    monkeypatch.setattr("sequoia_core.studies.sweep.jobs.MEASURE_VERSION", 2)
     assert run_job(job).faults == dict.fromkeys(
         job.keys,
         "found version 2 of the measurement on this worker, expected 1: install the same version everywhere",

@@ -84,7 +84,7 @@ def test_a_setting_changes_the_keys_of_what_depends_on_it(plan, changed):
 
 def test_another_version_of_the_measurement_changes_all_keys(monkeypatch):
     before = keys_of(PLAN)
-    monkeypatch.setattr(sweep_jobs, "MEASURES", sweep_jobs.MEASURES + 1)
+    monkeypatch.setattr(sweep_jobs, "MEASURE_VERSION", sweep_jobs.MEASURE_VERSION + 1)
     after = keys_of(PLAN)
     assert not any(before[kind] & after[kind] for kind in ALL)
 

@@ -76,7 +76,7 @@ def test_a_file_that_unpacks_beyond_its_limit_is_refused_before_it_is_unpacked(t
     table = pa.table({"key": ["k"], "kind": ["model"], "sums": nothing})
     pq.write_table(table, tmp_path / "nulls" / "rows" / "0.parquet", use_dictionary=False)
     assert all(len(read_rows(tmp_path / name)) == count for name, count in (("repeats", 50), ("nulls", 1)))
-    monkeypatch.setattr(sweep_results, "MOST_BYTES", 400_000)
+    monkeypatch.setattr(sweep_results, "MAX_BYTES", 400_000)
     for name in ("plain", "repeats", "nulls"):
         (path,) = (tmp_path / name / "rows").glob("*")
         assert name == "plain" or path.stat().st_size < 100_000
@@ -89,11 +89,11 @@ def test_joining_makes_files_that_can_be_read_again(tmp_path, monkeypatch):
     for prompt in range(5):
         results.add([measured(str(prompt), [1, 2])])
     before, files = untimed_rows(tmp_path), sorted(tmp_path.glob("rows/*"))
-    monkeypatch.setattr(sweep_results, "MOST_ROWS", 2)
+    monkeypatch.setattr(sweep_results, "MAX_ROWS", 2)
     with pytest.raises(ValueError, match="found 5 rows .*in a file, expected fewer"):
         results.join()
     assert sorted(tmp_path.glob("rows/*")) == files
-    monkeypatch.setattr(sweep_results, "JOINED", 2)
+    monkeypatch.setattr(sweep_results, "JOINED_ROWS", 2)
     results.join()
     assert untimed_rows(tmp_path).equals(before) and len(list(tmp_path.glob("rows/*"))) == 3
 

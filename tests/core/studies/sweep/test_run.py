@@ -11,7 +11,7 @@ from sequoia_core.command_line.main import main
 from sequoia_core.studies.sweep.jobs import Done, all_jobs
 from sequoia_core.studies.sweep.plan import read_plan
 from sequoia_core.studies.sweep.results import Results
-from sequoia_core.studies.sweep.run import DEATHS, DIED, State, run_sweep
+from sequoia_core.studies.sweep.run import DIED_FAULT, MAX_DEATHS, State, run_sweep
 from tests.sweep_plans import Here, write_plan
 
 
@@ -31,7 +31,7 @@ def timed_plan(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("death", "deaths", "restarts"), [(KilledWorker, 2, 0), (BrokenExecutor, DEATHS + 1, DEATHS + 1)]
+    ("death", "deaths", "restarts"), [(KilledWorker, 2, 0), (BrokenExecutor, MAX_DEATHS + 1, MAX_DEATHS + 1)]
 )
 def test_a_job_whose_workers_die_is_given_up(death, deaths, restarts, tmp_path, idle):
     """Dask says it among others, then alone, and nobody else has to begin again."""
@@ -41,7 +41,7 @@ def test_a_job_whose_workers_die_is_given_up(death, deaths, restarts, tmp_path, 
     state = run_sweep(plan, results, here)
     assert (state.failed, state.done) == (1, 11)
     assert (here.deaths, here.restarts) == (deaths, restarts)
-    assert results.failures() == dict.fromkeys(bad.keys, DIED)
+    assert results.failures() == dict.fromkeys(bad.keys, DIED_FAULT)
 
 
 def test_timed_jobs_come_last_and_one_at_a_time(tmp_path, timed_plan):
