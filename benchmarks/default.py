@@ -79,6 +79,7 @@ def main() -> None:
                 "plain_tokens_per_sec": len(plain) / plain.sum(),
                 "default_tokens_per_sec": len(default) / default.sum(),
                 "ratio": plain.sum() / default.sum(),
+                "median_ratio_of_a_prompt": float(np.median(plain / default)),
                 "least_ratio_of_a_prompt": float((plain / default).min()),
             }
             row = found[f"{name}, T={temperature:g}"]

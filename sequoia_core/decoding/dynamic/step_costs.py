@@ -62,6 +62,8 @@ class StepCosts:
     def seconds(self, size: int, widths: Sequence[int]) -> float:
         """Return the seconds of a step of `size` nodes, whose draft passes read `widths` nodes."""
         drafting = self.draft_sec[list(widths)].sum()
+        if self.streaming is None:
+            return float(self.step_sec[size] + drafting)
         target, draft, rest = overlapped(self.streaming, self.computing_sec[size], drafting, self.overhead_sec[size])
         return float(target + rest + draft)
 
