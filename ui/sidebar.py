@@ -88,7 +88,7 @@ def _pair_control() -> None:
                 index=list(DTYPES.values()).index(spec.dtype),
                 key="sidebar_dtype",
                 help="Default: as the weights are stored, where this machine computes in it natively for that model (a "
-                "GPU; for bfloat16 also compiled products, AMX or AVX-512-BF16), else float32. In float32 greedy output "
+                "GPU; for bfloat16 also compiled products, AMX, AVX-512-BF16), else float32. In float32 greedy output "
                 "is the same with every tree, token for token; so it is in bfloat16 where passes are compiled, "
                 "elsewhere near-ties may round the other way.",
             )
