@@ -182,7 +182,7 @@ def time_ratios(
     return ratios
 
 
-@lru_cache(maxsize=8)  # many trees are predicted from one profile
+@lru_cache(maxsize=24)  # many trees are predicted from one profile, three of these for a number of prompts
 def _timed_again(profile: HardwareProfile, rounds: int | None, seed: int) -> list[HardwareProfile] | None:
     return profile.resampled(OTHER_DRAWS, np.random.default_rng(seed), rounds=rounds)
 

@@ -6,7 +6,7 @@
 #include <omp.h>
 #include <stdlib.h>
 
-#include "lanes.h"
+#include PRODUCTS
 
 enum { COLUMNS = 16 };  // rows of W in a block
 
@@ -19,8 +19,6 @@ static inline void write_row(void *out, size_t at, floats sums, const float *bia
 }
 
 #ifdef WITH_TILES
-#include "products_amx.h"
-
 enum { MOST_TILES = 4 };  // of 16 rows of x each, multiplied by one tile of W
 
 // x [rows, k] -> [rows / 16][k / 32][16 pairs along k][16 rows][2]; rows beyond are zero.
@@ -82,10 +80,6 @@ static void block(const bf16 *w, const activation *x, int rows, int k, int colum
 
 #else
 
-static inline void begin_products(void) {}
-
-static inline void end_products(void) {}
-
 #ifdef __AVX512F__
 typedef __m512 sum_vector;
 enum { SUMS = 16 };  // that stay in registers
@@ -96,22 +90,12 @@ enum { SUMS = 8 };
 enum { STEP = 2 * SUMS };  // entries along k in one vector of W
 
 #ifdef WITH_BFLOAT16
-typedef bf16 activation;
-typedef __m512i Weights;
-
 static void lay_out(activation *to, const bf16 *x, int rows, int k) { memcpy(to, x, (size_t)rows * k * sizeof(bf16)); }
-
-static inline Weights read_weights(const bf16 *w) { return _mm512_loadu_si512(w); }
 
 static inline sum_vector add_step(sum_vector sum, const activation *x, Weights w) {
     return _mm512_dpbf16_ps(sum, (__m512bh)_mm512_loadu_si512(x), (__m512bh)w);
 }
 #else
-typedef float activation;
-typedef struct {
-    sum_vector even, odd;
-} Weights;
-
 // Of each step along k first the even entries, then the odd ones, as float32.
 static void lay_out(activation *to, const bf16 *x, int rows, int k) {
     for (size_t step = 0; step < (size_t)rows * k; step += STEP)
@@ -119,16 +103,6 @@ static void lay_out(activation *to, const bf16 *x, int rows, int k) {
             const uint32_t bits = (uint32_t)x[step + i] << 16;
             memcpy(to + step + i % 2 * SUMS + i / 2, &bits, sizeof bits);
         }
-}
-
-static inline Weights read_weights(const bf16 *w) {
-#ifdef __AVX512F__
-    const __m512i both = _mm512_loadu_si512(w), high = _mm512_set1_epi32((int)0xffff0000);
-    return (Weights){(__m512)_mm512_slli_epi32(both, 16), (__m512)_mm512_and_epi32(both, high)};
-#else
-    const __m256i both = _mm256_loadu_si256((const __m256i *)w), high = _mm256_set1_epi32((int)0xffff0000);
-    return (Weights){(__m256)_mm256_slli_epi32(both, 16), (__m256)_mm256_and_si256(both, high)};
-#endif
 }
 
 static inline sum_vector add_step(sum_vector sum, const activation *x, Weights w) {
@@ -185,13 +159,13 @@ static inline __attribute__((always_inline)) void dots(const int C, const int R,
     for (int r = 0; r < R; r++) memcpy(c + r * COLUMNS, line + r * C, C * sizeof(float));
 }
 
-enum { BATCH = 32 };  // rows of x that stay near while a block of W passes
+enum { NEAR = 32 };  // rows of x that stay near while a block of W passes
 
 static void block(const bf16 *w, const activation *x, int rows, int k, int column, int n, const float *bias, void *out,
                   int single) {
-    float c[BATCH * COLUMNS] __attribute__((aligned(64)));
-    for (int first = 0; first < rows; first += BATCH, x += (size_t)BATCH * k) {
-        const int count = rows - first < BATCH ? rows - first : BATCH;
+    float c[NEAR * COLUMNS] __attribute__((aligned(64)));
+    for (int first = 0; first < rows; first += NEAR, x += (size_t)NEAR * k) {
+        const int count = rows - first < NEAR ? rows - first : NEAR;
         int row = 0;
         enum { FOUR = SUMS / 4, TWO = SUMS / 2 };
         for (int i = 0; i < COLUMNS; i += FOUR)

@@ -10,6 +10,15 @@ typedef float activation;
 
 static inline void keep_activation(activation *to, floats x) { store(to, x); }
 
+typedef struct {
+    __m256 even, odd;
+} Weights;
+
+static inline Weights read_weights(const bf16 *from) {
+    const __m256i both = _mm256_loadu_si256((const __m256i *)from), high = _mm256_set1_epi32((int)0xffff0000);
+    return (Weights){(__m256)_mm256_slli_epi32(both, 16), (__m256)_mm256_and_si256(both, high)};
+}
+
 #include "products_vectors.h"
 
 // R rows times C vectors of 8 columns, from `columns` on: two in each tile.
@@ -20,22 +29,19 @@ static inline __attribute__((always_inline)) void rows_times_columns(const int R
     const size_t fetched = p->fetched_with_a_pair * C / 4;  // 32 columns are done in one turn or in two
     const bf16 *left = columns ? p->right : p->left, *right = p->right;
     const bf16 *ahead = p->ahead + (columns ? p->steps * (DEEP / 2) * fetched : 0);
-    const __m256i high = _mm256_set1_epi32((int)0xffff0000);
     _Pragma("GCC unroll 4") for (int r = 0; r < R; r++)
         _Pragma("GCC unroll 4") for (int c = 0; c < C; c++) sums[r][c] = _mm256_setzero_ps();
     for (int step = 0; step < p->steps; step++) {
         _Pragma("GCC unroll 2") for (int pair = 0; pair < DEEP / 2; pair++, left += 32, right += 32, ahead += fetched) {
             _mm_prefetch((const char *)ahead, _MM_HINT_T1);
             _mm_prefetch((const char *)(ahead + 32), _MM_HINT_T1);
-            __m256 even[4], odd[4];
-            _Pragma("GCC unroll 4") for (int c = 0; c < C; c++) {
-                const __m256i both = _mm256_loadu_si256((const __m256i *)((c < 2 ? left : right) + c % 2 * 16));
-                even[c] = (__m256)_mm256_slli_epi32(both, 16), odd[c] = (__m256)_mm256_and_si256(both, high);
-            }
+            Weights weights[4];
+            _Pragma("GCC unroll 4") for (int c = 0; c < C; c++)
+                weights[c] = read_weights((c < 2 ? left : right) + c % 2 * 16);
             _Pragma("GCC unroll 4") for (int r = 0; r < R; r++) {
                 const __m256 x = _mm256_set1_ps(a[r * DEEP + 2 * pair]), y = _mm256_set1_ps(a[r * DEEP + 2 * pair + 1]);
                 _Pragma("GCC unroll 4") for (int c = 0; c < C; c++)
-                    sums[r][c] = _mm256_fmadd_ps(y, odd[c], _mm256_fmadd_ps(x, even[c], sums[r][c]));
+                    sums[r][c] = _mm256_fmadd_ps(y, weights[c].odd, _mm256_fmadd_ps(x, weights[c].even, sums[r][c]));
             }
         }
         a += TILE, left += p->w_step - TILE, right += p->w_step - TILE;
