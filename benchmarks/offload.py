@@ -37,8 +37,8 @@ import sequoia_core  # noqa: F401  before torch, whose threads read their settin
 # isort: split
 import torch
 
-from sequoia_core.decoding.lookup.hybrid_tree import HybridTree
-from sequoia_core.decoding.lookup.text_index import TextIndex
+from sequoia_core.decoding.growing.hybrid_tree import HybridTree
+from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.loop import autoregressive
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.decoding.tree_policy import ROOT_ONLY, TreePolicy

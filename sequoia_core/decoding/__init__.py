@@ -2,38 +2,38 @@
 
 Each module imports, of this room, only the modules named:
 
-    dynamic.expansion           -
+    growing.expansion           -
     plan                        -
-    lookup.plain_index          -
+    growing.plain_index         -
     cutting                     -
     sampling                    cutting
     residuals                   -
-    dynamic.step_costs          dynamic.expansion
-    dynamic.adaptive_expansion  dynamic.expansion, dynamic.step_costs
-    dynamic.marginal_gains      dynamic.expansion
+    growing.step_costs          growing.expansion
+    growing.adaptive_expansion  growing.expansion, growing.step_costs
+    growing.marginal_gains      growing.expansion
     rank_acceptance             residuals, sampling
-    lookup.text_index           lookup.plain_index
-    dynamic.growing_prediction  dynamic.expansion, dynamic.adaptive_expansion
+    growing.text_index          growing.plain_index
+    growing.growing_prediction  growing.expansion, growing.adaptive_expansion
     verifiers                   sampling, rank_acceptance
     tree_policy                 verifiers
     walk                        sampling, verifiers
     walk_by_rank                plan, residuals, sampling
-    drafting                    plan, sampling, dynamic.marginal_gains, lookup.text_index, verifiers, tree_policy
+    drafting                    plan, sampling, growing.marginal_gains, growing.text_index, verifiers, tree_policy
     explaining                  cutting, sampling, rank_acceptance, verifiers, walk
     static_drafting             plan, sampling, verifiers, tree_policy, drafting
     compiled_drafting           sampling, verifiers, tree_policy, drafting
-    lookup.hybrid_expansion     dynamic.expansion, lookup.text_index
-    lookup.in_turn_expansion    dynamic.expansion, lookup.hybrid_expansion
-    dynamic.compiled_growing    dynamic.expansion, plan, sampling, verifiers, tree_policy, drafting, lookup.hybrid_expansion, lookup.in_turn_expansion
+    growing.hybrid_expansion    growing.expansion, growing.text_index
+    growing.in_turn_expansion   growing.expansion, growing.hybrid_expansion
+    growing.compiled_growing    growing.expansion, plan, sampling, verifiers, tree_policy, drafting, growing.hybrid_expansion, growing.in_turn_expansion
     judging                     sampling, verifiers, walk, drafting, explaining
     static_judging              plan, sampling, verifiers, walk, walk_by_rank, drafting, judging
-    record                      dynamic.marginal_gains, lookup.text_index, walk, explaining
+    record                      growing.marginal_gains, growing.text_index, walk, explaining
     pass_times                  sampling
-    lookup.lookup_tree          dynamic.expansion, dynamic.step_costs, plan, dynamic.adaptive_expansion, lookup.text_index, drafting, pass_times
-    dynamic.growing             dynamic.expansion, dynamic.step_costs, plan, sampling, dynamic.marginal_gains, dynamic.growing_prediction, verifiers, tree_policy, drafting, lookup.in_turn_expansion, dynamic.compiled_growing
-    dynamic.adaptive            dynamic.expansion, dynamic.step_costs, dynamic.adaptive_expansion, verifiers, tree_policy, drafting, dynamic.growing
-    dynamic.spec_exec           dynamic.expansion, verifiers, tree_policy, dynamic.growing
-    lookup.hybrid_tree          dynamic.step_costs, dynamic.adaptive_expansion, verifiers, tree_policy, drafting, dynamic.growing, dynamic.adaptive, lookup.text_index, lookup.hybrid_expansion, lookup.in_turn_expansion
-    assemble                    sampling, verifiers, tree_policy, drafting, compiled_drafting, static_drafting, judging, static_judging, lookup.lookup_tree, lookup.hybrid_tree, dynamic.adaptive, dynamic.spec_exec
+    growing.lookup_tree         growing.expansion, growing.step_costs, plan, growing.adaptive_expansion, growing.text_index, drafting, pass_times
+    growing.growing             growing.expansion, growing.step_costs, plan, sampling, growing.marginal_gains, growing.growing_prediction, verifiers, tree_policy, drafting, growing.in_turn_expansion, growing.compiled_growing
+    growing.adaptive            growing.expansion, growing.step_costs, growing.adaptive_expansion, verifiers, tree_policy, drafting, growing.growing
+    growing.spec_exec           growing.expansion, verifiers, tree_policy, growing.growing
+    growing.hybrid_tree         growing.step_costs, growing.adaptive_expansion, verifiers, tree_policy, drafting, growing.growing, growing.adaptive, growing.text_index, growing.hybrid_expansion, growing.in_turn_expansion
+    assemble                    sampling, verifiers, tree_policy, drafting, compiled_drafting, static_drafting, judging, static_judging, growing.lookup_tree, growing.hybrid_tree, growing.adaptive, growing.spec_exec
     loop                        sampling, verifiers, tree_policy, drafting, judging, record, assemble
 """  # noqa: E501

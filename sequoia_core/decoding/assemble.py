@@ -11,11 +11,11 @@ from ..models.protocol import LanguageModel, Session
 from ..models.static_pass import padded
 from .compiled_drafting import CompiledDrafter
 from .drafting import Drafter, LevelDrafter, Reach, RootDrafter
-from .dynamic.adaptive import AdaptiveDrafter
-from .dynamic.spec_exec import SpecExecDrafter
+from .growing.adaptive import AdaptiveDrafter
+from .growing.hybrid_tree import HybridDrafter
+from .growing.lookup_tree import LookupDrafter, LookupTree
+from .growing.spec_exec import SpecExecDrafter
 from .judging import CompiledJudge, Judge, RowJudge
-from .lookup.hybrid_tree import HybridDrafter
-from .lookup.lookup_tree import LookupDrafter, LookupTree
 from .sampling import SamplingConfig
 from .static_drafting import StaticDrafter
 from .static_judging import StaticJudge

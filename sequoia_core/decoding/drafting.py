@@ -14,8 +14,8 @@ import torch
 
 from ..design.tree import TokenTree
 from ..models.protocol import Session, causal_mask
-from .dynamic.marginal_gains import MarginalGains
-from .lookup.text_index import Occurrence, RunningText
+from .growing.marginal_gains import MarginalGains
+from .growing.text_index import Occurrence, RunningText
 from .plan import TreePlan, plan_of
 from .sampling import SamplingConfig, check_probabilities, draft_probabilities, to_float64
 from .tree_policy import ROOT_ONLY, TreePolicy

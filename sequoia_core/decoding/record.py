@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..design.tree import TokenTree
-from .dynamic.marginal_gains import MarginalGains
 from .explaining import NodeRows
-from .lookup.text_index import Occurrence
+from .growing.marginal_gains import MarginalGains
+from .growing.text_index import Occurrence
 from .walk import Trial, Walk
 
 

@@ -1,6 +1,6 @@
 """The memory of a text index, and the calls of `text_index.c` on it where that can be built.
 
-`decoding.lookup.plain_index` does the same on the same arrays without compiled code. Knows arrays only, no torch.
+`decoding.growing.plain_index` does the same on the same arrays without compiled code. Knows arrays only, no torch.
 """
 
 from __future__ import annotations

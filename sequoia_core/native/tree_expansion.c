@@ -1,4 +1,4 @@
-// Trees that grow while they are drafted: what decoding/dynamic/expansion.py decides, number for number, so change both. Built
+// Trees that grow while they are drafted: what decoding/growing/expansion.py decides, number for number, so change both. Built
 // together with sampling_ops.c; tree_expansion.h says how the functions are called.
 
 #include "tree_expansion.h"

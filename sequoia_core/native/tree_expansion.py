@@ -1,6 +1,6 @@
 """Trees that grow while they are drafted, by `tree_expansion.c` where it can be built.
 
-Repeats `decoding.dynamic.expansion` number for number: a pass takes microseconds here, a tenth of a millisecond there.
+Repeats `decoding.growing.expansion` number for number: a pass takes microseconds here, a tenth of a millisecond there.
 Knows arrays only. n = nodes so far, w = nodes of a pass, k = ranks, V = vocabulary, N = largest size.
 """
 
@@ -60,7 +60,7 @@ class Shaping:
     """The nodes of one step's tree and all buffers of a run, allocated once.
 
     Args:
-        max_size, beam, branch: as in `decoding.dynamic.expansion.TreeBounds`.
+        max_size, beam, branch: as in `decoding.growing.expansion.TreeBounds`.
         most_read: nodes that the draft reads in one step at most.
         top_p, top_k: what cuts the rows of first drawn children.
 
@@ -135,7 +135,7 @@ class Shaping:
                 `design.calibration`; None for the draft's own probabilities.
             gain: what the values of tables are multiplied by.
             expected: float64 [k], chance by rank.
-            token_costs: as `decoding.dynamic.expansion.TokenCosts`; None counts no cost.
+            token_costs: as `decoding.growing.expansion.TokenCosts`; None counts no cost.
         """
         shaping, arrays = self._shaping, self._arrays
         shaping.size, shaping.read, shaping.root_position, shaping.max_depth = 1, 0, root_position, max_depth
@@ -159,7 +159,7 @@ class Shaping:
         both: tuple[float, ...],
         beside: tuple[float, ...],
     ) -> None:
-        """Have the tree begin with looked-up nodes, as `decoding.lookup.hybrid_expansion` does, after `begin`.
+        """Have the tree begin with looked-up nodes, as `decoding.growing.hybrid_expansion` does, after `begin`.
 
         Args:
             text: addresses of the text under way, of the index behind it (None for none) and of its trees' buffers.

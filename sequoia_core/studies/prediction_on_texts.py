@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from ..decoding.drafting import Drafter, DraftTree, Reach
-from ..decoding.dynamic.growing import GrowingDrafter
-from ..decoding.lookup.hybrid_tree import HybridDrafter, HybridTree
-from ..decoding.lookup.lookup_tree import LookupDrafter, LookupTree
+from ..decoding.growing.growing import GrowingDrafter
+from ..decoding.growing.hybrid_tree import HybridDrafter, HybridTree
+from ..decoding.growing.lookup_tree import LookupDrafter, LookupTree
 from ..decoding.sampling import SamplingConfig
 from ..decoding.verifiers import choose_verifier
 from ..design.conditions import TOPK

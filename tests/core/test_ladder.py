@@ -104,7 +104,7 @@ def test_designing_needs_no_torch():
     growing = ("expansion", "adaptive_expansion", "growing_prediction", "marginal_gains")
     plain = [module for module in MODULES if module.startswith(("design.", "files."))]
     design = "; ".join(
-        f"import sequoia_core.{module}" for module in [*plain, *(f"decoding.dynamic.{name}" for name in growing)]
+        f"import sequoia_core.{module}" for module in [*plain, *(f"decoding.growing.{name}" for name in growing)]
     )
     assert "torch" not in loaded_after("import sequoia_core.design") | loaded_after(design)
     assert "torch" not in loaded_after("import sequoia_core.command_line.main")

@@ -30,7 +30,7 @@ from sequoia_core.models.transformers_passes import TransformersBackend
 from sequoia_core.models.tree_cache import CacheSession
 from sequoia_core.studies.losslessness import check_losslessness
 from tests.conftest import tiny_llama
-from tests.core.decoding.dynamic.test_dynamic_exactness import Script, filled_by, random_law
+from tests.core.decoding.growing.test_dynamic_exactness import Script, filled_by, random_law
 from tests.core.decoding.test_loop import PROMPT, TREES, greedy_reference, tokens_of
 from tests.core.test_families import FAMILIES, build
 

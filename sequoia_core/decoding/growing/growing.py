@@ -19,7 +19,6 @@ from ...design.profile import HardwareProfile
 from ...design.tree import MAX_SIZE, TokenTree
 from ...models.protocol import Session
 from ..drafting import DraftTree, LevelDrafter, unseen_tokens
-from ..lookup.in_turn_expansion import InTurnExpansion
 from ..plan import TreePlan
 from ..sampling import SamplingConfig, check_probabilities, draft_probabilities, take_most_likely
 from ..tree_policy import FixedTree
@@ -27,6 +26,7 @@ from ..verifiers import DraftSampling
 from .compiled_growing import CompiledGrower
 from .expansion import ExpansionPolicy, Nodes, TreeBounds
 from .growing_prediction import predict_growing
+from .in_turn_expansion import InTurnExpansion
 from .marginal_gains import MarginalGains, marginal_gains
 from .step_costs import StepCosts
 

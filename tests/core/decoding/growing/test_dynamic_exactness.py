@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from sequoia_core.decoding.drafting import Reach
-from sequoia_core.decoding.dynamic.expansion import Nodes, SampledExpansion, TokenCosts, TopKExpansion, TreeBounds
-from sequoia_core.decoding.dynamic.growing import GrowingDrafter
+from sequoia_core.decoding.growing.expansion import Nodes, SampledExpansion, TokenCosts, TopKExpansion, TreeBounds
+from sequoia_core.decoding.growing.growing import GrowingDrafter
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.decoding.verifiers import VERIFIERS
 from sequoia_core.decoding.walk import offers_at

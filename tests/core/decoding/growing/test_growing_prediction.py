@@ -3,8 +3,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sequoia_core.decoding.dynamic.expansion import DraftChances, TopKExpansion, TreeBounds
-from sequoia_core.decoding.dynamic.growing_prediction import predict_growing
+from sequoia_core.decoding.growing.expansion import DraftChances, TopKExpansion, TreeBounds
+from sequoia_core.decoding.growing.growing_prediction import predict_growing
 from sequoia_core.design.calibration import CENTRES, Calibration, Sample
 from sequoia_core.design.profile import HardwareProfile
 from tests.conftest import calibration_of

@@ -7,21 +7,21 @@ import pytest
 import torch
 
 from sequoia_core import AdaptiveTree, SpecExecTree
-from sequoia_core.decoding.dynamic.compiled_growing import CompiledGrower
-from sequoia_core.decoding.dynamic.expansion import (
+from sequoia_core.decoding.growing.compiled_growing import CompiledGrower
+from sequoia_core.decoding.growing.expansion import (
     DraftChances,
     SampledExpansion,
     TokenCosts,
     TopKExpansion,
     TreeBounds,
 )
-from sequoia_core.decoding.dynamic.growing import PlainGrower
+from sequoia_core.decoding.growing.growing import PlainGrower
 from sequoia_core.decoding.loop import decode
 from sequoia_core.decoding.sampling import SamplingConfig, sample_without_replacement, take_most_likely
 from sequoia_core.design.calibration import BINS, CENTRES, TABLES, ChanceTables
 from sequoia_core.native import tree_expansion
 from tests.conftest import calibration_of
-from tests.core.decoding.dynamic.test_adaptive import profile
+from tests.core.decoding.growing.test_adaptive import profile
 
 VOCAB = 40
 pytestmark = pytest.mark.skipif(tree_expansion.compiled() is None, reason="tree_expansion.c cannot be built here")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sequoia_core.decoding.dynamic.expansion import Nodes
-from sequoia_core.decoding.dynamic.marginal_gains import marginal_gains
-from tests.core.decoding.dynamic.test_adaptive import AlwaysThis
-from tests.core.decoding.dynamic.test_compiled_growing import random_expansion
+from sequoia_core.decoding.growing.expansion import Nodes
+from sequoia_core.decoding.growing.marginal_gains import marginal_gains
+from tests.core.decoding.growing.test_adaptive import AlwaysThis
+from tests.core.decoding.growing.test_compiled_growing import random_expansion
 from tests.core.decoding.test_tree_policy import RAGGED
 
 VOCAB = 24

@@ -5,8 +5,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from sequoia_core.decoding.lookup import plain_index
-from sequoia_core.decoding.lookup.text_index import LEAST_SCORE, PRIOR, RunningText, TextIndex
+from sequoia_core.decoding.growing import plain_index
+from sequoia_core.decoding.growing.text_index import LEAST_SCORE, PRIOR, RunningText, TextIndex
 from sequoia_core.native import text_index as native
 from sequoia_core.native.text_index import BINS, LENGTHS, MOST, OCCURRENCES, TreeColumns
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from sequoia_core.decoding.drafting import Reach
-from sequoia_core.decoding.dynamic.expansion import Nodes, TokenCosts, TreeBounds
-from sequoia_core.decoding.lookup.hybrid_expansion import HybridExpansion
-from sequoia_core.decoding.lookup.in_turn_expansion import InTurnExpansion
-from sequoia_core.decoding.lookup.text_index import LEAST_SCORE, RunningText, TextIndex
+from sequoia_core.decoding.growing.expansion import Nodes, TokenCosts, TreeBounds
+from sequoia_core.decoding.growing.hybrid_expansion import HybridExpansion
+from sequoia_core.decoding.growing.in_turn_expansion import InTurnExpansion
+from sequoia_core.decoding.growing.text_index import LEAST_SCORE, RunningText, TextIndex
 from sequoia_core.native.text_index import MOST, TreeColumns
-from tests.core.decoding.dynamic.test_dynamic_exactness import (
+from tests.core.decoding.growing.test_dynamic_exactness import (
     CUT,
     DEPTH,
     PLAIN,

@@ -11,21 +11,21 @@ import torch
 
 from sequoia_core import HybridTree, TextIndex
 from sequoia_core.decoding.drafting import Reach
-from sequoia_core.decoding.dynamic.adaptive_expansion import Controller
-from sequoia_core.decoding.dynamic.compiled_growing import CompiledGrower
-from sequoia_core.decoding.dynamic.expansion import Nodes, TokenCosts, TopKExpansion, TreeBounds
-from sequoia_core.decoding.dynamic.step_costs import Rate
-from sequoia_core.decoding.lookup.hybrid_expansion import HybridExpansion, likely_beside, likely_by_both
-from sequoia_core.decoding.lookup.hybrid_tree import HybridDrafter
-from sequoia_core.decoding.lookup.in_turn_expansion import InTurnExpansion
-from sequoia_core.decoding.lookup.text_index import LEAST_SCORE, RunningText
+from sequoia_core.decoding.growing.adaptive_expansion import Controller
+from sequoia_core.decoding.growing.compiled_growing import CompiledGrower
+from sequoia_core.decoding.growing.expansion import Nodes, TokenCosts, TopKExpansion, TreeBounds
+from sequoia_core.decoding.growing.hybrid_expansion import HybridExpansion, likely_beside, likely_by_both
+from sequoia_core.decoding.growing.hybrid_tree import HybridDrafter
+from sequoia_core.decoding.growing.in_turn_expansion import InTurnExpansion
+from sequoia_core.decoding.growing.step_costs import Rate
+from sequoia_core.decoding.growing.text_index import LEAST_SCORE, RunningText
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.sampling import SamplingConfig, take_most_likely
 from sequoia_core.native.text_index import MOST, TreeColumns
 from sequoia_core.studies.losslessness import check_losslessness
 from sequoia_core.studies.step_timers import growing_tree
 from tests.conftest import calibration_of, recalled, tiny_llama
-from tests.core.decoding.lookup.test_lookup_tree import (
+from tests.core.decoding.growing.test_lookup_tree import (
     PROMPT,
     SAMPLINGS,
     found_where_it_says,

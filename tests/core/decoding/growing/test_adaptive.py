@@ -13,10 +13,10 @@ import torch
 
 from sequoia_core import AdaptiveTree, HardwareProfile, HybridTree, TextIndex, measure_acceptance
 from sequoia_core.decoding import assemble
-from sequoia_core.decoding.dynamic import adaptive_expansion, step_costs
-from sequoia_core.decoding.dynamic.adaptive import AdaptiveDrafter
-from sequoia_core.decoding.dynamic.expansion import Nodes, SampledExpansion, TreeBounds
-from sequoia_core.decoding.dynamic.growing import GrowingDrafter
+from sequoia_core.decoding.growing import adaptive_expansion, step_costs
+from sequoia_core.decoding.growing.adaptive import AdaptiveDrafter
+from sequoia_core.decoding.growing.expansion import Nodes, SampledExpansion, TreeBounds
+from sequoia_core.decoding.growing.growing import GrowingDrafter
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.decoding.tree_policy import FixedTree

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field, replace
 from ...models.protocol import Session
 from ...native.text_index import TreeColumns
 from ..drafting import DraftTree
-from ..dynamic.adaptive import DEPTH, SIZE
-from ..dynamic.adaptive_expansion import (
+from ..tree_policy import TreePolicy
+from ..verifiers import VERIFIERS, DraftSampling
+from .adaptive import DEPTH, SIZE
+from .adaptive_expansion import (
     RECIPES,
     STATIC,
     Controller,
@@ -19,12 +21,10 @@ from ..dynamic.adaptive_expansion import (
     expectation,
     looked_up_gain,
 )
-from ..dynamic.growing import CalibratedTree, GrowingDrafter, GrowingTree
-from ..dynamic.step_costs import RunCosts
-from ..tree_policy import TreePolicy
-from ..verifiers import VERIFIERS, DraftSampling
+from .growing import CalibratedTree, GrowingDrafter, GrowingTree
 from .hybrid_expansion import HybridExpansion
 from .in_turn_expansion import InTurnExpansion
+from .step_costs import RunCosts
 from .text_index import LEAST_SCORE, RunningText, TextIndex
 
 DRAFTED = {"topk": RECIPES["deterministic"], "in_turn": RECIPES["sampled"]}  # how each recipe has the draft propose

@@ -17,11 +17,11 @@ from ...models.protocol import LanguageModel
 from ...native import sampling_ops, tree_expansion
 from ...native.text_index import MOST, TreeColumns
 from ..drafting import DraftTree, Reach, RootDrafter
-from ..dynamic.adaptive_expansion import Controller, looked_up_gain
-from ..dynamic.expansion import worth_verifying
-from ..dynamic.step_costs import RunCosts, StepCosts
 from ..pass_times import SIZES, pass_times
 from ..plan import TreePlan
+from .adaptive_expansion import Controller, looked_up_gain
+from .expansion import worth_verifying
+from .step_costs import RunCosts, StepCosts
 from .text_index import LEAST_SCORE, RunningText, TextIndex
 
 PROFILED_SIZE = 64  # nodes at most where none are asked for

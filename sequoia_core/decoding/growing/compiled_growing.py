@@ -15,14 +15,14 @@ from ...native import sampling_ops, tree_expansion
 from ...native.drafting_calls import GrowCall
 from ...native.llama_x86 import CompiledSession
 from ..drafting import unseen_tokens
-from ..lookup import hybrid_expansion
-from ..lookup.hybrid_expansion import HybridExpansion
-from ..lookup.in_turn_expansion import InTurnExpansion
 from ..plan import TreePlan
 from ..sampling import SamplingConfig, finite, sample_without_replacement, take_most_likely
 from ..tree_policy import TreePolicy
 from ..verifiers import DraftSampling
+from . import hybrid_expansion
 from .expansion import DraftChances, ExpansionPolicy, Nodes, SampledExpansion, TopKExpansion
+from .hybrid_expansion import HybridExpansion
+from .in_turn_expansion import InTurnExpansion
 
 # -> whether tokens are drawn
 DRAFT_SAMPLINGS: dict[DraftSampling, bool] = {sample_without_replacement: True, take_most_likely: False}

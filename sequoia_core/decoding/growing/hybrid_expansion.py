@@ -14,7 +14,7 @@ import numpy as np
 
 from ...design.calibration import ChanceTables
 from ...native.text_index import TreeColumns
-from ..dynamic.expansion import Nodes, Rows, TokenCosts, TreeBounds, best_width, worth_verifying
+from .expansion import Nodes, Rows, TokenCosts, TreeBounds, best_width, worth_verifying
 from .text_index import LEAST_SCORE, RunningText
 
 # Log-odds of a token that text already seen gives chance a, and the draft b: 1.35 + 0.72 logit(a) + 0.55 logit(b).

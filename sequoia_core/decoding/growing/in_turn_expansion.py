@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..dynamic.expansion import Nodes, Rows, best_draws, largest_left
+from .expansion import Nodes, Rows, best_draws, largest_left
 from .hybrid_expansion import HybridExpansion, beside, scored, shares_of, total_of
 
 

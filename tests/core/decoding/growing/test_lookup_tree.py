@@ -9,10 +9,10 @@ import torch
 
 from sequoia_core import HardwareProfile, HybridTree, LookupTree, TextIndex
 from sequoia_core.decoding.drafting import Reach
-from sequoia_core.decoding.dynamic.step_costs import Rate
+from sequoia_core.decoding.growing import lookup_tree
+from sequoia_core.decoding.growing.lookup_tree import LookupDrafter, worth_verifying
+from sequoia_core.decoding.growing.step_costs import Rate
 from sequoia_core.decoding.judging import CompiledJudge, RowJudge
-from sequoia_core.decoding.lookup import lookup_tree
-from sequoia_core.decoding.lookup.lookup_tree import LookupDrafter, worth_verifying
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.studies.losslessness import check_losslessness

@@ -5,15 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sequoia_core.decoding.dynamic.adaptive_expansion import (
+from sequoia_core.decoding.growing.adaptive_expansion import (
     LOWEST_THRESHOLD,
     RECIPES,
     Controller,
     expectation,
     grown_on_rows,
 )
-from sequoia_core.decoding.dynamic.expansion import TreeBounds
-from sequoia_core.decoding.dynamic.step_costs import StepCosts
+from sequoia_core.decoding.growing.expansion import TreeBounds
+from sequoia_core.decoding.growing.step_costs import StepCosts
 from sequoia_core.design.acceptance import AcceptanceVector
 from sequoia_core.design.calibration import Calibration, Sample
 from sequoia_core.design.optimal_trees import node_scores, optimal_tree
