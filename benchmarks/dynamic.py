@@ -33,7 +33,7 @@ import torch
 import transformers
 
 from sequoia_core.decoding.growing.adaptive import AdaptiveTree
-from sequoia_core.decoding.growing.adaptive_expansion import RECIPES
+from sequoia_core.decoding.growing.recipes import RECIPES
 from sequoia_core.decoding.growing.spec_exec import SpecExecTree
 from sequoia_core.decoding.loop import decode
 from sequoia_core.decoding.sampling import SamplingConfig

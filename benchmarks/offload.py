@@ -37,7 +37,7 @@ import sequoia_core  # noqa: F401  before torch, whose threads read their settin
 # isort: split
 import torch
 
-from sequoia_core.decoding.growing.hybrid_tree import HybridTree
+from sequoia_core.decoding.growing.hybrid import HybridTree
 from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.loop import autoregressive
 from sequoia_core.decoding.sampling import SamplingConfig

@@ -26,8 +26,8 @@ import sequoia_core  # noqa: F401  before torch, whose threads read their settin
 import torch
 import transformers
 
-from sequoia_core.decoding.growing.hybrid_tree import HybridTree
-from sequoia_core.decoding.growing.lookup_tree import LookupTree
+from sequoia_core.decoding.growing.hybrid import HybridTree
+from sequoia_core.decoding.growing.lookup import LookupTree
 from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.decoding.tree_policy import SPECINFER_TREE, TreePolicy

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from ..design.tree import TokenTree
 from .explaining import NodeRows
-from .growing.marginal_gains import MarginalGains
-from .growing.text_index import Occurrence
+from .node_facts import MarginalGains, Occurrence
 from .walk import Trial, Walk
 
 

@@ -13,7 +13,7 @@ import torch
 import transformers
 
 from ..decoding.growing.adaptive import AdaptiveTree
-from ..decoding.growing.growing import predict_policy
+from ..decoding.growing.growing_tree import predict_policy
 from ..decoding.growing.spec_exec import SpecExecTree
 from ..decoding.sampling import SamplingConfig
 from ..decoding.tree_policy import SPECINFER_TREE, TreePolicy

@@ -33,8 +33,7 @@ from ui.verifier_names import NAMES
 if TYPE_CHECKING:
     from sequoia_core import DecodeStep, TextIndex
     from sequoia_core.decoding.explaining import Likely
-    from sequoia_core.decoding.growing.marginal_gains import MarginalGains
-    from sequoia_core.decoding.growing.text_index import Occurrence
+    from sequoia_core.decoding.node_facts import MarginalGains, Occurrence
     from sequoia_core.decoding.tree_policy import TreePolicy
 
 FORMAT, VERSION = "sequoia-run", 2

@@ -209,7 +209,7 @@ def policy_prediction(
     kind: str, size: int, depth: int, vector: AcceptanceVector, profile: HardwareProfile, prompts: int | None = None
 ) -> Prediction:
     """Return what decoding with such trees is expected to do, with intervals."""
-    from sequoia_core.decoding.growing.growing import predict_policy
+    from sequoia_core.decoding.growing.growing_tree import predict_policy
 
     return predict_policy(policy(kind, size, depth, vector, profile), vector, profile, prompts=prompts)
 

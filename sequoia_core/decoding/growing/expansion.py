@@ -6,8 +6,8 @@ Shapes: n = nodes so far, w = nodes read in one draft pass (the frontier), k = r
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
@@ -88,16 +88,13 @@ class Nodes(NamedTuple):
         return Nodes(*(column[:count] for column in self))
 
     def with_children(
-        self, frontier: np.ndarray, counts: np.ndarray, tokens: np.ndarray, probs: np.ndarray, scores: np.ndarray
+        self, frontier: np.ndarray, chosen: np.ndarray, tokens: np.ndarray, probs: np.ndarray, scores: np.ndarray
     ) -> Nodes:
-        """Add the first `counts[i]` of row i [k] as children of node `frontier[i]`, int64 [w]."""
-        ranks = np.arange(1, tokens.shape[1] + 1)
-        chosen = ranks <= counts[:, None]
-        rows, columns = np.nonzero(chosen)
-        parents = frontier[rows]
+        """Add the chosen ones, bool [w, k], of row i as children of node `frontier[i]`, int64 [w]."""
+        parents = frontier[np.nonzero(chosen)[0]]
         added = (
-            parents, ranks[columns], self.depths[parents] + 1, tokens[chosen], probs[chosen], scores[chosen],
-            np.full(len(parents), -1), np.zeros_like(parents),
+            parents, np.cumsum(chosen, axis=1)[chosen], self.depths[parents] + 1, tokens[chosen], probs[chosen],
+            scores[chosen], np.full(len(parents), -1), np.zeros_like(parents),
         )  # fmt: skip
         return Nodes(*map(np.concatenate, zip(self, added, strict=True)))
 
@@ -127,10 +124,24 @@ class Rows(Protocol):
 
 
 class Chances(Protocol):
-    """How likely a child is the one accepted; `design.calibration.ChanceTables` is one. All float64 [w, k]."""
+    """How likely a child is the one accepted; `design.calibration.ChanceTables` is one. All float64 [w, k].
+
+    Attributes:
+        values: the tables, as `ChanceTables` has them; None where the draft's own probability is the chance.
+        gain: what the values of tables are multiplied by.
+    """
+
+    @property
+    def values(self) -> np.ndarray | None: ...
+    @property
+    def gain(self) -> float: ...
 
     def most_likely(self, probs: np.ndarray) -> np.ndarray:
         """Return it for the k most likely tokens, in that order, from their probabilities."""
+        ...
+
+    def of_tokens(self, best: np.ndarray, tokens: np.ndarray, probs: np.ndarray) -> np.ndarray:
+        """Return it for certain tokens, [c], by their ranks among the most likely ones of one row, [k]."""
         ...
 
     def after(self, probs: np.ndarray) -> np.ndarray:
@@ -145,7 +156,12 @@ class Chances(Protocol):
 class DraftChances:
     """Takes the draft's own probability as the chance of its most likely tokens."""
 
+    values, gain = None, 1.0
+
     def most_likely(self, probs: np.ndarray) -> np.ndarray:
+        return probs
+
+    def of_tokens(self, best: np.ndarray, tokens: np.ndarray, probs: np.ndarray) -> np.ndarray:
         return probs
 
 
@@ -187,7 +203,27 @@ def worth_verifying(scores: np.ndarray, step: np.ndarray) -> int:
 
 
 class ExpansionPolicy(Protocol):
-    """One way of growing trees: the drafter reads each frontier and returns its rows, until a frontier is empty."""
+    """One way of growing trees: the drafter reads each frontier and returns its rows, until a frontier is empty.
+
+    Attributes:
+        draws: whether children are drawn, and each draw is decided on before its token is known.
+        look_up: text already seen, in which a step's nodes are looked up (`look_up.LookUp`); None for none.
+        compiled: whether `native/tree_expansion.c` decides the same.
+    """
+
+    draws: ClassVar[bool]
+    compiled: ClassVar[bool]
+
+    @property
+    def bounds(self) -> TreeBounds: ...
+    @property
+    def chances(self) -> Any: ...
+    @property
+    def expected(self) -> np.ndarray: ...
+    @property
+    def token_costs(self) -> TokenCosts | None: ...
+    @property
+    def look_up(self) -> object | None: ...
 
     def start(self, token: int) -> Nodes:
         """Return the nodes that a step begins with: the root, and what is known to be below."""
@@ -204,114 +240,6 @@ class ExpansionPolicy(Protocol):
     def kept(self, nodes: Nodes) -> Nodes:
         """Return the nodes that go to the target."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class TopKExpansion:
-    """Keeps the best of all candidates; nothing depends on what the target will draw.
-
-    Args:
-        expected: float64 [k], that chance by rank where nothing is known of the row.
-        token_costs: None uses the whole budget, and stops only when no better node than the worst kept can follow.
-    """
-
-    bounds: TreeBounds
-    chances: Chances | DraftChances
-    expected: np.ndarray = field(default_factory=lambda: np.empty(0))
-    token_costs: TokenCosts | None = None
-
-    def start(self, token: int) -> Nodes:
-        return Nodes.root(token)
-
-    def frontier(self, nodes: Nodes) -> np.ndarray:
-        unread, costs = _unread(nodes, self.bounds), self.token_costs
-        if costs is None or len(unread) == 0:
-            return unread
-
-        def net_gain(width: int) -> float:
-            expected = np.outer(nodes.scores[unread[:width]], self.expected).ravel()
-            scores = -np.sort(-np.concatenate([nodes.scores, expected]))[: self.bounds.max_size]
-            return float((np.cumsum(scores) - costs.step[1 : len(scores) + 1]).max()) - costs.draft[width]
-
-        return unread[: best_width(net_gain, len(unread))]
-
-    def extended(self, nodes: Nodes, frontier: np.ndarray, rows: Rows) -> Nodes:
-        tokens, probs = rows.most_likely(self.bounds.branch)
-        scores = nodes.scores[frontier, None] * self.chances.most_likely(probs)
-        counts = np.full(len(frontier), tokens.shape[1])
-        # A node that is not among the best now never will be: further candidates only lower its place.
-        return nodes.with_children(frontier, counts, tokens, probs, scores).best(self.bounds.max_size)
-
-    def kept(self, nodes: Nodes) -> Nodes:
-        if self.token_costs is None:
-            return nodes
-        return nodes.first(worth_verifying(nodes.scores, self.token_costs.step))
-
-
-@dataclass(frozen=True, slots=True)
-class SampledExpansion:
-    """Draws children without replacement; whether to draw one more is decided before its token is known.
-
-    Args:
-        chances: of the next token, which decide on its draw; of drawn tokens, which decide only what grows below them.
-        expected: float64 [k], the chance by rank where nothing is known of the row.
-        token_costs: None counts no costs; then only the threshold limits draws.
-        threshold: the least gain of a draw, so that a budget lasts to the deeper levels.
-    """
-
-    bounds: TreeBounds
-    chances: Chances
-    expected: np.ndarray
-    token_costs: TokenCosts | None = None
-    threshold: float = 0.0
-
-    def start(self, token: int) -> Nodes:
-        return Nodes.root(token)
-
-    def frontier(self, nodes: Nodes) -> np.ndarray:
-        unread, costs = _unread(nodes, self.bounds), self.token_costs
-        expected = np.outer(nodes.scores[unread], self.expected)
-        unread = unread[expected.max(axis=1, initial=0.0) > self.threshold]
-        if nodes.size == self.bounds.max_size:
-            return unread[:0]
-        if costs is None or len(unread) == 0:
-            return unread
-
-        def net_gain(width: int) -> float:
-            gains = np.outer(nodes.scores[unread[:width]], self.expected).ravel()
-            return self._best_draws(nodes.size, gains)[0] - costs.draft[width]
-
-        return unread[: best_width(net_gain, len(unread))]
-
-    def extended(self, nodes: Nodes, frontier: np.ndarray, rows: Rows) -> Nodes:
-        best_tokens, best_probs = rows.most_likely(self.bounds.branch)
-        reach = nodes.scores[frontier, None]
-        # The least gain that one more child must have, from the rows alone: as if the most likely tokens were drawn.
-        left = 1.0 - (np.cumsum(best_probs, axis=1) - best_probs)
-        planned = np.minimum.accumulate(reach * self.chances.before(left, best_probs), axis=1)
-        least_gain = self._best_draws(nodes.size, planned.ravel())[1]
-        ranks = min(int((planned >= least_gain).sum(axis=1).max()) + 1, self.bounds.branch)
-        tokens, probs = rows.drawn(ranks)
-        # Each rank is decided by the tokens drawn before it; tokens of later ranks are drawn already, but not used.
-        left = 1.0 - (np.cumsum(probs, axis=1) - probs)
-        largest = largest_left(tokens, best_tokens, best_probs)
-        going = np.logical_and.accumulate(reach * self.chances.before(left, largest) >= least_gain, axis=1)
-        room = self.bounds.max_size - nodes.size
-        counts = going.sum(axis=1)
-        counts = np.minimum(counts, np.maximum(room - (np.cumsum(counts) - counts), 0))
-        return nodes.with_children(frontier, counts, tokens, probs, reach * self.chances.after(probs))
-
-    def kept(self, nodes: Nodes) -> Nodes:
-        return nodes
-
-    def _best_draws(self, size: int, gains: np.ndarray) -> tuple[float, float]:
-        return best_draws(gains, size, max_size=self.bounds.max_size, costs=self.token_costs, threshold=self.threshold)
-
-
-def _unread(nodes: Nodes, bounds: TreeBounds) -> np.ndarray:
-    """Return the nodes that the draft may still read, most promising first and at most a beam, int64 [w]."""
-    unread = np.flatnonzero((nodes.cache_positions < 0) & (nodes.depths < bounds.max_depth) & (nodes.scores > 0.0))
-    return unread[np.argsort(-nodes.scores[unread], kind="stable")][: bounds.beam]
 
 
 def best_width(net_gain: Callable[[int], float], most: int) -> int:

@@ -10,8 +10,8 @@ from ...design.calibration import Calibration, ChanceTables
 from ...design.prediction import Prediction, combined, rate_samples, time_ratios
 from ...design.profile import HardwareProfile
 from ...design.step_time import StepTime, autoregressive_sec, step_parts
-from .adaptive_expansion import grown_on_rows
 from .expansion import ExpansionPolicy, Nodes, TreeBounds
+from .recipes import grown_on_rows
 
 TREES_PER_PROMPT = 8
 

@@ -101,11 +101,14 @@ class Rate:
 class RunCosts:
     """Cost of each part of a step, in tokens, at the current length and recent speed.
 
-    `costs_at`, committed tokens -> profiled times, is asked again after every `CONTEXT_STEP` of them.
+    Args:
+        costs_at: committed tokens -> profiled times; asked again after every `CONTEXT_STEP` of them.
+        start: tokens per step and per second that the run is expected to begin with, and then its speed never counts as
+            less than that of the root alone; None begins as autoregressive decoding.
     """
 
-    def __init__(self, costs_at: Callable[[int], StepCosts | None]) -> None:
-        self._costs_at = costs_at
+    def __init__(self, costs_at: Callable[[int], StepCosts | None], start: tuple[float, float] | None = None) -> None:
+        self._costs_at, self._start = costs_at, start
         self._asked_at = 0
         self._costs: StepCosts | None = None
         self._rate: Rate | None = None
@@ -115,10 +118,13 @@ class RunCosts:
         if self._costs is None or context >= self._asked_at + CONTEXT_STEP:
             self._costs, self._asked_at = self._costs_at(context), context
         assert self._costs is not None, "costs are followed only where there is a profile"
-        if self._rate is None:  # the run begins as autoregressive decoding
-            self._rate = Rate(1.0, 1.0 / float(self._costs.step_sec[1]))
-        return self._costs.token_costs(self._rate.tokens_per_sec)
+        if self._rate is None:
+            tokens_per_step, self.tokens_per_sec = self._start or (1.0, 1.0 / float(self._costs.step_sec[1]))
+            self._rate = Rate(tokens_per_step, self.tokens_per_sec)
+        return self._costs.token_costs(self.tokens_per_sec)
 
     def seen(self, tokens: float, size: int, widths: Sequence[int] = ()) -> None:
         assert self._costs is not None and self._rate is not None, "a step's costs were asked for before it was taken"
         self._rate.seen(tokens, self._costs.seconds(size, widths))
+        rate = self._rate.tokens_per_sec
+        self.tokens_per_sec = rate if self._start is None else self._costs.at_least(rate)

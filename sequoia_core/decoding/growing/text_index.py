@@ -7,13 +7,13 @@ off is that of prediction by partial matching (Cleary and Witten 1984).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from ...design.optimal_trees import check_whole
 from ...native import text_index as native
 from ...native.text_index import BINS, LONGEST, MOST, Ring, TreeColumns
+from ..node_facts import Occurrence
 from . import plain_index
 
 MAX_TOKENS = 1 << 26  # of an index: 4 GB
@@ -86,24 +86,6 @@ class TextIndex:
         _extend(self.ring, None, tokens)
         _end(self.ring)
         self.texts += 1
-
-
-class Occurrence(NamedTuple):
-    """Where a token was found: what stood around it, as token ids.
-
-    Attributes:
-        match: how many tokens before it are those that a node had before it, at least.
-        earlier: whether in an earlier text, not in the one under way.
-        before: some tokens before it.
-        after: the token itself and some that followed it.
-        drafted: whether the draft model gave it a probability too.
-    """
-
-    match: int
-    earlier: bool
-    before: tuple[int, ...]
-    after: tuple[int, ...]
-    drafted: bool = False
 
 
 class RunningText:

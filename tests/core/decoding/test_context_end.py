@@ -12,7 +12,7 @@ import torch
 from sequoia_core import AdaptiveTree, HybridTree, LookupTree, SpecExecTree, TextIndex
 from sequoia_core.decoding.drafting import Reach
 from sequoia_core.decoding.growing.compiled_growing import CompiledGrower
-from sequoia_core.decoding.growing.growing import PlainGrower
+from sequoia_core.decoding.growing.plain_growing import PlainGrower
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.design.plain_trees import chain_tree

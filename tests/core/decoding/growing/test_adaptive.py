@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from sequoia_core import AdaptiveTree, HardwareProfile, HybridTree, TextIndex, measure_acceptance
-from sequoia_core.decoding import assemble
-from sequoia_core.decoding.growing import adaptive_expansion, step_costs
-from sequoia_core.decoding.growing.adaptive import AdaptiveDrafter
-from sequoia_core.decoding.growing.expansion import Nodes, SampledExpansion, TreeBounds
-from sequoia_core.decoding.growing.growing import GrowingDrafter
+from sequoia_core.decoding.growing import recipes, step_costs
+from sequoia_core.decoding.growing.drafter import GrowingDrafter
+from sequoia_core.decoding.growing.expansion import Nodes, TreeBounds
+from sequoia_core.decoding.growing.growing_tree import GrowingTree
+from sequoia_core.decoding.growing.sampled_expansion import SampledExpansion
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.decoding.tree_policy import FixedTree
@@ -28,7 +28,7 @@ from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.design.step_time import step_time
 from sequoia_core.studies.losslessness import check_losslessness
 from tests.conftest import calibration_of, recalled, tiny_llama
-from tests.core.decoding.test_tree_policy import RAGGED, TakingTurns
+from tests.core.decoding.test_tree_policy import RAGGED
 
 ASSETS = Path(__file__).parents[4] / "assets"
 PROMPT = [3, 14, 15, 9, 2, 6]
@@ -36,7 +36,7 @@ MEASURED = HardwareProfile.load(
     ASSETS / "profiles" / "cpu-2core-bfloat16-avx512.json"
 )  # of the demo pair, growing_sec too
 RECIPES = ["deterministic", "sampled"]
-TOP_K = adaptive_expansion.RECIPES["deterministic"]
+TOP_K = recipes.RECIPES["deterministic"]
 both_ways = pytest.mark.usefixtures("each_rows")  # with compiled rows and without
 
 
@@ -112,8 +112,10 @@ def test_sampled_text_follows_the_target_in_many_samples(recipe, verifier, sampl
 class PruningAfterTheDraw(SampledExpansion):
     """Forbidden: looks at the drawn tokens and drops those that the draft hardly believes in."""
 
+    compiled = False
+
     def extended(self, nodes, frontier, rows):
-        grown = super().extended(nodes, frontier, rows)
+        grown = SampledExpansion.extended(self, nodes, frontier, rows)
         return Nodes(*(column[(grown.probs >= 0.15) | (np.arange(grown.size) < nodes.size)] for column in grown))
 
 
@@ -122,16 +124,9 @@ class PruningAfterTheDraw(SampledExpansion):
 @pytest.mark.parametrize("prunes", [True, False])
 def test_pruning_after_the_draw_is_caught_in_running_decodes(prunes, costs, monkeypatch):
     """What the sampled recipe forbids at T > 0, in a whole decode; the same check passes without it."""
-    own = AdaptiveDrafter.expansion
-
-    def pruning(drafter, context):
-        expansion = own(drafter, context)
-        return PruningAfterTheDraw(
-            expansion.bounds, expansion.chances, expansion.expected, expansion.token_costs, expansion.threshold
-        )
-
     if prunes:
-        monkeypatch.setattr(AdaptiveDrafter, "expansion", pruning)
+        pruning = replace(recipes.RECIPES["sampled"], expansion=PruningAfterTheDraw)
+        monkeypatch.setitem(recipes.RECIPES, "sampled", pruning)
     pair = [tiny_llama(seed, vocab=16, layers=1, scale=2.0) for seed in (1, 2)]
     report = check(pair, sampled_policy("sampled", costs), SamplingConfig(1.0), samples=2_000, new_tokens=1)
     assert report.p_value < 1e-6 if prunes else report.passed
@@ -144,7 +139,7 @@ def test_pruning_after_the_draw_is_caught_in_running_decodes(prunes, costs, monk
 def test_most_likely_children_under_the_rule_for_drawn_ones_are_caught(sampling, mixes, monkeypatch, small_pair):
     """A policy that names the wrong verifier, with a measured machine's costs; the same check passes without it."""
     if mixes:
-        monkeypatch.setitem(adaptive_expansion.RECIPES, "deterministic", replace(TOP_K, verifier="sequoia"))
+        monkeypatch.setitem(recipes.RECIPES, "deterministic", replace(TOP_K, verifier="sequoia"))
     policy = sampled_policy("deterministic", MEASURED)
     report = check(small_pair, policy, sampling, samples=2_000, new_tokens=1)
     assert report.p_value < 1e-6 if mixes else report.passed
@@ -152,7 +147,9 @@ def test_most_likely_children_under_the_rule_for_drawn_ones_are_caught(sampling,
 
 
 class AlwaysThis:
-    """A policy that grows one tree, whatever the draft says."""
+    """Grows one tree, whatever the draft says."""
+
+    draws, compiled, look_up, token_costs, expected = True, False, None, None, np.empty(0)
 
     def __init__(self, tree):
         self.tree = tree
@@ -168,29 +165,33 @@ class AlwaysThis:
     def extended(self, nodes, frontier, rows):
         counts = self.tree.child_counts[frontier]
         tokens, probs = rows.drawn(int(counts.max()))
-        return nodes.with_children(frontier, counts, tokens, probs, probs)
+        return nodes.with_children(frontier, np.arange(tokens.shape[1]) < counts[:, None], tokens, probs, probs)
 
     def kept(self, nodes):
         return nodes
 
 
+class Grows(GrowingTree):
+    """The policy whose every step has one given expansion."""
+
+    verifiers = tuple(VERIFIERS)
+
+    def __init__(self, expansion):
+        bounds = expansion.bounds
+        GrowingTree.__init__(
+            self, **{name: getattr(bounds, name) for name in ("max_size", "max_depth", "beam", "branch")}
+        )
+        self.set(expansion=expansion)
+
+    def expansions(self):
+        return lambda *settings: self.expansion
+
+
 @both_ways
 @pytest.mark.parametrize(("temperature", "verifier"), [(0.0, "sequoia"), (0.8, "sequoia"), (0.8, "topk")])
 @pytest.mark.parametrize("tree", [RAGGED, chain_tree(4)], ids=["ragged", "chain"])
-def test_a_policy_that_always_grows_one_tree_decodes_as_that_tree(
-    tree, temperature, verifier, tiny_target, tiny_draft, monkeypatch
-):
+def test_a_policy_that_always_grows_one_tree_decodes_as_that_tree(tree, temperature, verifier, tiny_target, tiny_draft):
     """Bit for bit: the same tokens, probabilities, trials and outcomes."""
-
-    class Drafter(GrowingDrafter):
-        @staticmethod
-        def supports(session, policy, draft_sampling):
-            return isinstance(policy, TakingTurns)
-
-        def expansion(self, context):
-            return AlwaysThis(tree)
-
-    monkeypatch.setattr(assemble, "DRAFTERS", (*assemble.DRAFTERS, Drafter))
 
     def steps(policy):
         return [
@@ -201,7 +202,7 @@ def test_a_policy_that_always_grows_one_tree_decodes_as_that_tree(
             )
         ]  # fmt: skip
 
-    assert steps(TakingTurns((tree,))) == steps(tree)
+    assert steps(Grows(AlwaysThis(tree))) == steps(tree)
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -265,22 +266,30 @@ def test_nodes_are_held_to_the_rate_of_the_last_steps(recipe, tiny_target, monke
     policy = AdaptiveTree(profile=profile(0.05), calibration=calibration_of(0.6), max_size=8, recipe=recipe)
     start, costs, kept = policy.expected[recipe], policy.costs(), 1 - 1 / step_costs.MEMORY_STEPS
     tokens = step_costs.MEMORY_STEPS * start.tokens_per_step
-    seconds, seen, commit = tokens / start.controller.theta, [], AdaptiveDrafter.commit
+    seconds, seen, commit = tokens / start.controller.theta, [], GrowingDrafter.commit
 
     def committed(drafter, draft, path):
         widths = list(drafter.widths)
         commit(drafter, draft, path)
-        seen.append((len(path), draft.tree.size, costs.seconds(draft.tree.size, widths), drafter.controller))
+        seen.append(
+            (
+                len(path),
+                draft.tree.size,
+                costs.seconds(draft.tree.size, widths),
+                drafter._costs.tokens_per_sec,
+                drafter.controller,
+            )
+        )
 
-    monkeypatch.setattr(AdaptiveDrafter, "commit", committed)
+    monkeypatch.setattr(GrowingDrafter, "commit", committed)
     list(decode(PROMPT, target=tiny_target, draft=tiny_llama(1), tree=policy, max_new_tokens=200))
     controller = start.controller
-    for count, size, taken, found in seen:
+    for count, size, taken, theta, found in seen:
         tokens, seconds = kept * tokens + count, kept * seconds + taken
         controller = controller.after(size, policy.max_size)
-        assert (found.theta, found.threshold) == pytest.approx((max(tokens / seconds, 1.0), controller.threshold))
+        assert (theta, found.threshold) == pytest.approx((max(tokens / seconds, 1.0), controller.threshold))
     assert len(seen) > step_costs.MEMORY_STEPS
-    assert found.theta > 1.2 * start.controller.theta  # the draft is better than it promised
+    assert theta > 1.2 * start.controller.theta  # the draft is better than it promised
 
 
 def chosen_of(rates: dict[str, float]) -> str:
@@ -426,7 +435,7 @@ def test_what_cannot_be_is_refused(tiny_target, tiny_draft):
         policy = AdaptiveTree(profile=None, calibration=known, max_size=8, recipe=recipe)
         with pytest.raises(ValueError, match=f"verifier: found '{other}', expected {verifier}"):
             decode(PROMPT, **models, tree=policy, verifier=other)
-    with pytest.raises(ValueError, match="recipe: found 'magic', expected auto, static, deterministic or sampled"):
+    with pytest.raises(ValueError, match="recipe: found 'magic', expected auto, deterministic, sampled or static"):
         AdaptiveTree(profile=None, calibration=known, recipe="magic")
     with pytest.raises(ValueError, match="recipe: found static without a profile"):
         AdaptiveTree(profile=None, calibration=known, recipe="static")

@@ -1,21 +1,15 @@
 """Compiled growing decides as the policies in Python do, number for number, for any tables, costs and rows."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
 
 from sequoia_core import AdaptiveTree, SpecExecTree
 from sequoia_core.decoding.growing.compiled_growing import CompiledGrower
-from sequoia_core.decoding.growing.expansion import (
-    DraftChances,
-    SampledExpansion,
-    TokenCosts,
-    TopKExpansion,
-    TreeBounds,
-)
-from sequoia_core.decoding.growing.growing import PlainGrower
+from sequoia_core.decoding.growing.expansion import DraftChances, TokenCosts, TreeBounds
+from sequoia_core.decoding.growing.plain_growing import PlainGrower
+from sequoia_core.decoding.growing.sampled_expansion import SampledExpansion
+from sequoia_core.decoding.growing.top_k_expansion import TopKExpansion
 from sequoia_core.decoding.loop import decode
 from sequoia_core.decoding.sampling import SamplingConfig, sample_without_replacement, take_most_likely
 from sequoia_core.design.calibration import BINS, CENTRES, TABLES, ChanceTables
@@ -82,14 +76,12 @@ def facts(plan):
 
 
 def grown(kind, expansion, draft_sampling, seed, sharpness, sampling):
-    policy = SimpleNamespace(max_depth=expansion.bounds.max_depth, max_inner=expansion.bounds.most_read)
-    draws = torch.Generator().manual_seed(seed)
-    grower = kind(policy, draft_sampling=draft_sampling, sampling=sampling, generator=draws)
-    session, found = RandomSession(seed, sharpness), []
+    draws, session, found = torch.Generator().manual_seed(seed), RandomSession(seed, sharpness), []
+    grower = kind(session, expansion.bounds, draft_sampling=draft_sampling, sampling=sampling, generator=draws)
     for root in (3, 8):  # the second tree meets buffers that are not new
         session.length, session.ids = 0, []
-        assert grower.supports(expansion, session)
-        plan, nodes, widths = grower.grow(expansion, session, [root])
+        assert grower.supports(expansion)
+        plan, nodes, widths = grower.grow(expansion, [root])
         rows = [] if grower.rows is None else grower.rows[: sum(widths)].tolist()
         found.append((plan.tree, [column.tolist() for column in nodes], widths, rows, facts(plan)))
     return found, session.calls, draws.get_state().tolist()
@@ -145,10 +137,9 @@ def test_a_run_is_the_same_both_ways(kind, costs, temperature, tiny_target, tiny
 
 def test_rows_that_are_not_finite_are_refused():
     expansion = random_expansion(np.random.default_rng(1), True)
-    session = RandomSession(0, float("nan"))
     grower = CompiledGrower(
-        SimpleNamespace(max_depth=3, max_inner=expansion.bounds.most_read), draft_sampling=take_most_likely,
+        RandomSession(0, float("nan")), expansion.bounds, draft_sampling=take_most_likely,
         sampling=SamplingConfig(1.0), generator=torch.Generator(),
     )  # fmt: skip
     with pytest.raises(FloatingPointError, match="the draft model returned logits that are not finite"):
-        grower.grow(expansion, session, [1])
+        grower.grow(expansion, [1])

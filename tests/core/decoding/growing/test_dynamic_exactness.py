@@ -12,11 +12,14 @@ import pytest
 import torch
 
 from sequoia_core.decoding.drafting import Reach
-from sequoia_core.decoding.growing.expansion import Nodes, SampledExpansion, TokenCosts, TopKExpansion, TreeBounds
-from sequoia_core.decoding.growing.growing import GrowingDrafter
+from sequoia_core.decoding.growing.drafter import GrowingDrafter
+from sequoia_core.decoding.growing.expansion import Nodes, TokenCosts, TreeBounds
+from sequoia_core.decoding.growing.sampled_expansion import SampledExpansion
+from sequoia_core.decoding.growing.top_k_expansion import TopKExpansion
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.decoding.verifiers import VERIFIERS
 from sequoia_core.decoding.walk import offers_at
+from tests.core.decoding.growing.test_adaptive import Grows
 
 DEPTH = 2
 PLAIN, CUT = SamplingConfig(1.0), SamplingConfig(1.0, 0.7)
@@ -36,6 +39,8 @@ def random_law(vocab, seed, levels=DEPTH):
 
 class TableSession:
     """A draft whose rows are a table; it reads each node's path off the mask, so a wrong mask shows."""
+
+    logits_dtype = torch.float64
 
     def __init__(self, law):
         self.law, self.length, self.ids = law, 0, []
@@ -122,16 +127,10 @@ def outcomes(drafted, target, verifier, node=0, path=()):
 def law_of_a_step(expansion, verifier, target, draft, vocab, reach=Reach(99, 99), sampling=PLAIN):  # noqa: B008
     """Return the law of the next three tokens, float64 [V, V, V], and the shapes that occurred."""
     law, shapes, script = np.zeros((vocab,) * (DEPTH + 1)), set(), Script()
-
-    class Drafter(GrowingDrafter):
-        def expansion(self, context):
-            return expansion
-
-    policy = SimpleNamespace(fixed=None, max_depth=DEPTH, max_inner=expansion.bounds.most_read)
     while True:
-        drafter = Drafter(
-            TableSession(draft), policy, draft_sampling=filled_by(script, verifier), sampling=sampling,
-            reach=reach, generator=None,
+        drafter = GrowingDrafter(
+            TableSession(draft), Grows(expansion), draft_sampling=filled_by(script, verifier), sampling=sampling,
+            reach=reach, generator=torch.Generator(),
         )  # fmt: skip
         drafted = drafter.grow([0])
         weight = script.weight
@@ -227,7 +226,7 @@ def test_trees_cut_where_a_context_ends_keep_the_law(reach):
 class PruningAfterTheDraw(SampledExpansion):
     """Forbidden: looks at the drawn tokens and drops those that the draft hardly believes in."""
 
-    least = 0.3
+    compiled, least = False, 0.3
 
     def kept(self, nodes: Nodes) -> Nodes:
         poor = (nodes.probs < self.least) & ~np.isin(np.arange(nodes.size), nodes.parents)

@@ -3,8 +3,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sequoia_core.decoding.growing.expansion import DraftChances, TopKExpansion, TreeBounds
+from sequoia_core.decoding.growing.expansion import DraftChances, TreeBounds
 from sequoia_core.decoding.growing.growing_prediction import predict_growing
+from sequoia_core.decoding.growing.top_k_expansion import TopKExpansion
 from sequoia_core.design.calibration import CENTRES, Calibration, Sample
 from sequoia_core.design.profile import HardwareProfile
 from tests.conftest import calibration_of

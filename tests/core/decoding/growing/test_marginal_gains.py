@@ -23,7 +23,7 @@ class Rows:
     def most_likely(self, k):
         return self._with_probs(np.argsort(-self.block, axis=1, kind="stable")[:, :k])
 
-    def drawn(self, k):
+    def drawn(self, k, seen=()):
         race = self.block / self.generator.standard_exponential(self.block.shape)
         return self._with_probs(np.argsort(-race, axis=1)[:, :k])
 
@@ -50,7 +50,7 @@ def grown(expansion, seed, most):
 
 
 @pytest.mark.parametrize("sampled", [False, True], ids=["deterministic", "sampled"])
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", range(10))
 def test_gains_are_scores_and_costs_those_of_one_more_node(sampled, seed) -> None:
     expansion = random_expansion(np.random.default_rng(seed), sampled)
     nodes, found = grown(expansion, seed, most=12)
@@ -71,7 +71,7 @@ def test_gains_are_scores_and_costs_those_of_one_more_node(sampled, seed) -> Non
 
 
 @pytest.mark.parametrize("sampled", [False, True], ids=["deterministic", "sampled"])
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", range(10))
 def test_the_best_that_was_left_out_is_not_in_the_tree(sampled, seed) -> None:
     expansion = random_expansion(np.random.default_rng(seed), sampled)
     nodes, found = grown(expansion, seed, most=10_000)

@@ -5,14 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sequoia_core.decoding.growing.adaptive_expansion import (
+from sequoia_core.decoding.growing.expansion import TreeBounds
+from sequoia_core.decoding.growing.recipes import (
     LOWEST_THRESHOLD,
     RECIPES,
     Controller,
     expectation,
     grown_on_rows,
 )
-from sequoia_core.decoding.growing.expansion import TreeBounds
+from sequoia_core.decoding.growing.sampled_expansion import SampledExpansion
 from sequoia_core.decoding.growing.step_costs import StepCosts
 from sequoia_core.design.acceptance import AcceptanceVector
 from sequoia_core.design.calibration import Calibration, Sample
@@ -60,16 +61,15 @@ def test_draws_start_from_what_the_last_node_of_the_best_static_tree_is_worth(si
     known, paces = calibration_of(0.6, temperature=1.0), []
     bounds = TreeBounds(max_size=size, max_depth=depth, beam=4, branch=4)
 
-    def expansion(*settings):
-        make = RECIPES["sampled"].expansion(*settings)
-        return lambda controller: paces.append(controller) or make(controller)
+    class Seen(SampledExpansion):
+        def __init__(self, *settings):
+            paces.append(settings[-1])
+            SampledExpansion.__init__(self, *settings)
 
-    expectation(replace(RECIPES["sampled"], expansion=expansion), bounds, known, None)
+    expectation(replace(RECIPES["sampled"], expansion=Seen), bounds, known, None)
     vector = AcceptanceVector(known.expected("drawn"))
     tree = optimal_tree(vector, size=size, depth=depth)
-    assert (
-        paces[0].threshold == pytest.approx(node_scores(tree, vector).min()) and paces[0].threshold > LOWEST_THRESHOLD
-    )
+    assert paces[0] == pytest.approx(node_scores(tree, vector).min()) and paces[0] > LOWEST_THRESHOLD
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -77,7 +77,7 @@ def test_what_is_expected_of_ranks_is_of_the_tokens_that_a_recipe_takes(recipe):
     probs = np.tile([0.6, 0.3, 0.1], (10, 1))
     known = Calibration.of_samples([Sample(probs, probs, probs, probs, probs / 2)], temperature=1.0)
     bounds = TreeBounds(max_size=8, max_depth=3, beam=4, branch=2)
-    found = RECIPES[recipe].expansion(bounds, known, None)(Controller(0.0, 0.1, gain=0.5)).expected
+    found = RECIPES[recipe].expansions(bounds, known)(Controller(0.0, 0.1, gain=0.5)).expected
     np.testing.assert_allclose(found, 0.5 * (probs if recipe == "deterministic" else probs / 2)[0, :2])
 
 
@@ -87,13 +87,12 @@ def test_trees_are_expected_to_be_held_to_the_best_rate_there_is(sharpness, per_
     known, bounds = calibration_of(sharpness), TreeBounds(max_size=40, max_depth=8, beam=8, branch=4)
     sizes = np.array([1, 40])
     costs = StepCosts.of_profile(HardwareProfile(sizes, 1.0 + per_node * (sizes - 1), 0.1), bounds, greedy=True)
-    make = RECIPES["deterministic"].expansion(bounds, known, costs)
+    make = RECIPES["deterministic"].expansions(bounds, known)
 
     def rate(theta: float) -> float:
         generator = np.random.default_rng(0)
-        grown = [
-            grown_on_rows(make(Controller(theta, LOWEST_THRESHOLD)), bounds, known.rows, generator) for _ in range(60)
-        ]
+        made = make(Controller(theta, LOWEST_THRESHOLD), costs.token_costs(theta))
+        grown = [grown_on_rows(made, bounds, known.rows, generator) for _ in range(60)]
         seconds = sum(costs.seconds(nodes.size, widths) for nodes, widths in grown)
         return sum(float(nodes.scores.sum()) for nodes, _ in grown) / seconds
 

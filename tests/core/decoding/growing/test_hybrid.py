@@ -3,7 +3,7 @@
 The statistical tests raise a false alarm with a probability below 1e-6 each; their seeds are fixed besides.
 """
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,21 +11,20 @@ import torch
 
 from sequoia_core import HybridTree, TextIndex
 from sequoia_core.decoding.drafting import Reach
-from sequoia_core.decoding.growing.adaptive_expansion import Controller
 from sequoia_core.decoding.growing.compiled_growing import CompiledGrower
-from sequoia_core.decoding.growing.expansion import Nodes, TokenCosts, TopKExpansion, TreeBounds
-from sequoia_core.decoding.growing.hybrid_expansion import HybridExpansion, likely_beside, likely_by_both
-from sequoia_core.decoding.growing.hybrid_tree import HybridDrafter
-from sequoia_core.decoding.growing.in_turn_expansion import InTurnExpansion
+from sequoia_core.decoding.growing.drafter import GrowingDrafter
+from sequoia_core.decoding.growing.expansion import Nodes, TokenCosts, TreeBounds
+from sequoia_core.decoding.growing.look_up import LookUp, likely_beside, likely_by_both
+from sequoia_core.decoding.growing.recipes import Controller
+from sequoia_core.decoding.growing.sampled_expansion import SampledExpansion
 from sequoia_core.decoding.growing.step_costs import Rate
-from sequoia_core.decoding.growing.text_index import LEAST_SCORE, RunningText
+from sequoia_core.decoding.growing.top_k_expansion import TopKExpansion
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.sampling import SamplingConfig, take_most_likely
-from sequoia_core.native.text_index import MOST, TreeColumns
 from sequoia_core.studies.losslessness import check_losslessness
 from sequoia_core.studies.step_timers import growing_tree
 from tests.conftest import calibration_of, recalled, tiny_llama
-from tests.core.decoding.growing.test_lookup_tree import (
+from tests.core.decoding.growing.test_lookup import (
     PROMPT,
     SAMPLINGS,
     found_where_it_says,
@@ -108,7 +107,7 @@ def test_compiled_and_plain_growers_agree(temperature, recipe, top_p, costs, dem
         return [(step.tree, step.tokens, np.round(step.draft_probs, 5).tolist()) for step in found]
 
     def pass_by_pass(self, shaping, expansion, session, sequence):
-        return self._pass_by_pass(shaping, session, sequence)
+        return self._pass_by_pass(shaping, sequence)
 
     in_one_call = steps()
     monkeypatch.setattr(CompiledGrower, "_in_one_call", pass_by_pass)
@@ -173,23 +172,19 @@ class Rows:
         return self.most_likely(ranks)
 
 
-def expansion_after(tokens, *, costs=None, index=None, bounds=None):
+def expansion_after(tokens, *, costs=None, index=None, bounds=None, kind=TopKExpansion, **options):
     bounds = bounds or TreeBounds(max_size=8, max_depth=4, beam=4, branch=3)
-    text = RunningText(index or TextIndex(), len(tokens))
-    text.extend(tokens)
-    buffers = TreeColumns(
-        max_size=2 * bounds.max_size + bounds.beam * bounds.branch, max_depth=bounds.max_depth, max_children=MOST,
-        least=LEAST_SCORE,
-    )  # fmt: skip
+    look_up = LookUp(index or TextIndex(), len(tokens), bounds)
+    look_up.begin(tokens, max_depth=bounds.max_depth, gain=1.0)
     calibration = calibration_of(0.6)
     expected = calibration.expected("most likely")[: bounds.branch]
-    return HybridExpansion(bounds, calibration.tables(), expected, costs, text, buffers)
+    return kind(bounds, calibration.tables(), expected, costs, look_up, **options)
 
 
 def test_where_nothing_was_seen_the_trees_are_the_adaptive_ones():
     costs = TokenCosts(np.append(0.0, 1.0 + 0.05 * np.arange(8)), np.append(0.0, 0.1 + 0.01 * np.arange(4)))
     hybrid = expansion_after([20, 21, 22, 24], costs=costs)  # none of which the draft proposes
-    adaptive = TopKExpansion(hybrid.bounds, hybrid.chances, hybrid.expected, costs)
+    adaptive = replace(hybrid, look_up=None)
     block = np.random.default_rng(0).dirichlet(np.full(9, 0.3), size=4)
     trees = []
     for expansion in (hybrid, adaptive):
@@ -233,8 +228,7 @@ def test_after_the_root_a_pass_reads_whole_paths():
 @pytest.mark.parametrize(("threshold", "tokens"), [(0.2, [3, 4, 5, 6, 7]), (0.7, [3])])
 def test_what_is_left_out_takes_all_below_it_along(threshold, tokens):
     """The draft is sure that 4, which the text is sure of, does not follow: that leaves it a gain between the two."""
-    of_text = expansion_after(sure_text())
-    expansion = InTurnExpansion(*(getattr(of_text, field.name) for field in fields(of_text)), threshold=threshold)
+    expansion = expansion_after(sure_text(), kind=SampledExpansion, threshold=threshold)
     nodes = expansion.start(3)
     nodes.cache_positions[0] = 0
     row = np.full(10, 1e-4)
@@ -267,7 +261,7 @@ def test_chances_after_a_node_sum_to_1_at_most_and_hold_no_trust_in_the_text():
     for trust in (1.0, 0.5):
         wide = TreeBounds(max_size=40, max_depth=4, beam=4, branch=3)
         expansion = expansion_after(sure_text(), bounds=wide)
-        expansion.columns.state.gain = trust
+        expansion.look_up.columns.state.gain = trust
         nodes = expansion.start(3)
         nodes.cache_positions[0] = 0
         found.append(chances_below_the_root(expansion.extended(nodes, np.array([0]), Rows([row]))))
@@ -312,13 +306,13 @@ def test_how_chances_are_joined():
 
 def test_costs_and_chances_follow_the_run(tiny_target, monkeypatch):
     """Costs in tokens are those at the rate of the last steps; chances move with what is accepted of each source."""
-    tree, own, commit = policy(profile=profile(0.05), max_size=8), HybridDrafter.expansion, HybridDrafter.commit
+    tree, own, commit = policy(profile=profile(0.05), max_size=8), GrowingDrafter.expansion, GrowingDrafter.commit
     costs = tree.costs()
     rate, kept, seen = Rate(1.0, 1.0 / costs.step_sec[1]), Controller(0.0, 0.0), []
 
     def expansion(drafter, context):
         found = own(drafter, context)
-        gains = found.chances.gain, found.columns.state.gain
+        gains = found.chances.gain, found.look_up.gain
         seen.append((float(found.token_costs.step[8]), *gains))
         assert seen[-1] == pytest.approx((rate.tokens_per_sec * costs.step_sec[8], kept.gain, kept.looked_up_gain))
         return found
@@ -332,8 +326,8 @@ def test_costs_and_chances_follow_the_run(tiny_target, monkeypatch):
         kept = kept.looked_up(accepted, expected).seen(len(path) - accepted, sum(nodes.scores) - expected)
         commit(drafter, draft, path)
 
-    monkeypatch.setattr(HybridDrafter, "expansion", expansion)
-    monkeypatch.setattr(HybridDrafter, "commit", committed)
+    monkeypatch.setattr(GrowingDrafter, "expansion", expansion)
+    monkeypatch.setattr(GrowingDrafter, "commit", committed)
     list(decode(PROMPT, target=tiny_target, draft=tiny_llama(1), tree=tree, max_new_tokens=50))
     assert len(seen) > 5 and seen[-1][0] > 1.2 * seen[0][0] and seen[-1][1] > 1.0 and seen[-1][2] < 1.0
 
@@ -347,7 +341,7 @@ def test_misleading_text_is_believed_less_and_less(tiny_target, tiny_draft):
             calibration=calibration_of(0.6, temperature=temperature),
         )  # fmt: skip
         options = {"draft_sampling": take_most_likely, "sampling": SamplingConfig(1.0), "reach": Reach(128, 128)}
-        drafters.append(HybridDrafter(tiny_draft.open(128), tree, generator=None, **options))
+        drafters.append(GrowingDrafter(tiny_draft.open(128), tree, generator=torch.Generator(), **options))
     starts = [drafter.controller.looked_up_gain for drafter in drafters]
     assert starts == [1.0, 0.85, 0.75]
     controller = drafters[0].controller

@@ -16,8 +16,11 @@ from ...design.planning import best_shape, speedup_surface
 from ...design.profile import HardwareProfile
 from ...design.step_time import step_time
 from ...design.tree import TokenTree
-from .expansion import ExpansionPolicy, Nodes, SampledExpansion, TopKExpansion, TreeBounds
+from .expansion import ExpansionPolicy, Nodes, TokenCosts, TreeBounds
+from .look_up import LookUp
+from .sampled_expansion import SampledExpansion
 from .step_costs import StepCosts
+from .top_k_expansion import TopKExpansion
 
 TRIAL_STEPS = 60  # trees grown for one estimate
 ROUNDS = 4  # of setting theta to the rate found with it (Dinkelbach); later changes are below the noise
@@ -83,37 +86,26 @@ class Recipe:
 
     verifier: str
     kind: str
-    expansion: Callable[[TreeBounds, Calibration, StepCosts | None], Callable[[Controller], ExpansionPolicy]]
+    expansion: type[TopKExpansion]
+
+    def expansions(self, bounds: TreeBounds, calibration: Calibration) -> Expansions:
+        """Return what gives each step its expansion policy."""
+        tables, expected = calibration.tables(), calibration.expected(self.kind)[: bounds.branch]
+
+        def expansion(
+            controller: Controller, token_costs: TokenCosts | None = None, look_up: LookUp | None = None
+        ) -> TopKExpansion:
+            threshold = (controller.threshold,) if self.expansion.draws else ()
+            chances, gains = replace(tables, gain=controller.gain), controller.gain * expected
+            return self.expansion(bounds, chances, gains, token_costs, look_up, *threshold)
+
+        return expansion
 
 
-def _top_k(
-    bounds: TreeBounds, calibration: Calibration, costs: StepCosts | None
-) -> Callable[[Controller], ExpansionPolicy]:
-    tables, expected = calibration.tables(), calibration.expected("most likely")[: bounds.branch]
-
-    def expansion(controller: Controller) -> TopKExpansion:
-        token_costs = None if costs is None else costs.token_costs(controller.theta)
-        return TopKExpansion(bounds, replace(tables, gain=controller.gain), controller.gain * expected, token_costs)
-
-    return expansion
-
-
-def _sampled(
-    bounds: TreeBounds, calibration: Calibration, costs: StepCosts | None
-) -> Callable[[Controller], ExpansionPolicy]:
-    tables, expected = calibration.tables(), calibration.expected("drawn")[: bounds.branch]
-
-    def expansion(controller: Controller) -> SampledExpansion:
-        token_costs = None if costs is None else costs.token_costs(controller.theta)
-        chances = replace(tables, gain=controller.gain)
-        return SampledExpansion(bounds, chances, controller.gain * expected, token_costs, controller.threshold)
-
-    return expansion
-
-
+Expansions = Callable[..., TopKExpansion]  # of a controller, the costs in tokens and the text, None for none
 RECIPES = {
-    "deterministic": Recipe("topk", "most likely", _top_k),
-    "sampled": Recipe("sequoia", "drawn", _sampled),
+    "deterministic": Recipe("topk", "most likely", TopKExpansion),
+    "sampled": Recipe("sequoia", "drawn", SampledExpansion),
 }
 
 
@@ -142,13 +134,14 @@ def expectation(
     recipe: Recipe, bounds: TreeBounds, calibration: Calibration, costs: StepCosts | None, *, seed: int = 0
 ) -> Expectation:
     """Grow trees on rows of the calibration, and return what they are expected to yield; equal seeds, equal trees."""
-    make, threshold = recipe.expansion(bounds, calibration, costs), _static_threshold(recipe, bounds, calibration)
+    make, threshold = recipe.expansions(bounds, calibration), _static_threshold(recipe, bounds, calibration)
     controller = Controller(0.0 if costs is None else 1.0 / float(costs.step_sec[1]), threshold)
     for _ in range(ROUNDS):
         generator = np.random.default_rng(seed)
         tokens, sizes, seconds = 0.0, 0, 0.0
         for _ in range(TRIAL_STEPS):
-            nodes, widths = grown_on_rows(make(controller), bounds, calibration.rows, generator)
+            token_costs = None if costs is None else costs.token_costs(controller.theta)
+            nodes, widths = grown_on_rows(make(controller, token_costs), bounds, calibration.rows, generator)
             tokens, sizes = tokens + float(nodes.scores.sum()), sizes + nodes.size
             seconds += 0.0 if costs is None else costs.seconds(nodes.size, widths)
             controller = controller.after(nodes.size, bounds.max_size)

@@ -9,12 +9,13 @@ import torch
 
 from sequoia_core import HardwareProfile, HybridTree, LookupTree, TextIndex
 from sequoia_core.decoding.drafting import Reach
-from sequoia_core.decoding.growing import lookup_tree
-from sequoia_core.decoding.growing.lookup_tree import LookupDrafter, worth_verifying
+from sequoia_core.decoding.growing.compiled_growing import CompiledGrower
+from sequoia_core.decoding.growing.drafter import GrowingDrafter
+from sequoia_core.decoding.growing.expansion import worth_verifying
 from sequoia_core.decoding.growing.step_costs import Rate
 from sequoia_core.decoding.judging import CompiledJudge, RowJudge
 from sequoia_core.decoding.loop import autoregressive, decode
-from sequoia_core.decoding.sampling import SamplingConfig
+from sequoia_core.decoding.sampling import SamplingConfig, take_most_likely
 from sequoia_core.studies.losslessness import check_losslessness
 from tests.conftest import calibration_of, recalled, tiny_llama
 from tests.core.test_families import FAMILIES, assert_decodes_as_generate, build, save
@@ -155,18 +156,22 @@ def test_nodes_that_cost_more_than_they_bring_are_left_out(tiny_target):
     assert size[0] > size[1] > size[2] == 1.0
 
 
+def drafter_of(policy, capacity=256):
+    options = {"draft_sampling": take_most_likely, "sampling": SamplingConfig(1.0), "generator": torch.Generator()}
+    return GrowingDrafter(None, policy, reach=Reach(capacity, 0), **options)
+
+
 def test_the_rate_of_the_run_decides_what_is_worth_it():
     """At a tenth of a second for each node and one token per second, nodes with a chance above 0.1 are worth it."""
-    drafter = LookupDrafter(
-        LookupTree(TextIndex(), profile=profile(0.1)), reach=Reach(256, 0), capacity=200, temperature=0.0
-    )
+    drafter, whole = (drafter_of(LookupTree(TextIndex(), profile=profile(each))) for each in (0.1, 0.0))
     text = np.random.default_rng(0).integers(4, size=150).tolist()  # no next token is sure
-    draft = drafter.grow(text)
+    whole.grow(text)
+    draft, scores = drafter.grow(text), whole.nodes.scores
     assert draft.tree.size > 3
-    scores = drafter._tree.columns["scores"]
     assert scores[draft.tree.size - 1] > 0.1 > scores[draft.tree.size]
+    rate = drafter._costs
     for _ in range(100):
-        drafter.commit(draft, tuple(range(3)))  # three tokens a step
+        rate.seen(3, draft.tree.size)  # three tokens a step
     expected = Rate(1.0, 1.0)
     for _ in range(100):
         expected.seen(3, 1.0 + 0.1 * (draft.tree.size - 1))
@@ -184,14 +189,11 @@ def test_worth_is_the_largest_sum_less_cost():
 
 
 def test_compiled_numbering_is_the_plain_one(monkeypatch):
-    text = (PROMPT * 5)[:41]
-    policy = LookupTree(TextIndex(), max_size=40)
-    found = []
+    text, found = (PROMPT * 5)[:41], []
     for compiled in (True, False):
         if not compiled:
-            monkeypatch.setattr(lookup_tree.tree_expansion, "compiled", lambda: None)
-        drafter = LookupDrafter(policy, reach=Reach(256, 0), capacity=100, temperature=0.0)
-        draft = drafter.grow(text)
+            monkeypatch.setattr(CompiledGrower, "supports", lambda *_: False)
+        draft = drafter_of(LookupTree(TextIndex(), max_size=40)).grow(text)
         plan = draft.plan
         arrays = [draft.tokens.numpy(), draft.probs.numpy(), plan.depths, plan.child_counts, plan.tree_mask.numpy()]
         inner = plan.child_counts > 0
