@@ -1,18 +1,16 @@
-"""What `native/text_index.c` does, in Python on the same arrays, number for number: change both.
+"""What `native/text_index.c` answers, in Python, from the places after each context: keep the answers equal.
 
-Contexts of several lengths are chained by hash, newest first, in the ring of the last tokens (as LZ77 does). A place is
-the number of a token modulo 2^32.
+A place is the number of a token, counted from a ring's capacity; in C it is taken modulo 2^32.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ...native.text_index import FORGOTTEN_AT, LENGTHS, LONGEST, MOST, OCCURRENCES, STEPS, Ring, TreeColumns
-
-WRAP = 0xFFFFFFFF
+from ...native.text_index import FORGOTTEN_AT, LENGTHS, MOST, OCCURRENCES, WRAP, Ring, TreeColumns
 
 
 class Candidate(NamedTuple):
@@ -25,45 +23,8 @@ class Candidate(NamedTuple):
     source: int
 
 
-def mixed(value: int, token: int) -> int:
-    return ((value ^ token & WRAP) * 2654435761 & WRAP) ^ value >> 15
-
-
-def token_at(ring: Ring, place: int) -> int:
-    return int(ring.tokens[place & ring.state.capacity - 1])
-
-
-def hashes(context: Sequence[int]) -> dict[int, int]:
-    """Return level -> hash of the last tokens, for each length of contexts that there are tokens for."""
-    values: dict[int, int] = {}
-    value = 0
-    for back in range(1, len(context) + 1):
-        value = mixed(value, context[-back])
-        if back in LENGTHS:
-            values[LENGTHS.index(back)] = value
-    return values
-
-
-def occurrences(ring: Ring, level: int, context: Sequence[int], value: int) -> list[int]:
-    """Return the places after a context of one length, newest first."""
-    length, mask, now = LENGTHS[level], ring.state.capacity - 1, ring.state.total & WRAP
-    place = int(ring.heads[level, value & mask])
-    places: list[int] = []
-    for _ in range(STEPS):
-        if len(places) == OCCURRENCES or now - place & WRAP > ring.state.capacity:
-            break  # enough; or overwritten, or none yet
-        if all(token_at(ring, place - 1 - back) == context[-1 - back] for back in range(length)):
-            places.append(place)
-        distance = int(ring.earlier[level, place & mask])
-        if not distance:
-            break
-        place = place - distance & WRAP
-    return places
-
-
 def candidates(sources: Sequence[Ring | None], context: Sequence[int]) -> list[Candidate]:
     """Return what may follow a context, from the longest match to the shortest."""
-    values = hashes(context)
     followers: list[Candidate] = []
     for level, length in enumerate(LENGTHS):
         if length > len(context) or len(followers) >= MOST:
@@ -73,8 +34,8 @@ def candidates(sources: Sequence[Ring | None], context: Sequence[int]) -> list[C
         for source, ring in enumerate(sources):
             if ring is None:
                 continue
-            for place in occurrences(ring, level, context, values[level]):
-                seen.setdefault(token_at(ring, place), [0, source, place])[0] += 1
+            for place in reversed(ring.places.get(tuple(context[-length:]), ())):
+                seen.setdefault(ring.token_at(place), [0, source, place])[0] += 1
                 total += 1
         known = {candidate.token for candidate in followers}
         for kind, (token, (count, source, place)) in enumerate(seen.items()):
@@ -124,33 +85,43 @@ def last_tokens(ring: Ring, path: Sequence[int] = ()) -> list[int]:
     """Return the last tokens of the text under way and a path behind it, as many as the longest context has."""
     state = ring.state
     some = min(state.text_length, state.max_context)
-    whole = [token_at(ring, state.total - back) for back in range(some, 0, -1)] + list(path)
+    whole = [ring.token_at(state.total - back) for back in range(some, 0, -1)] + list(path)
     return whole[-state.max_context :]
 
 
 def extend(own: Ring, store: Ring | None, tokens: Sequence[int]) -> None:
     """Add tokens to the text under way; where its tables learn, also from another store's candidates."""
-    state = own.state
-    mask = state.capacity - 1
     for token in tokens:
-        if state.learns and state.text_length:
-            _learn(own, candidates((own, store), last_tokens(own)), token)
-        place = state.total & WRAP
-        before = [token_at(own, place - back) for back in range(min(state.text_length, LONGEST), 0, -1)]
-        for level, value in hashes(before).items():
-            distance = place - int(own.heads[level, value & mask]) & WRAP
-            own.earlier[level, place & mask] = distance if distance < state.capacity else 0
-            own.heads[level, value & mask] = place
-        own.tokens[place & mask] = token
-        state.total += 1
-        state.text_length += 1
+        before = last_tokens(own)
+        if own.state.learns and before:
+            _learn(own, candidates((own, store), before), token)
+        for length in LENGTHS:
+            if length <= len(before):
+                places = own.places.setdefault(tuple(before[-length:]), deque(maxlen=OCCURRENCES))
+                places.append(own.state.total)
+        _put(own, token)
+        own.state.text_length += 1
 
 
 def end(ring: Ring) -> None:
     """End a text: no context reaches across."""
-    ring.tokens[ring.state.total & ring.state.capacity - 1] = -1
-    ring.state.total += 1
+    _put(ring, -1)
     ring.state.text_length = 0
+
+
+def _put(ring: Ring, token: int) -> None:
+    """Write a token; contexts that begin with the one that it overwrites are forgotten."""
+    state = ring.state
+    first = state.total - state.capacity
+    overwritten = [ring.token_at(first + further) for further in range(LENGTHS[0])]
+    for length in LENGTHS:
+        places = ring.places.get(context := tuple(overwritten[:length]))
+        if places and places[0] == first + length:
+            places.popleft()
+            if not places:
+                del ring.places[context]
+    ring.tokens[state.total & state.capacity - 1] = token
+    state.total += 1
 
 
 def grow(own: Ring, store: Ring | None, tree: TreeColumns, size: int = 0, fresh: int = 0) -> int:
@@ -159,7 +130,7 @@ def grow(own: Ring, store: Ring | None, tree: TreeColumns, size: int = 0, fresh:
     A tree of `size` nodes goes on below the nodes from `fresh` on; 0 begins with the root.
     """
     bounds, columns = tree.state, tree.columns
-    root = (-1, 0, 0, token_at(own, own.state.total - 1), 1.0, 1.0, -1, -1, 0)
+    root = (-1, 0, 0, own.token_at(own.state.total - 1), 1.0, 1.0, -1, -1, 0)
     names = "parents ranks depths tokens probs scores places sources lengths".split()
     nodes = list(zip(*(columns[name][:size].tolist() for name in names), strict=True)) or [root]
     paths: list[tuple[int, ...]] = [()]
@@ -190,7 +161,7 @@ def grow(own: Ring, store: Ring | None, tree: TreeColumns, size: int = 0, fresh:
                 columns[name][: len(nodes)] = column
             return len(nodes)
         children[parent] += 1
-        where = candidate.place, candidate.source, LENGTHS[candidate.level]
+        where = candidate.place & WRAP, candidate.source, LENGTHS[candidate.level]
         nodes.append((parent, children[parent], nodes[parent][2] + 1, candidate.token, chance, -score, *where))
         paths.append((*paths[parent], candidate.token))
         children.append(0)

@@ -159,8 +159,8 @@ class RunningText:
         for step, most in ((-1, before), (1, after)):
             at = place - 1 if step < 0 else place
             part: list[int] = []
-            while len(part) < most and 0 < (ring.state.total - at) & plain_index.WRAP <= ring.held:
-                token = plain_index.token_at(ring, at)
+            while len(part) < most and 0 < (ring.state.total - at) & native.WRAP <= ring.held:
+                token = ring.token_at(at)
                 if token < 0:
                     break
                 part.append(token)
