@@ -43,8 +43,8 @@ LENGTHS = (0, 1, 2, 3, 4, 6, 8)  # drafted tokens of the server
 
 def ours(files: dict[str, str], prompts: Sequence[Sequence[int]], calibrating, length: int) -> dict:
     pair, sampling = load_pair(files["target"], files["draft"], tokenizer=DEMO / "target"), SamplingConfig(0.0)
-    vector = measure_acceptance(calibrating, target=pair.target, draft=pair.draft, sampling=sampling)
-    profile = measure_profile(target=pair.target, draft=pair.draft, sizes=SIZES)
+    vector = measure_acceptance(calibrating, pair, sampling=sampling)
+    profile = measure_profile(pair, sizes=SIZES)
     known = {"calibration": vector.calibration, "profile": profile, "holds_for": vector.holds_for}
     chain, planned = best_chain(vector, profile), plan_tree(vector, profile)
     trees = {

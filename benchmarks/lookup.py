@@ -152,7 +152,7 @@ def main() -> None:
     }
     encode = pair.tokenizer.encode
     calibrating = [encode(row["text"]) for row in rows["as-they-come"][CALIBRATING]]
-    profile = measure_profile(target=pair.target, draft=pair.draft)
+    profile = measure_profile(pair)
     instructions = instruction_sets.chosen()[0]
     result: dict = {
         "settings": {
@@ -166,9 +166,7 @@ def main() -> None:
     }
     for temperature in args.temperatures:
         sampling = SamplingConfig(temperature)
-        measured = measure_acceptance(
-            calibrating, target=pair.target, draft=pair.draft, sampling=sampling, max_new_tokens=args.max_new_tokens
-        )
+        measured = measure_acceptance(calibrating, pair, sampling=sampling, max_new_tokens=args.max_new_tokens)
         plain = own_method(pair, ROOT_ONLY, sampling)
         for workload in args.workloads:
             raced = rows[workload][: args.prompts]

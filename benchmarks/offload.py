@@ -129,7 +129,7 @@ def streaming(pair: ModelPair, prompts: Sequence[Sequence[int]]) -> dict:
                 continue
             before, started = pair.target.bytes_read, time.perf_counter()
             while pair.target.bytes_read - before < READ_BYTES:
-                list(autoregressive(prompts[turn % len(prompts)], target=pair.target.ignore_eos(), max_new_tokens=32))
+                list(autoregressive(prompts[turn % len(prompts)], pair.ignore_eos(), max_new_tokens=32))
             streamed.append((pair.target.bytes_read - before) / (time.perf_counter() - started))
     disk, little = (
         {outstanding: statistics.median(values) for outstanding, values in found.items()} for found in (rates, cached)
@@ -185,7 +185,7 @@ def varied(pair: ModelPair, count: int, length: int) -> list[list[int]]:
     found: list[list[int]] = []
     for text in load_prompts(ROOT / "assets" / "prompts" / "prompts.jsonl"):
         prompt = pair.tokenizer.encode(text)
-        steps = autoregressive(prompt, target=pair.target.ignore_eos(), max_new_tokens=length)
+        steps = autoregressive(prompt, pair.ignore_eos(), max_new_tokens=length)
         if repeated_share([token for step in steps for token in step.new_tokens]) <= LOOPS_FROM:
             found.append(prompt)
         if len(found) == count:
@@ -197,7 +197,7 @@ def peak_of(target: str, draft: str, dtype: str) -> None:
     """Decode a little with a target on disk and print the most memory that this process held."""
     pair = load_pair(target, draft, device="cpu", dtype=dtype, offload="disk")
     prompt = pair.tokenizer.encode("def read_lines(path):")
-    list(autoregressive(prompt, target=pair.target.ignore_eos(), max_new_tokens=4))
+    list(autoregressive(prompt, pair.ignore_eos(), max_new_tokens=4))
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 
 
@@ -232,7 +232,7 @@ def one_temperature(args, setups: list[Setup], calibration, raced, temperature: 
     sampling, length = SamplingConfig(temperature), args.max_new_tokens
     vectors = {
         setup.draft: measure_acceptance(
-            calibration, target=setup.pair.target, draft=setup.pair.draft, sampling=sampling, width=args.width,
+            calibration, setup.pair, sampling=sampling, width=args.width,
             max_new_tokens=length,
         )
         for setup in setups
@@ -337,7 +337,7 @@ def main() -> None:
         for place in ("disk", "memory"):
             offload = "disk" if place == "disk" else None
             pair = load_pair(args.target, draft, device="cpu", dtype=args.dtype, offload=offload)
-            profile = measure_profile(target=pair.target, draft=pair.draft, sizes=SIZES, repeats=args.repeats)
+            profile = measure_profile(pair, sizes=SIZES, repeats=args.repeats)
             setups.append(Setup(Path(draft).name, place, pair, profile))
     disk, memory = setups[0], setups[1].pair
     prompts = [memory.tokenizer.encode(text) for text in load_prompts(args.file)[: args.prompts]]

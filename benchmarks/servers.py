@@ -65,10 +65,8 @@ def ours(prompts: Sequence[Sequence[int]], length: int) -> dict:
     pair, sampling = load_pair(dtype="bfloat16"), SamplingConfig(0.0)
     lines = (PROMPTS / "prompts.jsonl").read_text().splitlines()[CALIBRATING]
     calibrating = [pair.tokenizer.encode(json.loads(line)["text"]) for line in lines]
-    vector = measure_acceptance(
-        calibrating, target=pair.target, draft=pair.draft, sampling=sampling, max_new_tokens=length
-    )
-    profile = measure_profile(target=pair.target, draft=pair.draft)
+    vector = measure_acceptance(calibrating, pair, sampling=sampling, max_new_tokens=length)
+    profile = measure_profile(pair)
     known = {"calibration": vector.calibration, "profile": profile, "holds_for": vector.holds_for}
     trees = {"planned tree": plan_tree(vector, profile), "hybrid": HybridTree(index=TextIndex(), **known)}
     chains = {str(k): chain_tree(k) if k else ROOT_ONLY for k in SETTINGS}

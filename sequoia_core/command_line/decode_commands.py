@@ -129,9 +129,8 @@ def generate_command(
     started = time.perf_counter()
     with shown_progress(as_json) as progress:
         for step in decode(
-            encoded(pair, [prompt], prompting)[0], target=pair.target, draft=pair.draft, tree=policy,
-            sampling=sampling, max_new_tokens=max_new_tokens, verifier=verifier,
-            generator=torch.Generator().manual_seed(seed),
+            encoded(pair, [prompt], prompting)[0], pair, tree=policy, sampling=sampling, max_new_tokens=max_new_tokens,
+            verifier=verifier, generator=torch.Generator().manual_seed(seed),
         ):  # fmt: skip
             steps.append(step)
             tokens += step.new_tokens

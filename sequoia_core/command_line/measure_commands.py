@@ -95,7 +95,7 @@ def measure_command(
     With --out the vector so far is saved after each prompt; the same command goes on from there when it was cut.
     """
     require_draft(target, draft, "measuring acceptance compares two models")
-    from ..studies.measure_acceptance import CannotResume, check_measured, measure_acceptance
+    from ..studies.measure_acceptance import CannotResume, Checkpoints, check_measured, measure_acceptance
 
     sampling = checked_sampling(temperature, top_p, verifier)
     check_measured(verifier)
@@ -109,10 +109,12 @@ def measure_command(
     try:
         with shown_progress(as_json) as progress:
             vector = measure_acceptance(
-                ids, target=pair.target, draft=pair.draft, sampling=sampling, width=width,
-                max_new_tokens=max_new_tokens, verifier=verifier, own_text=own_text, seed=seed, resume=partial,
-                prompted=prompting.record(pair.tokenizer),
-                checkpoint=None if out is None else lambda v: v.save(out), progress=progress,
+                ids, pair, sampling=sampling, width=width, max_new_tokens=None if own_text else max_new_tokens,
+                verifier=verifier, seed=seed,
+                checkpoints=Checkpoints(
+                    partial, None if out is None else lambda v: v.save(out), prompting.record(pair.tokenizer)
+                ),
+                progress=progress,
             )  # fmt: skip
     except CannotResume as error:
         source = f"--resume {resume}" if resume is not None else f"--out {out} (partial)"
@@ -220,9 +222,8 @@ def profile_command(
             pair = open_pair(target, draft, device, dtype, offload, tokenizer=tokenizer)
         with shown_progress(as_json) as progress:
             profile = measure_profile(
-                target=pair.target, draft=pair.draft, sizes=wanted, context=context, repeats=repeats, resume=earlier,
-                progress=progress,
-            )  # fmt: skip
+                pair, sizes=wanted, context=context, repeats=repeats, resume=earlier, progress=progress
+            )
     if out is not None:
         profile.save(out)
     pays = None if guess is None else chain_pays(guess, profile)

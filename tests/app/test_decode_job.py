@@ -28,7 +28,7 @@ def text_of(pair: SimpleNamespace, **asked) -> str:
     """Decode without the job, and return what was written."""
     asked = ASKED | asked
     steps = decode(
-        pair.tokenizer.encode(PROMPT), target=pair.target, draft=pair.draft, tree=TREE, max_new_tokens=32,
+        pair.tokenizer.encode(PROMPT), pair, tree=TREE, max_new_tokens=32,
         sampling=SamplingConfig(temperature=asked["temperature"], top_p=asked["top_p"]), verifier=asked["verifier"],
         generator=torch.Generator().manual_seed(asked["seed"]),
     )  # fmt: skip

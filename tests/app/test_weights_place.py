@@ -14,6 +14,7 @@ from sequoia_core import autoregressive
 from sequoia_core.files import model_names
 from sequoia_core.models.offload import needs as offload_needs
 from sequoia_core.models.offload import packed_layers
+from tests.conftest import pair_of
 from tests.core.test_families import build, save
 from ui import weights_place
 from ui.jobs.jobs import Job, JobContext
@@ -51,7 +52,7 @@ def open_files(folder: str) -> list[str]:
 
 def load_and_run(spec: PairSpec):
     pair = model_pairs.shared_pair(spec, threading.Event())
-    assert len(list(autoregressive([1, 2, 3], target=pair.target, max_new_tokens=4))) == 4
+    assert len(list(autoregressive([1, 2, 3], pair, max_new_tokens=4))) == 4
     assert pair.target.offload == "disk" and readers() and open_files(spec.target)
     return pair
 
@@ -61,7 +62,7 @@ def test_unloading_leaves_no_thread_and_no_open_file(spec):
     assert model_pairs.loaded_pair() == spec
     model_pairs.unload_pair()
     with pytest.raises(ValueError, match="closed"):
-        list(autoregressive([1, 2, 3], target=target, max_new_tokens=4))
+        list(autoregressive([1, 2, 3], pair_of(target), max_new_tokens=4))
     assert model_pairs.loaded_pair() is None and not readers() and not open_files(spec.target)
 
 
@@ -75,7 +76,7 @@ def test_loading_another_pair_closes_the_one_before(spec):
 def test_whoever_uses_a_pair_keeps_it_open_until_the_end(spec):
     pair = load_and_run(spec)
     model_pairs.unload_pair()
-    assert len(list(autoregressive([1, 2, 3], target=pair.target, max_new_tokens=4))) == 4
+    assert len(list(autoregressive([1, 2, 3], pair, max_new_tokens=4))) == 4
     del pair
     assert not readers() and not open_files(spec.target)
 

@@ -86,9 +86,7 @@ def compare_work(
 
         samplings = sampling_grid(temperatures, top_ps)
         pair, prompts = subject.load(context)
-        models = {
-            "target": pair.target,
-            "draft": pair.draft,
+        common = {
             "samplings": samplings,
             "max_new_tokens": subject.max_new_tokens,
             "cancel": context.cancel,
@@ -96,7 +94,7 @@ def compare_work(
         progress = context.part(0.02, 0.65, "Decoding with every verifier")
         policies = {(sampling, kind): subject.trees(kind, sampling) for sampling in samplings for kind in beside}
         known = {key: policy for key, policy in policies.items() if policy is not None}
-        found = compare_verifiers(prompts, **models, tree=subject.tree, policies=known, progress=progress)
+        found = compare_verifiers(prompts, pair, **common, tree=subject.tree, policies=known, progress=progress)
         settings = subject.settings() | {"beside": list(beside)}
         record = records.comparison_record(found, **settings)
         context.keep(record)
@@ -109,8 +107,8 @@ def compare_work(
         if context.cancel.is_set():
             return record
         progress = context.part(0.72, 1.0, "Rejection by rank")
-        width = min(RANKS, pair.target.vocab_size)
-        study = measure_rejection(prompts, **models, width=width, optimum=True, progress=progress)
+        width = min(RANKS, pair.vocab_size)
+        study = measure_rejection(prompts, pair, **common, width=width, optimum=True, progress=progress)
         return record | {"rejection": study.rows()}
 
     return work
@@ -133,7 +131,7 @@ def _baseline(
         for number, prompt in enumerate([prompts[0], *prompts]):  # the first one warms up
             started = time.perf_counter()
             options = {"sampling": sampling, "cancel": context.cancel, "generator": _generator(number)}
-            steps = list(autoregressive(prompt, target=pair.target, max_new_tokens=max_new_tokens, **options))
+            steps = list(autoregressive(prompt, pair, max_new_tokens=max_new_tokens, **options))
             if context.cancel.is_set():
                 return rows
             if number:
@@ -163,8 +161,7 @@ def lossless_work(
         rule = tree.verifiers[0] if kind else verifier
         report = check_losslessness(
             prompts[0],
-            target=pair.target,
-            draft=pair.draft,
+            pair,
             tree=tree,
             sampling=sampling,
             verifier=rule,
@@ -206,20 +203,18 @@ def assumption_work(subject: Subject, *, temperature: float, top_p: float, seed:
 
         pair, prompts = subject.load(context)
         common: dict[str, Any] = {
-            "target": pair.target,
-            "draft": pair.draft,
             "tree": subject.tree,
             "sampling": SamplingConfig(temperature, top_p),
             "max_new_tokens": subject.max_new_tokens,
             "cancel": context.cancel,
         }
         progress = context.part(0.02, 0.65, "Predicting from half of the prompts")
-        check = static_versus_real(prompts[::2], prompts[1::2], **common, seed=seed, progress=progress)
+        check = static_versus_real(prompts[::2], prompts[1::2], pair, **common, seed=seed, progress=progress)
         record = records.assumption_record(check, **subject.settings())
         context.keep(record)
         progress, steps = context.part(0.65, 1.0, "Counting by depth and confidence"), []
         for number, prompt in enumerate(prompts):
-            steps.extend(decode(prompt, **common, generator=_generator(seed + 1 + number)))
+            steps.extend(decode(prompt, pair, **common, generator=_generator(seed + 1 + number)))
             if context.cancel.is_set():
                 break
             progress((number + 1) / len(prompts), f"prompt {number + 1} of {len(prompts)}")

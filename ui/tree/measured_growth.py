@@ -136,8 +136,7 @@ def _work(vector: AcceptanceVector, texts: list[str], tokens: int, largest: int)
         pair = context.pair(spec)
         study = measure_growth(
             [encode_prompt(pair, text) for text in texts],
-            target=pair.target,
-            draft=pair.draft,
+            pair,
             acceptance=vector,
             sampling=SamplingConfig(held.temperature, held.top_p, held.top_k),
             sizes=[size for size in SIZES if size <= largest],

@@ -135,9 +135,8 @@ def _vector(pair: ModelPair, text: str, job: Job) -> AcceptanceVector:
     from ..measure_acceptance import measure_acceptance
 
     return measure_acceptance(
-        [encode_prompt(pair, text, job.prompting)], target=pair.target, draft=pair.draft,
-        sampling=_sampling(job), width=job.common["width"], max_new_tokens=job.common["new_tokens"],
-        seed=_seed(job, text),
+        [encode_prompt(pair, text, job.prompting)], pair, sampling=_sampling(job), width=job.common["width"],
+        max_new_tokens=job.common["new_tokens"], seed=_seed(job, text),
     )  # fmt: skip
 
 
@@ -187,7 +186,7 @@ def _decoded(job: Job, loaded: _Loaded, text: str) -> dict[str, Any]:
 def _profiled(job: Job, loaded: _Loaded, text: str) -> dict[str, Any]:
     from ..measure_profile import measure_profile
 
-    profile = measure_profile(target=loaded.pair.target, draft=loaded.pair.draft)
+    profile = measure_profile(loaded.pair)
     return {"result": json.dumps(profile.to_json())} | _dtype(loaded.pair)
 
 

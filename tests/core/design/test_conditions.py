@@ -12,6 +12,7 @@ from sequoia_core.design.conditions import Conditions
 from sequoia_core.design.planning import pair_mismatches
 from sequoia_core.design.what_if import edited, isotonic, weaker
 from sequoia_core.files.model_names import DEMO_PAIR, model_name, pair_names
+from tests.conftest import pair_of
 
 WARM = Conditions("big", "small", temperature=0.6)
 
@@ -115,7 +116,7 @@ def test_what_nobody_measured_holds_for_nothing():
 
 def test_a_measurement_records_what_it_was_made_for(tiny_target, tiny_draft):
     vector = measure_acceptance(
-        [[1, 2, 3]], target=tiny_target, draft=tiny_draft, sampling=SamplingConfig(0.7, 0.9, 7), width=4,
+        [[1, 2, 3]], pair_of(tiny_target, tiny_draft), sampling=SamplingConfig(0.7, 0.9, 7), width=4,
         max_new_tokens=4, verifier="topk",
     )  # fmt: skip
     assert vector.holds_for == Conditions(tiny_target.name, tiny_draft.name, 0.7, 0.9, "topk", top_k=7)

@@ -42,7 +42,7 @@ def test_rows_are_what_measuring_each_prompt_gives(serial, tmp_path):
     done = run_job(job)
     pair = load_pair(dtype=plan.settings.pairs[0].dtype)
     vector = measure_acceptance(
-        [encode_prompt(pair, job.prompts[0])], target=pair.target, draft=pair.draft, width=16,
+        [encode_prompt(pair, job.prompts[0])], pair, width=16,
         sampling=SamplingConfig(0.6), max_new_tokens=24, seed=doing._seed(job, job.prompts[0]),
     )  # fmt: skip
     np.testing.assert_array_equal(done.rows[0]["sums"], vector.prompt_sums[0])
