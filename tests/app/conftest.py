@@ -81,7 +81,8 @@ def run_job(page: AppTest, kind: str) -> AppTest:
 class OpenPair(SimpleNamespace):
     """A pair whose parts tests may replace."""
 
-    vocab_size, text = ModelPair.vocab_size, ModelPair.text
+    models, text = ModelPair.models, ModelPair.text
+    vocab_size, max_context = ModelPair.vocab_size, ModelPair.max_context
 
 
 def as_demo_pair(target: HuggingFaceModel, draft: HuggingFaceModel, tokenizer: SimpleNamespace) -> SimpleNamespace:
@@ -89,8 +90,7 @@ def as_demo_pair(target: HuggingFaceModel, draft: HuggingFaceModel, tokenizer: S
     models = [copy.copy(model) for model in (target, draft)]
     for model, name in zip(models, DEMO_NAMES, strict=True):
         model.name = name
-    context = min(model.max_context for model in models)
-    return OpenPair(target=models[0], draft=models[1], tokenizer=tokenizer, max_context=context)
+    return OpenPair(target=models[0], draft=models[1], tokenizer=tokenizer)
 
 
 @pytest.fixture

@@ -249,7 +249,7 @@ def test_a_broken_profile_leaves_the_previous_one(content: bytes) -> None:
 def test_measuring_queues_on_the_engine_and_is_adopted(pair, monkeypatch: pytest.MonkeyPatch) -> None:
     go, seen = threading.Event(), {}
 
-    def measure(*, sizes, context, repeats, progress, cancel, **rest) -> HardwareProfile:
+    def measure(pair, *, sizes, context, repeats, progress, cancel, **rest) -> HardwareProfile:
         seen.update(sizes=sizes, context=context, repeats=repeats)
         progress(0.5, "profiling, round 3 of 11")
         assert go.wait(20)

@@ -142,7 +142,7 @@ def test_a_broken_recording_is_named_and_nothing_breaks(assets, content: str) ->
 def test_a_comparison_shows_progress_then_where_sequoia_wins(pair, monkeypatch: pytest.MonkeyPatch) -> None:
     go, seen = threading.Event(), {}
 
-    def compare(prompts, *, progress, cancel, samplings, tree, **options):
+    def compare(prompts, pair, *, progress, cancel, samplings, tree, **options):
         seen.update(prompts=prompts, samplings=samplings, tree=tree)
         progress(0.5, "prompt 1 of 3")
         assert go.wait(20)
@@ -171,7 +171,7 @@ def test_a_comparison_shows_progress_then_where_sequoia_wins(pair, monkeypatch: 
 
 
 def test_cancelling_keeps_the_comparison_and_a_failure_keeps_it_too(pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    def compare(prompts, *, cancel, **options):
+    def compare(prompts, pair, *, cancel, **options):
         assert cancel.wait(20)
         return comparison()
 

@@ -10,7 +10,7 @@ import torch
 from sequoia_core.decoding import loop as engine
 from sequoia_core.decoding.judging import CompiledJudge, RowJudge
 from sequoia_core.decoding.loop import autoregressive, decode
-from sequoia_core.decoding.record import PROBABILITIES, TOKENS_ONLY
+from sequoia_core.decoding.record import PROBABILITIES, TOKENS_ONLY, StepDetails
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.decoding.verifiers import VERIFIERS
 from sequoia_core.design.acceptance import AcceptanceVector
@@ -111,7 +111,7 @@ def test_nothing_beyond_the_end_of_the_text_counts_as_accepted(ended_by, verifie
     options = {} if verifier == "greedy" else sampled
     tree, cut = {"path": chain_tree(6), "branches": k_ary_tree(2, 4)}[kind], 0
     for seed in range(12):
-        drawn = {"generator": torch.Generator().manual_seed(seed), "likely": 2, **options}
+        drawn = {"generator": torch.Generator().manual_seed(seed), "details": StepDetails(likely=2), **options}
         (whole, *_) = run(tiny_target, tiny_llama(1), tree, count=20, **drawn)
         for count in range(1, len(whole.new_tokens)):
             end = whole.new_tokens[count - 1]

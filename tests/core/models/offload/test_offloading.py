@@ -427,11 +427,11 @@ def test_a_process_that_ends_without_closing_ends_its_readers_first(last, tmp_pa
         "atexit.register(lambda: print([thread.name for thread in threading.enumerate()]))  # runs after the model's\n"
         "from sequoia_core import autoregressive, load_pair\n"
         "pair = load_pair(sys.argv[1], sys.argv[1], device='cpu', dtype='float32', offload='disk')\n"
-        "list(autoregressive([1, 2, 3], target=pair.target.ignore_eos(), max_new_tokens=2))\n"
+        "list(autoregressive([1, 2, 3], pair.ignore_eos(), max_new_tokens=2))\n"
         "assert any(thread.name == 'layer reader' for thread in threading.enumerate())\n"
         "read = os.preadv\n"
         "os.preadv = lambda *arguments: time.sleep(0.5) or read(*arguments)\n"
-        "list(autoregressive([1, 2, 3], target=pair.target.ignore_eos(), max_new_tokens=1))\n"
+        "list(autoregressive([1, 2, 3], pair.ignore_eos(), max_new_tokens=1))\n"
     ) + last  # the readers are in the middle of a slow read
     ended = subprocess.run(
         [sys.executable, "-c", program, folder], cwd=ROOT, capture_output=True, text=True, timeout=120
