@@ -14,14 +14,15 @@ import json
 import time
 from pathlib import Path
 
-import sequoia_core  # noqa: F401  before torch, whose threads read their settings once
+import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
 
 # isort: split
 import numpy as np
 import torch
 
-from sequoia_core import LookupTree, SamplingConfig, TextIndex, autoregressive, decode, load_pair
+from sequoia_core import LookupTree, SamplingConfig, autoregressive, decode, load_pair
 from sequoia_core.command_line.decode_commands import default_tree
+from sequoia_core.decoding.lookup.text_index import TextIndex
 from sequoia_core.decoding.record import TOKENS_ONLY
 from sequoia_core.files.prompt_files import load_prompts
 from sequoia_core.native.processor import processor_name

@@ -19,7 +19,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from itertools import product
 
-import sequoia_core  # noqa: F401  before torch, whose threads read their settings once
+import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
 
 # isort: split
 import numpy as np

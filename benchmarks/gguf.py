@@ -21,13 +21,14 @@ from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 
-import sequoia_core  # noqa: F401  before torch
+import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
 
 # isort: split
 import torch
 from servers import CALIBRATING, DEMO, LLAMA, PROMPTS, ROOT, as_gguf
 
-from sequoia_core import HybridTree, SamplingConfig, TextIndex, load_pair
+from sequoia_core import HybridTree, SamplingConfig, load_pair
+from sequoia_core.decoding.lookup.text_index import TextIndex
 from sequoia_core.decoding.tree_policy import ROOT_ONLY
 from sequoia_core.design.planning import plan_tree
 from sequoia_core.design.prediction import best_chain, predict

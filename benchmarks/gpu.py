@@ -24,7 +24,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import sequoia_core  # noqa: F401  before torch, whose threads read their settings once
+import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
 
 # isort: split
 import gpu_speed
@@ -32,13 +32,14 @@ import torch
 from gpu_machine import EAGER_LAYER_SEC, ROOT, SHAPES, Machine, Peaks, Row, Shape
 from gpu_replay import WARM_UP
 
-from sequoia_core import SamplingConfig, check_losslessness, decode, load_pair
+from sequoia_core import SamplingConfig, decode, load_pair
 from sequoia_core.decoding.record import TOKENS_ONLY
 from sequoia_core.decoding.tree_policy import ROOT_ONLY
 from sequoia_core.decoding.verifiers import VERIFIERS
 from sequoia_core.design.optimal_trees import optimal_tree
 from sequoia_core.design.what_if import power_law
 from sequoia_core.models.language_model import ModelPair
+from sequoia_core.studies.losslessness import check_losslessness
 
 LAW_SAMPLES, DEMO_TOKENS = 500, 128
 BUDGET_SEC = 20 * 60  # of everything; a test holds the estimates to it

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from typing import NamedTuple
 
-import sequoia_core  # noqa: F401  before torch, whose threads read their settings once
+import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
 
 # isort: split
 import numpy as np

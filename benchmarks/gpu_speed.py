@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Sequence
 from functools import partial
 
-import sequoia_core  # noqa: F401  before torch, whose threads read their settings once
+import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
 
 # isort: split
 import numpy as np

@@ -32,7 +32,7 @@ from datetime import date
 from itertools import count
 from pathlib import Path
 
-import sequoia_core  # noqa: F401  before torch, whose threads read their settings once
+import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
 
 # isort: split
 import torch

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
 from sequoia_core import AcceptanceVector, SamplingConfig, TokenTree, load_pair, measure_acceptance, optimal_tree
 from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.design.planning import plan_tree

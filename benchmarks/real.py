@@ -32,15 +32,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
-import sequoia_core  # noqa: F401  before torch, whose threads read their settings once
+import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
 
 # isort: split
 import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
 
-from sequoia_core import AdaptiveTree, HybridTree, LookupTree, SamplingConfig, TextIndex, TokenTree, load_pair
+from sequoia_core import AdaptiveTree, HybridTree, LookupTree, SamplingConfig, TokenTree, load_pair
 from sequoia_core.decoding.dynamic.growing import predict_policy
+from sequoia_core.decoding.lookup.text_index import TextIndex
 from sequoia_core.decoding.tree_policy import ROOT_ONLY
 from sequoia_core.design.bootstrap import RESAMPLES, estimate, ratio_estimate
 from sequoia_core.design.planning import plan_tree

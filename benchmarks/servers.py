@@ -26,7 +26,9 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
-from sequoia_core import HybridTree, SamplingConfig, TextIndex, load_pair
+import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
+from sequoia_core import HybridTree, SamplingConfig, load_pair
+from sequoia_core.decoding.lookup.text_index import TextIndex
 from sequoia_core.decoding.tree_policy import ROOT_ONLY
 from sequoia_core.design.bootstrap import ratio_estimate
 from sequoia_core.design.plain_trees import chain_tree

@@ -11,7 +11,7 @@ import statistics
 import time
 from pathlib import Path
 
-import sequoia_core  # noqa: F401  before torch, whose threads read their settings once
+import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
 
 # isort: split
 import torch

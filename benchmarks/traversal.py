@@ -25,7 +25,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-import sequoia_core  # noqa: F401  before torch, whose threads read their settings once
+import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
 
 # isort: split
 import numpy as np

@@ -30,6 +30,8 @@ import sys
 from datetime import date
 from pathlib import Path
 
+import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
+
 ROOT = Path(__file__).resolve().parent.parent
 
 ASSETS = ROOT / "assets"
@@ -244,7 +246,8 @@ def write_profile(pair, path: Path, *, sizes: tuple[int, ...], repeats: int) -> 
 
 
 def write_run() -> None:
-    from sequoia_core import AcceptanceVector, HardwareProfile, expected_tokens
+    from sequoia_core import AcceptanceVector, HardwareProfile
+    from sequoia_core.design.optimal_trees import expected_tokens
     from sequoia_core.design.planning import plan_tree
     from sequoia_core.design.prediction import predicted_speedup
     from sequoia_core.files.prompt_files import load_prompts

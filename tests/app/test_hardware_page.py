@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import streamlit as st
 
-from sequoia_core import AcceptanceVector, HardwareProfile, best_shape, speedup_surface
+from sequoia_core import AcceptanceVector, HardwareProfile, speedup_surface
 from sequoia_core.design.conditions import Conditions
+from sequoia_core.design.planning import best_shape
 from sequoia_core.studies.lookup_replay import Request, replay_log
 from tests.app.conftest import DEMO_NAMES, OTHER_DRAFT, metrics, open_page, profile, settled, vector, wait_for
 from ui.hardware import surface

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from sequoia_core import AcceptanceVector, expected_tokens
+from sequoia_core import AcceptanceVector
+from sequoia_core.design.optimal_trees import expected_tokens
 from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.design.planning import plan_tree
 from sequoia_core.design.prediction import predict

@@ -148,8 +148,8 @@ def test_a_comparison_shows_progress_then_where_sequoia_wins(pair, monkeypatch: 
         assert go.wait(20)
         return comparison()
 
-    monkeypatch.setattr("sequoia_core.compare_verifiers", compare)
-    monkeypatch.setattr("sequoia_core.measure_rejection", fake_study)
+    monkeypatch.setattr("sequoia_core.studies.verifier_comparison.compare_verifiers", compare)
+    monkeypatch.setattr("sequoia_core.studies.rejection_curves.measure_rejection", fake_study)
     monkeypatch.setattr("sequoia_core.autoregressive", lambda *a, **o: [SimpleNamespace(new_tokens=[1, 2])])
     pair.target = SimpleNamespace(vocab_size=64)
     page = open_page("robustness", robustness_temperatures=["0", "1"], robustness_comparison_tree="use")
@@ -176,7 +176,7 @@ def test_cancelling_keeps_the_comparison_and_a_failure_keeps_it_too(pair, monkey
         return comparison()
 
     pair.target = SimpleNamespace(vocab_size=64)
-    monkeypatch.setattr("sequoia_core.compare_verifiers", compare)
+    monkeypatch.setattr("sequoia_core.studies.verifier_comparison.compare_verifiers", compare)
     page = press(open_page("robustness"), "comparison")
     job = page.session_state["studio_jobs"]["robustness_comparison"]
     wait_for(lambda: job.state == "running")
@@ -189,7 +189,7 @@ def test_cancelling_keeps_the_comparison_and_a_failure_keeps_it_too(pair, monkey
     def fail(*args, **options):
         raise ValueError("vocabulary: found 10 and 12, expected equal")
 
-    monkeypatch.setattr("sequoia_core.compare_verifiers", fail)
+    monkeypatch.setattr("sequoia_core.studies.verifier_comparison.compare_verifiers", fail)
     page = finish(press(page, "comparison"), "comparison", "failed")
     assert "vocabulary: found 10 and 12" in page.error[0].value and metrics(page)["Tokens per step"][0] == "3.10"
 

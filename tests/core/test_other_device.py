@@ -12,13 +12,13 @@ from sequoia_core import (
     HardwareProfile,
     HybridTree,
     LookupTree,
-    SpecExecTree,
-    TextIndex,
     load_pair,
     measure_acceptance,
     measure_profile,
 )
 from sequoia_core.decoding import static_drafting, static_judging
+from sequoia_core.decoding.dynamic.spec_exec import SpecExecTree
+from sequoia_core.decoding.lookup.text_index import TextIndex
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.record import StepDetails
 from sequoia_core.decoding.sampling import SamplingConfig

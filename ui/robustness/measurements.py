@@ -58,7 +58,8 @@ class Subject:
 
         `kind` is "" for the tree, "specinfer_tree", "lookup", or "hybrid", which a vector must calibrate.
         """
-        from sequoia_core import HybridTree, LookupTree, TextIndex
+        from sequoia_core import HybridTree, LookupTree
+        from sequoia_core.decoding.lookup.text_index import TextIndex
         from sequoia_core.decoding.tree_policy import SPECINFER_TREE
 
         if not kind:
@@ -81,8 +82,8 @@ def compare_work(
     """Return the work of comparing the verifiers on the tree and other kinds of trees, then rank by rank."""
 
     def work(context: JobContext) -> Row:
-        from sequoia_core import compare_verifiers, measure_rejection
-        from sequoia_core.studies.rejection_curves import sampling_grid
+        from sequoia_core.studies.rejection_curves import measure_rejection, sampling_grid
+        from sequoia_core.studies.verifier_comparison import compare_verifiers
 
         samplings = sampling_grid(temperatures, top_ps)
         pair, prompts = subject.load(context)
@@ -152,8 +153,8 @@ def lossless_work(
     """
 
     def work(context: JobContext) -> Row:
-        from sequoia_core import SamplingConfig, check_losslessness
-        from sequoia_core.studies.losslessness import FALSE_ALARM
+        from sequoia_core import SamplingConfig
+        from sequoia_core.studies.losslessness import FALSE_ALARM, check_losslessness
 
         pair, prompts = subject.load(context)
         sampling = SamplingConfig(temperature, top_p)
@@ -193,13 +194,9 @@ def assumption_work(subject: Subject, *, temperature: float, top_p: float, seed:
     """Return the work of predicting from every other prompt what the rest yields, then counting in decoding of all."""
 
     def work(context: JobContext) -> Row:
-        from sequoia_core import (
-            SamplingConfig,
-            acceptance_by_confidence,
-            acceptance_by_depth,
-            decode,
-            static_versus_real,
-        )
+        from sequoia_core import SamplingConfig, decode
+        from sequoia_core.studies.prediction_check import static_versus_real
+        from sequoia_core.studies.step_counts import acceptance_by_confidence, acceptance_by_depth
 
         pair, prompts = subject.load(context)
         common: dict[str, Any] = {

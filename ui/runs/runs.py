@@ -31,10 +31,10 @@ from ui.tree_layout import MAX_DRAWN
 from ui.verifier_names import NAMES
 
 if TYPE_CHECKING:
-    from sequoia_core import DecodeStep, TextIndex
+    from sequoia_core import DecodeStep
     from sequoia_core.decoding.dynamic.marginal_gains import MarginalGains
     from sequoia_core.decoding.explaining import Likely
-    from sequoia_core.decoding.lookup.text_index import Occurrence
+    from sequoia_core.decoding.lookup.text_index import Occurrence, TextIndex
     from sequoia_core.decoding.tree_policy import TreePolicy
 
 FORMAT, VERSION = "sequoia-run", 2

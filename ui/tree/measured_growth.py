@@ -8,7 +8,8 @@ from typing import Any
 
 import streamlit as st
 
-from sequoia_core import AcceptanceVector, Conditions
+from sequoia_core import AcceptanceVector
+from sequoia_core.design.conditions import Conditions
 from sequoia_core.files.prompt_files import check_text
 from sequoia_core.files.safe_files import read_bytes
 from sequoia_core.models.prompting import encode_prompt

@@ -9,10 +9,12 @@ import warnings
 import pytest
 import torch
 
-from sequoia_core import AdaptiveTree, HybridTree, LookupTree, SpecExecTree, TextIndex
+from sequoia_core import AdaptiveTree, HybridTree, LookupTree
 from sequoia_core.decoding.drafting import Reach
 from sequoia_core.decoding.dynamic.compiled_growing import CompiledGrower
 from sequoia_core.decoding.dynamic.growing import PlainGrower
+from sequoia_core.decoding.dynamic.spec_exec import SpecExecTree
+from sequoia_core.decoding.lookup.text_index import TextIndex
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.record import StepDetails
 from sequoia_core.decoding.sampling import SamplingConfig

@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sequoia_core import LookupTree, TextIndex, decode
+from sequoia_core import LookupTree, decode
 from sequoia_core.decoding import pass_times as module
+from sequoia_core.decoding.lookup.text_index import TextIndex
 from sequoia_core.decoding.pass_times import SIZES, pass_times
 from tests.conftest import pair_of
 

@@ -11,10 +11,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from benchmarks.pretend_device import PretendTensor, pretend_device
-from sequoia_core import LookupTree, SpecExecTree, TextIndex
+from sequoia_core import LookupTree
 from sequoia_core.decoding import assemble, static_drafting, static_judging
 from sequoia_core.decoding import loop as engine
 from sequoia_core.decoding.cutting import cut
+from sequoia_core.decoding.dynamic.spec_exec import SpecExecTree
+from sequoia_core.decoding.lookup.text_index import TextIndex
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.plan import TreePlan
 from sequoia_core.decoding.record import TOKENS_ONLY

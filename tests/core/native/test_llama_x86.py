@@ -26,7 +26,6 @@ from sequoia_core import (
     AcceptanceVector,
     AdaptiveTree,
     SamplingConfig,
-    SpecExecTree,
     TokenTree,
     autoregressive,
     decode,
@@ -35,6 +34,7 @@ from sequoia_core import (
 )
 from sequoia_core.decoding.compiled_drafting import CompiledDrafter
 from sequoia_core.decoding.dynamic import compiled_growing
+from sequoia_core.decoding.dynamic.spec_exec import SpecExecTree
 from sequoia_core.decoding.plan import plan_of
 from sequoia_core.decoding.tree_policy import policy_of
 from sequoia_core.decoding.verifiers import VERIFIERS

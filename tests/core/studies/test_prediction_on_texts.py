@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from sequoia_core import HybridTree, LookupTree, TextIndex
+from sequoia_core import HybridTree, LookupTree
+from sequoia_core.decoding.lookup.text_index import TextIndex
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.studies.lookup_replay import Request

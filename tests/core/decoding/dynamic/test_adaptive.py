@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from sequoia_core import AdaptiveTree, HardwareProfile, HybridTree, TextIndex, measure_acceptance
+from sequoia_core import AdaptiveTree, HardwareProfile, HybridTree, measure_acceptance
 from sequoia_core.decoding import assemble
 from sequoia_core.decoding.dynamic import adaptive_expansion, step_costs
 from sequoia_core.decoding.dynamic.adaptive import AdaptiveDrafter
 from sequoia_core.decoding.dynamic.expansion import Nodes, SampledExpansion, TreeBounds
 from sequoia_core.decoding.dynamic.growing import GrowingDrafter
+from sequoia_core.decoding.lookup.text_index import TextIndex
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.decoding.tree_policy import FixedTree

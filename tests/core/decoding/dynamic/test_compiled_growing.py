@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from sequoia_core import AdaptiveTree, SpecExecTree
+from sequoia_core import AdaptiveTree
 from sequoia_core.decoding.dynamic.compiled_growing import CompiledGrower
 from sequoia_core.decoding.dynamic.expansion import (
     DraftChances,
@@ -16,6 +16,7 @@ from sequoia_core.decoding.dynamic.expansion import (
     TreeBounds,
 )
 from sequoia_core.decoding.dynamic.growing import PlainGrower
+from sequoia_core.decoding.dynamic.spec_exec import SpecExecTree
 from sequoia_core.decoding.loop import decode
 from sequoia_core.decoding.record import StepDetails
 from sequoia_core.decoding.sampling import SamplingConfig, sample_without_replacement, take_most_likely

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from sequoia_core import SpecExecTree
+from sequoia_core.decoding.dynamic.spec_exec import SpecExecTree
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.studies.losslessness import check_losslessness

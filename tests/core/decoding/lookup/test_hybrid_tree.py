@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from sequoia_core import HybridTree, TextIndex
+from sequoia_core import HybridTree
 from sequoia_core.decoding.drafting import Reach
 from sequoia_core.decoding.dynamic.adaptive_expansion import Controller
 from sequoia_core.decoding.dynamic.compiled_growing import CompiledGrower
@@ -18,7 +18,7 @@ from sequoia_core.decoding.dynamic.step_costs import Rate
 from sequoia_core.decoding.lookup.hybrid_expansion import HybridExpansion, likely_beside, likely_by_both
 from sequoia_core.decoding.lookup.hybrid_tree import HybridDrafter
 from sequoia_core.decoding.lookup.in_turn_expansion import InTurnExpansion
-from sequoia_core.decoding.lookup.text_index import LEAST_SCORE, RunningText
+from sequoia_core.decoding.lookup.text_index import LEAST_SCORE, RunningText, TextIndex
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.record import StepDetails
 from sequoia_core.decoding.sampling import SamplingConfig, take_most_likely

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from sequoia_core import HardwareProfile, HybridTree, LookupTree, TextIndex
+from sequoia_core import HardwareProfile, HybridTree, LookupTree
 from sequoia_core.decoding.drafting import Reach
 from sequoia_core.decoding.dynamic.step_costs import Rate
 from sequoia_core.decoding.judging import CompiledJudge, RowJudge
 from sequoia_core.decoding.lookup import lookup_tree
 from sequoia_core.decoding.lookup.lookup_tree import LookupDrafter, worth_verifying
+from sequoia_core.decoding.lookup.text_index import TextIndex
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.record import StepDetails
 from sequoia_core.decoding.sampling import SamplingConfig
