@@ -47,9 +47,10 @@ from sequoia_core.design.planning import plan_tree
 from sequoia_core.design.prediction import best_chain, predict
 from sequoia_core.design.profile import HardwareProfile
 from sequoia_core.design.tree import TokenTree
+from sequoia_core.files.model_names import DEMO_PAIR
 from sequoia_core.files.prompt_files import load_prompts
 from sequoia_core.models.language_model import ModelPair
-from sequoia_core.models.loading import DEMO_PAIR, load_pair
+from sequoia_core.models.loading import load_pair
 from sequoia_core.models.offload.direct_reads import DirectFile, aligned_memory
 from sequoia_core.models.offload.tensor_files import PIECE
 from sequoia_core.native import compile_c

@@ -251,10 +251,10 @@ def write_run() -> None:
     from sequoia_core.design.planning import plan_tree
     from sequoia_core.design.prediction import predicted_speedup
     from sequoia_core.files.prompt_files import load_prompts
+    from sequoia_core.models.pair_spec import PairSpec
     from ui.jobs.decode_job import record_run
     from ui.runs.run_files import run_to_bytes
     from ui.runs.runs import DecodeRequest
-    from ui.session.model_pairs import PairSpec
 
     vector = AcceptanceVector.load(ASSETS / "acceptance" / "demo-t0.json")
     profile = HardwareProfile.load(ASSETS / "profiles" / f"{PROFILES[DTYPE]}.json")

@@ -18,13 +18,14 @@ from sequoia_core.design.conditions import Conditions
 from sequoia_core.files.model_names import DEMO_PAIR
 from sequoia_core.models import default_dtype
 from sequoia_core.models.language_model import HuggingFaceModel, ModelPair
+from sequoia_core.models.pair_spec import PairSpec
 from ui.jobs import jobs
-from ui.session import core_cache, machine, model_pairs, shipped
+from ui.session import core_cache, machine, shipped
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "pages").glob("*.py"))
 DEMO_NAMES = ("demo target", "demo draft")
-OTHER_DRAFT = model_pairs.PairSpec(*map(str, (DEMO_PAIR / "target", DEMO_PAIR / "draft-large")))  # of the same target
+OTHER_DRAFT = PairSpec(*map(str, (DEMO_PAIR / "target", DEMO_PAIR / "draft-large")))  # of the same target
 TIMEOUT_SEC = 60  # torch loads in the first test that touches it
 
 

@@ -13,12 +13,12 @@ import streamlit as st
 from sequoia_core import AcceptanceVector, HardwareProfile, speedup_surface
 from sequoia_core.design.conditions import Conditions
 from sequoia_core.design.planning import best_shape
+from sequoia_core.models.pair_spec import PairSpec
 from sequoia_core.studies.lookup_replay import Request, replay_log
 from tests.app.conftest import DEMO_NAMES, OTHER_DRAFT, metrics, open_page, profile, settled, vector, wait_for
 from ui.hardware import surface
 from ui.jobs.replay_job import Replayed
 from ui.session import core_cache, machine, replays
-from ui.session.model_pairs import PairSpec
 
 pytestmark = pytest.mark.usefixtures("assets")
 PAGE = "hardware"

@@ -17,13 +17,13 @@ import pytest
 from sequoia_core import SamplingConfig
 from sequoia_core.design.conditions import VERIFIERS
 from sequoia_core.design.plain_trees import branching_tree
+from sequoia_core.models.pair_spec import PairSpec
 from sequoia_core.studies.verifier_comparison import TreeRun, VerifierComparison
 from tests.app.conftest import ROOT, OpenPair, metrics, open_page, settled, vector, wait_for
 from tests.conftest import calibration_of, tiny_llama
 from ui import record_files
 from ui.robustness import measurements, records, wording
 from ui.session import evidence, session
-from ui.session.model_pairs import PairSpec
 from ui.verifier_names import AFTER_REJECTION, BESIDE, DRAWS, NAMES, RIVALS
 
 pytestmark = pytest.mark.usefixtures("assets")

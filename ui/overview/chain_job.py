@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sequoia_core.design.planning import plan_tree
+from sequoia_core.models.pair_spec import PairSpec
 from sequoia_core.models.prompting import Prompting, encode_prompt
 from ui.jobs.decode_job import decode_beside_baseline
 from ui.jobs.jobs import JobContext
 from ui.runs.runs import DecodeRequest
-from ui.session.model_pairs import PairSpec
 
 if TYPE_CHECKING:
     from sequoia_core import AcceptanceVector, HardwareProfile, TokenTree

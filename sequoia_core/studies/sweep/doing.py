@@ -83,7 +83,7 @@ def _loaded(job: Job) -> _Loaded:
     import torch
     from transformers.utils import logging
 
-    from ...models.loading import load_pair
+    from ...models.loading import load
 
     hashes = tuple(job.common[f"{part}_hash"] for part in PairHashes._fields)
     held = (job.pair, job.common["threads"], *hashes)
@@ -94,7 +94,7 @@ def _loaded(job: Job) -> _Loaded:
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     torch.set_num_threads(job.common["threads"])
-    pair = load_pair(**job.pair.options())
+    pair = load(job.pair.spec)
     names = {"target": job.pair.target, "draft": job.pair.draft, "tokenizer": job.pair.tokenizer}
     for (part, name), found, wanted in zip(names.items(), pair_hashes(**names), hashes, strict=True):
         if (found or "") != wanted:

@@ -14,9 +14,10 @@ from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.decoding.tree_policy import ROOT_ONLY
 from sequoia_core.design.plain_trees import branching_tree, chain_tree
-from sequoia_core.files.model_names import pair_names
+from sequoia_core.files.model_names import DEMO_PAIR
 from sequoia_core.models import loading
-from sequoia_core.models.loading import DEMO_PAIR, load_pair, pair_facts
+from sequoia_core.models.loading import load, load_pair, pair_facts
+from sequoia_core.models.pair_spec import PairSpec
 from sequoia_core.models.pair_tokenizer import tokenizer_of
 from sequoia_core.models.prompting import encode_prompt
 from sequoia_core.models.tree_pass_check import check_tree_pass
@@ -69,7 +70,7 @@ def test_none_is_no_draft_and_a_folder_of_that_name_is_one(tmp_path, monkeypatch
     for given, name in (("none", None), ("./none", folder), (Path("none"), folder)):
         draft = load_pair("none", given, device="cpu").draft
         assert (draft and draft.name) == name
-        assert pair_names("none", given) == (folder, name or "none")
+        assert PairSpec("none", given).names == (folder, name or "none")
 
 
 @pytest.mark.parametrize("dtype", ["int8", "fp32"])
@@ -119,7 +120,8 @@ def test_how_far_two_tokenizers_differ_is_said(words, end, said, tmp_path):
 def test_a_token_without_a_row_is_named_where_a_prompt_is_encoded(tmp_path):
     """A tokenizer may have more tokens than its model has rows, which only some texts need."""
     folder = save_padded(tmp_path, seed=1, rows=40, tokens=40)
-    pair, facts = load_pair(folder, "none", device="cpu"), pair_facts(folder, "none", device="cpu")
+    spec = PairSpec(folder, "none", device="cpu")
+    pair, facts = load(spec), pair_facts(spec)
     assert (pair.vocab_size, facts.vocab_size) == (40, 40)
     for reader in (pair, facts):
         reader.tokenizer.add_special_tokens({"additional_special_tokens": ["<|tool|>"]})
@@ -128,7 +130,7 @@ def test_a_token_without_a_row_is_named_where_a_prompt_is_encoded(tmp_path):
         ):
             encode_prompt(reader, "w3<|tool|>")
     pair.tokenizer.save_pretrained(folder)
-    assert pair_facts(folder, "none", device="cpu").vocab_size == 40
+    assert pair_facts(spec).vocab_size == 40
 
 
 def test_the_token_that_ends_a_text_is_no_part_of_it(tmp_path):

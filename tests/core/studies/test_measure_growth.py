@@ -89,4 +89,4 @@ def test_cancel_keeps_whole_prompts_and_requests_are_checked(tiny_target, tiny_d
     with pytest.raises(ValueError, match=r"sizes \[1\], expected"):
         measure_growth(PROMPTS, **options | {"sizes": [1]})
     with pytest.raises(ValueError, match="draft: found none"):
-        measure_growth(PROMPTS, **options | {"draft": None})
+        measure_growth(PROMPTS, **options | {"pair": pair_of(tiny_target)})

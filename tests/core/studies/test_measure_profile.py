@@ -86,7 +86,7 @@ class Bench:
             self.round += share > 0.0  # at 0 it warms up
 
         options = {"sizes": [2, 9, 33], "context": 6, "repeats": 3, "progress": next_round} | options
-        return measure_profile(self, **options)
+        return measure_profile(pair_of(self.target, self.draft), **options)
 
     @property
     def timed(self) -> list[Pass]:

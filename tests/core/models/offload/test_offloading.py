@@ -21,13 +21,14 @@ from sequoia_core.design.plain_trees import chain_tree, k_ary_tree
 from sequoia_core.models.checkpoint import align_weights
 from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.models.llama_torch import TorchLlama
-from sequoia_core.models.loading import load_pair, streaming_needs
+from sequoia_core.models.loading import load, load_pair, streaming_needs
 from sequoia_core.models.offload import layer_sources, packed_layers, tensor_files
 from sequoia_core.models.offload import needs as offload_needs
 from sequoia_core.models.offload.direct_reads import aligned_memory
 from sequoia_core.models.offload.layer_ring import slots_for
 from sequoia_core.models.offload.streamed_llama import StreamedLlama
 from sequoia_core.models.offload.streamed_modules import StreamedBackend
+from sequoia_core.models.pair_spec import PairSpec
 from sequoia_core.models.prefill import prefill
 from sequoia_core.models.transformers_passes import TransformersBackend
 from sequoia_core.native.llama_x86 import CompiledLlama, compiled
@@ -312,20 +313,22 @@ def test_too_little_memory_is_refused_with_the_numbers(tmp_path, monkeypatch):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_what_a_pair_will_take_is_said_before_it_is_loaded(dtype, tmp_path, monkeypatch):
     folder = save(build("Llama"), tmp_path)
-    found = streaming_needs(folder, folder, device="cpu", dtype=dtype)
+    spec = PairSpec(folder, folder, "cpu", dtype, "disk")
+    found = streaming_needs(spec)
     assert not readers() and not held(folder) and found.free > found.needs.memory > 0
-    pair = load_pair(folder, folder, device="cpu", dtype=dtype, offload="disk")
+    pair = load(spec)
     assert pair.target.needs == found.needs
     pair.target.close()
     monkeypatch.setattr(offload_needs, "available_bytes", lambda: 2_000_000)
     with pytest.raises(ValueError, match=r"found 2 MB of memory free, expected \d+ MB .*resident .*ring .*cache"):
-        streaming_needs(folder, folder, device="cpu", dtype=dtype)
+        streaming_needs(spec)
     assert not held(folder)
 
 
 def test_a_target_alone_streams_and_takes_no_memory_for_a_draft(tmp_path):
     folder = save(build("Llama"), tmp_path)
-    pair, alone = (streaming_needs(folder, draft, device="cpu", dtype="float32").needs for draft in (folder, "none"))
+    specs = [PairSpec(folder, draft, "cpu", "float32", "disk") for draft in (folder, "none")]
+    pair, alone = (streaming_needs(spec).needs for spec in specs)
     assert alone.beside == 0 < pair.beside and alone.memory == pair.memory - pair.beside
     streamed, resident = (load_pair(folder, "none", device="cpu", dtype="float32", offload=o) for o in ("disk", None))
     assert streamed.draft is None and streamed.target.offload == "disk" and streamed.target.needs == alone

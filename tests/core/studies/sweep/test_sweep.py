@@ -17,7 +17,7 @@ from sequoia_core.command_line.main import main
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.design.acceptance import AcceptanceVector
 from sequoia_core.design.calibration import Calibration
-from sequoia_core.models.loading import load_pair
+from sequoia_core.models.loading import load, load_pair
 from sequoia_core.models.prompting import encode_prompt
 from sequoia_core.studies.measure_acceptance import measure_acceptance
 from sequoia_core.studies.sweep import doing
@@ -213,13 +213,13 @@ def test_a_worker_has_one_pair_in_memory(tmp_path, monkeypatch):
     doing._held.clear()
     events = []
 
-    def load(**options):
-        pair = load_pair(**options)
+    def watched(spec):
+        pair = load(spec)
         events.append(("loaded", pair.draft.name))
         monkeypatch.setattr(pair.draft, "close", lambda: events.append(("closed", pair.draft.name)), raising=False)
         return pair
 
-    monkeypatch.setattr("sequoia_core.models.loading.load_pair", load)
+    monkeypatch.setattr("sequoia_core.models.loading.load", watched)
     assert run_sweep(read_plan(path), Results(tmp_path / "out"), Here()).done == 4
     assert events == [("loaded", "demo draft"), ("closed", "demo draft"), ("loaded", "demo draft-large")]
 
