@@ -45,6 +45,7 @@ DISK_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)
 PROFILES = {"float32": "cpu-2core", "bfloat16": "cpu-2core-bfloat16"}
 KINDS_OF_TEXT = ("prompts", "not-looping", "edits", "prose", "chat")  # files whose first prompts the card compares
 KIND_PROMPTS, KIND_TREE = 16, 16  # prompts of each, and nodes of the tree
+FIRST_PROMPT = 'def mean(numbers):\n    """\n    Return the'  # the first screen's: its first step is words
 RECORDED_PROMPT = 8  # the one that the overview's whole chain decodes
 BLOCKS = ("def ", "class ", "if ", "for ", "while ", "with ", "try:", "else:")  # prompts end where a block begins
 OPENINGS = ("def ", "class ", "@", "import ", "from ", "#", '"""')  # where a reader would begin, too
@@ -246,7 +247,7 @@ def write_profile(pair, path: Path, *, sizes: tuple[int, ...], repeats: int) -> 
 
 
 def write_run() -> None:
-    from sequoia_core import AcceptanceVector, HardwareProfile, expected_tokens
+    from sequoia_core import AcceptanceVector, HardwareProfile, expected_tokens, optimal_tree
     from sequoia_core.design.planning import plan_tree
     from sequoia_core.design.prediction import predicted_speedup
     from sequoia_core.files.prompt_files import load_prompts
@@ -265,10 +266,21 @@ def write_run() -> None:
         models=PairSpec(dtype=DTYPE), max_new_tokens=128, expected_tokens=expected_tokens(tree, vector),
         predicted_speedup=predicted_speedup(tree, vector, profile),
     )  # fmt: skip
-    run = record_run(request)
+    first = AcceptanceVector.load(ASSETS / "acceptance" / "demo-large-t0.json")
+    on_disk = DecodeRequest(
+        FIRST_PROMPT,
+        optimal_tree(first, size=32, depth=9),
+        "best tree of 32 nodes",
+        models=PairSpec(
+            str(ASSETS / "demo" / "target"), str(ASSETS / "demo" / "draft-large"), dtype=DTYPE, offload="disk"
+        ),
+        max_new_tokens=128,
+    )
     (ASSETS / "runs").mkdir(exist_ok=True)
-    (ASSETS / "runs" / "recorded.jsonl").write_bytes(run_to_bytes(run))
-    print(f"recorded {len(run['steps'])} steps")
+    for name, asked in (("recorded", request), ("recorded-on-disk", on_disk)):
+        run = record_run(asked)
+        (ASSETS / "runs" / f"{name}.jsonl").write_bytes(run_to_bytes(run))
+        print(f"{name}: {len(run['steps'])} steps")
 
 
 def run_benchmark(script: str, *options: str, record: str) -> Path:

@@ -30,7 +30,7 @@ def test_open_compare_save_and_link(page, server, tmp_path, shot):
     other = shorter(load_run(ROOT / "assets" / "runs" / "recorded.json"))
     page.goto(server)
     settle(page)
-    page.locator(".st-key-overview_tree").get_by_role("button", name="Pause").wait_for()  # it plays before any click
+    page.locator(".st-key-overview_ways").get_by_role("button", name="Pause").wait_for()  # it plays before any click
     go(page, "Runs")
     file = {"name": "turns.jsonl", "mimeType": "application/json", "buffer": run_to_bytes(other)}
     page.locator(".st-key-runs_file input[type=file]").set_input_files(file)

@@ -90,29 +90,6 @@ def test_text_of_a_run_never_becomes_markup(page, tmp_path) -> None:
     assert page.title() == HOSTILE and page.locator("img").count() == 0 and page.locator("script").count() == 2
 
 
-def test_a_tour_points_at_each_part_of_a_step(page, tmp_path) -> None:
-    run = load_run(ROOT / "assets" / "runs" / "recorded.json")
-    page.emulate_media(reduced_motion="reduce")
-    opened(page, tmp_path, run, tour=True)
-    shown = {
-        "1 Draft": ("draft", "has guessed", 0, 0),
-        "2 Verify": ("verify", "in one pass", 0, 0),
-        "3 Walk": ("walk", "Walking down the tree", None, 0),
-        "4 Commit": ("commit", "from one pass", None, 1),
-    }
-    page.locator(".tt").press("Home")
-    accepted = len(run["steps"][0]["path"]) - 1
-    for label, (part, words, walked, bonus) in shown.items():
-        button = page.get_by_role("button", name=label)
-        button.click()
-        assert button.get_attribute("aria-pressed") == "true"
-        assert page.locator(".tt").get_attribute("data-part") == part
-        assert words in page.locator(".caption").inner_text()
-        # the root counts as accepted from the start
-        assert page.locator(".nodes .accepted").count() == 1 + (accepted if walked is None else walked)
-        assert page.locator(".nodes .bonus:visible").count() == bonus
-
-
 def test_both_models_rows_stand_beside_a_decision_and_their_texts_stay_text(page, tmp_path) -> None:
     run = json.loads(json.dumps(load_run(ROOT / "assets" / "runs" / "recorded.json")))
     first = run["steps"][0]
