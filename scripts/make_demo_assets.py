@@ -247,29 +247,16 @@ def write_profile(pair, path: Path, *, sizes: tuple[int, ...], repeats: int) -> 
 
 
 def write_run() -> None:
-    from sequoia_core import AcceptanceVector, HardwareProfile, expected_tokens, optimal_tree
-    from sequoia_core.design.planning import plan_tree
-    from sequoia_core.design.prediction import predicted_speedup
-    from sequoia_core.files.prompt_files import load_prompts
+    from sequoia_core import AcceptanceVector, optimal_tree
     from ui.jobs.decode_job import record_run
     from ui.runs.run_files import run_to_bytes
     from ui.runs.runs import DecodeRequest
     from ui.session.model_pairs import PairSpec
 
-    vector = AcceptanceVector.load(ASSETS / "acceptance" / "demo-t0.json")
-    profile = HardwareProfile.load(ASSETS / "profiles" / f"{PROFILES[DTYPE]}.json")
-    tree = plan_tree(vector, profile)
+    vector = AcceptanceVector.load(ASSETS / "acceptance" / "demo-large-t0.json")
     request = DecodeRequest(
-        load_prompts(ASSETS / "prompts" / "prompts.jsonl")[RECORDED_PROMPT],
-        tree,
-        "best tree for the demo pair on two cores",
-        models=PairSpec(dtype=DTYPE), max_new_tokens=128, expected_tokens=expected_tokens(tree, vector),
-        predicted_speedup=predicted_speedup(tree, vector, profile),
-    )  # fmt: skip
-    first = AcceptanceVector.load(ASSETS / "acceptance" / "demo-large-t0.json")
-    on_disk = DecodeRequest(
         FIRST_PROMPT,
-        optimal_tree(first, size=32, depth=9),
+        optimal_tree(vector, size=32, depth=9),
         "best tree of 32 nodes",
         models=PairSpec(
             str(ASSETS / "demo" / "target"), str(ASSETS / "demo" / "draft-large"), dtype=DTYPE, offload="disk"
@@ -277,10 +264,9 @@ def write_run() -> None:
         max_new_tokens=128,
     )
     (ASSETS / "runs").mkdir(exist_ok=True)
-    for name, asked in (("recorded", request), ("recorded-on-disk", on_disk)):
-        run = record_run(asked)
-        (ASSETS / "runs" / f"{name}.jsonl").write_bytes(run_to_bytes(run))
-        print(f"{name}: {len(run['steps'])} steps")
+    run = record_run(request)
+    (ASSETS / "runs" / "recorded.jsonl").write_bytes(run_to_bytes(run))
+    print(f"recorded {len(run['steps'])} steps")
 
 
 def run_benchmark(script: str, *options: str, record: str) -> Path:

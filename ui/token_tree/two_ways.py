@@ -1,4 +1,4 @@
-"""One answer decoded in two ways, side by side: plain, and with a tree; and how the pace follows the draft's quality."""
+"""One answer decoded in two ways: plain, and with a tree; and how its pace follows the quality of the draft."""
 
 from __future__ import annotations
 
