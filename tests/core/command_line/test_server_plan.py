@@ -10,7 +10,7 @@ import pytest
 from sequoia_core.command_line.main import main
 from sequoia_core.design.matrix_files import load_acceptance
 from tests.core.design.test_bench_profile import ROWS
-from tests.core.files.server_samples import (
+from tests.core.servers.samples import (
     AFTER,
     BEFORE,
     LLAMA_PMIN,

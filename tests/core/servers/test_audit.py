@@ -13,7 +13,7 @@ from sequoia_core.command_line.main import main
 from sequoia_core.decoding.loop import decode
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.design.plain_trees import chain_tree
-from sequoia_core.studies.audit import Answer, Side, ask_side, audit, first_difference
+from sequoia_core.servers.audit import Answer, Side, ask_side, audit, first_difference
 from tests.core.planted import BIASED, PROMPTS, MarkovModel, V, planted, tables  # noqa: F401
 
 SAMPLING = {"temperature": 1.0, "top_p": 1.0}
