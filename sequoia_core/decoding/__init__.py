@@ -40,4 +40,5 @@ Each module imports, of this room, only the modules named:
     growing.drafter             sampling, verifiers, tree_policy, node_facts, drafting, growing.expansion, growing.step_costs, growing.marginal_gains, growing.look_up, growing.plain_growing, growing.compiled_growing, growing.growing_tree
     assemble                    sampling, verifiers, tree_policy, drafting, static_drafting, compiled_drafting, judging, static_judging, growing.drafter
     loop                        sampling, verifiers, tree_policy, drafting, judging, record, assemble
+    tree_kinds                  growing.growing_tree
 """  # noqa: E501

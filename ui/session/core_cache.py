@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
+from sequoia_core.decoding.tree_kinds import TREE_KINDS
+
 if TYPE_CHECKING:
     import numpy as np
 
-    from sequoia_core import AcceptanceVector, AdaptiveTree, HardwareProfile, HybridTree, LookupTree, TokenTree
-    from sequoia_core.decoding.growing.spec_exec import SpecExecTree
+    from sequoia_core import AcceptanceVector, HardwareProfile, TokenTree
+    from sequoia_core.decoding.growing.growing_tree import GrowingTree
     from sequoia_core.design.bootstrap import Estimate
     from sequoia_core.design.break_even import BreakEven, Gains
     from sequoia_core.design.draft_choice import DraftPlan
@@ -190,20 +192,10 @@ def prediction(
 @st.cache_resource(show_spinner="Trying out trees…", max_entries=16, hash_funcs=_SAMPLE_HASH)
 def policy(
     kind: str, size: int, depth: int, vector: AcceptanceVector | None, profile: HardwareProfile | None
-) -> SpecExecTree | AdaptiveTree | LookupTree | HybridTree:
-    """Return the policy of a kind of `tree_kinds`; SpecExec's has a budget, the others are bounded by costs."""
-    from sequoia_core import AdaptiveTree, HybridTree, LookupTree
-    from sequoia_core.decoding.growing.spec_exec import SpecExecTree
-    from sequoia_core.decoding.growing.text_index import TextIndex
-    from sequoia_core.design.planning import plan_tree
-
-    if kind == "lookup":
-        return LookupTree(TextIndex(), profile=profile)
-    if kind == "specexec":
-        return SpecExecTree(max_size=size, max_depth=depth)
-    known = {"profile": profile, "calibration": vector.calibration, "holds_for": vector.holds_for}
-    known["planned"] = None if profile is None else plan_tree(vector, profile)
-    return HybridTree(TextIndex(), **known) if kind == "hybrid" else AdaptiveTree(**known)
+) -> GrowingTree:
+    """Return the policy of one of `TREE_KINDS`; some have a budget, the others are bounded by costs."""
+    chosen = TREE_KINDS[kind]
+    return chosen.make(vector, profile, **{"max_size": size, "max_depth": depth} if chosen.budgeted else {})
 
 
 @st.cache_resource(show_spinner="Trying out trees…", max_entries=16, hash_funcs=_SAMPLE_HASH)
