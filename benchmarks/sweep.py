@@ -21,10 +21,10 @@ import sequoia_core  # noqa: F401  before torch, whose threads read their settin
 from distributed import LocalCluster
 
 from sequoia_core.models.device import device_name
-from sequoia_core.studies.sweep.plan import Plan, read_plan
-from sequoia_core.studies.sweep.results import Results, untimed_rows
-from sequoia_core.studies.sweep.run import run_sweep
-from sequoia_core.studies.sweep.workers import DaskWorkers, LocalWorkers
+from sequoia_core.sweeps.executors import DaskWorkers, LocalWorkers
+from sequoia_core.sweeps.plan import Plan, read_plan
+from sequoia_core.sweeps.results import Results, untimed_rows
+from sequoia_core.sweeps.run import run_sweep
 
 ROOT = Path(__file__).parents[1]
 PLAN = """

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from sequoia_core.studies.sweep.doing import run_job
-from sequoia_core.studies.sweep.plan import read_plan
-from sequoia_core.studies.sweep.results import Results, untimed_rows
-from sequoia_core.studies.sweep.run import run_sweep
-from sequoia_core.studies.sweep.workers import LocalWorkers
+from sequoia_core.sweeps.executors import LocalWorkers
+from sequoia_core.sweeps.plan import read_plan
+from sequoia_core.sweeps.results import Results, untimed_rows
+from sequoia_core.sweeps.run import run_sweep
+from sequoia_core.sweeps.worker import run_job
 
 PROMPTS = Path(__file__).parents[1] / "assets" / "prompts" / "not-looping.jsonl"
 PLAN = """

@@ -18,7 +18,7 @@ from .progress import LINE_SEC, span, to_stderr
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ..studies.sweep.run import State
+    from ..sweeps.run import State
 
 SHOWN_FAULTS = 3
 STATE_SEC = 1.0  # about how often a sweep tells its state
@@ -39,10 +39,10 @@ def sweep_command(
     as_json: Json = False,
 ) -> None:
     """Measure pairs, ways of sampling and kinds of text, prompt by prompt; go on where an earlier run was cut."""
-    from ..studies.sweep.plan import read_plan
-    from ..studies.sweep.results import Results
-    from ..studies.sweep.run import State, failed_before, missing_jobs, run_sweep
-    from ..studies.sweep.workers import DaskWorkers, LocalWorkers, check_request
+    from ..sweeps.executors import DaskWorkers, LocalWorkers, check_request
+    from ..sweeps.plan import read_plan
+    from ..sweeps.results import Results
+    from ..sweeps.run import State, failed_before, missing_jobs, run_sweep
 
     check_request(workers, scheduler)
     try:

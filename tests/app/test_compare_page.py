@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from sequoia_core.files.faults import Cancelled
-from sequoia_core.studies.sweep.compare import Setting, compare
-from sequoia_core.studies.sweep.plan import read_plan
-from sequoia_core.studies.sweep.results import Results, read_rows
-from sequoia_core.studies.sweep.run import run_sweep
-from sequoia_core.studies.sweep.which_pays import predict_speeds, which_pays
-from sequoia_core.studies.sweep.workers import LocalWorkers
+from sequoia_core.sweeps.compare import Setting, compare
+from sequoia_core.sweeps.executors import LocalWorkers
+from sequoia_core.sweeps.plan import read_plan
+from sequoia_core.sweeps.results import Results, read_rows
+from sequoia_core.sweeps.run import run_sweep
+from sequoia_core.sweeps.which_pays import predict_speeds, which_pays
 from tests.app.conftest import metrics, open_page, profile, settled, wait_for
-from tests.core.studies.sweep.hand_made import decoded, measured, row
+from tests.core.sweeps.hand_made import decoded, measured, row
 from ui.compare.here import example
 from ui.jobs.jobs import Job, JobContext
 from ui.jobs.sweep_job import sweep_work

@@ -62,6 +62,7 @@ def test_every_room_and_module_is_on_its_ladder():
         "models",
         "decoding",
         "studies",
+        "sweeps",
         "command_line",
     ]
     assert sorted(ladder("sequoia_core")) == ROOMS

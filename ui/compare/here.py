@@ -18,7 +18,7 @@ from ui.phrases import count
 from ui.session import session, shipped
 
 if TYPE_CHECKING:
-    from sequoia_core.studies.sweep.plan import Plan
+    from sequoia_core.sweeps.plan import Plan
 
 MOST_CHARS = 100_000
 DOMAINS = {"not-looping": "code", "prompts": "code"}  # what other shipped files hold is their name
@@ -77,9 +77,9 @@ def _ended() -> None:
 
 def checked(text: str, folder: str, *, retry_failed: bool = False) -> tuple[Plan, int, str]:
     """Return a plan, how many jobs it has to do in a folder, and in words how many rows are there or failed."""
-    from sequoia_core.studies.sweep.plan import read_plan
-    from sequoia_core.studies.sweep.results import Results
-    from sequoia_core.studies.sweep.run import failed_before, missing_jobs
+    from sequoia_core.sweeps.plan import read_plan
+    from sequoia_core.sweeps.results import Results
+    from sequoia_core.sweeps.run import failed_before, missing_jobs
 
     results = Results(typed_folder(folder))
     with st.spinner("Checking the plan…"), tempfile.TemporaryDirectory() as temporary:

@@ -5,10 +5,10 @@ from itertools import groupby
 
 import pytest
 
-from sequoia_core.studies.sweep.doing import run_job
-from sequoia_core.studies.sweep.jobs import all_jobs
-from sequoia_core.studies.sweep.plan import read_plan
-from sequoia_core.studies.sweep.results import Results, races_of, read_rows
+from sequoia_core.sweeps.jobs import all_jobs
+from sequoia_core.sweeps.plan import read_plan
+from sequoia_core.sweeps.results import Results, races_of, read_rows
+from sequoia_core.sweeps.worker import run_job
 from tests.sweep_plans import write_plan
 
 from .hand_made import decoded, row, table

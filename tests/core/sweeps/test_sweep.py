@@ -20,20 +20,20 @@ from sequoia_core.design.calibration import Calibration
 from sequoia_core.models.loading import load_pair
 from sequoia_core.models.prompting import encode_prompt
 from sequoia_core.studies.measure_acceptance import measure_acceptance
-from sequoia_core.studies.sweep import doing
-from sequoia_core.studies.sweep import jobs as sweep_jobs
-from sequoia_core.studies.sweep.content import content_hash
-from sequoia_core.studies.sweep.doing import run_job
-from sequoia_core.studies.sweep.jobs import all_jobs
-from sequoia_core.studies.sweep.plan import read_plan
-from sequoia_core.studies.sweep.results import Results, read_rows, untimed_rows, vector_of
-from sequoia_core.studies.sweep.run import run_sweep
-from sequoia_core.studies.sweep.workers import LocalWorkers
+from sequoia_core.sweeps import jobs as sweep_jobs
+from sequoia_core.sweeps import worker
+from sequoia_core.sweeps.content import content_hash
+from sequoia_core.sweeps.executors import LocalWorkers
+from sequoia_core.sweeps.jobs import all_jobs
+from sequoia_core.sweeps.plan import read_plan
+from sequoia_core.sweeps.results import Results, read_rows, untimed_rows, vector_of
+from sequoia_core.sweeps.run import run_sweep
+from sequoia_core.sweeps.worker import run_job
 from tests.sweep_plans import Here, write_plan
 
 from .hand_made import row
 
-DEMO = Path(__file__).parents[4] / "assets" / "demo"
+DEMO = Path(__file__).parents[3] / "assets" / "demo"
 
 
 def test_rows_are_what_measuring_each_prompt_gives(serial, tmp_path):
@@ -43,7 +43,7 @@ def test_rows_are_what_measuring_each_prompt_gives(serial, tmp_path):
     pair = load_pair(dtype=plan.settings.pairs[0].dtype)
     vector = measure_acceptance(
         [encode_prompt(pair, job.prompts[0])], target=pair.target, draft=pair.draft, width=16,
-        sampling=SamplingConfig(0.6), max_new_tokens=24, seed=doing._seed(job, job.prompts[0]),
+        sampling=SamplingConfig(0.6), max_new_tokens=24, seed=worker._seed(job, job.prompts[0]),
     )  # fmt: skip
     np.testing.assert_array_equal(done.rows[0]["sums"], vector.prompt_sums[0])
     np.testing.assert_array_equal(done.rows[0]["ranks"], vector.prompt_ranks[0])
@@ -149,7 +149,7 @@ def test_a_job_that_kills_its_worker_is_given_up_and_retried_on_request(tmp_path
 
 
 def test_a_prompt_that_fails_leaves_the_others(tmp_path, monkeypatch):
-    real = doing._vector
+    real = worker._vector
 
     def fails_once(pair, text, *rest):
         if "class" in text:
@@ -159,7 +159,7 @@ def test_a_prompt_that_fails_leaves_the_others(tmp_path, monkeypatch):
     plan = read_plan(write_plan(tmp_path, count=4))
     job = next(job for job in sweep_jobs.all_jobs(plan) if job.kind == "model")
     both = next(sweep_jobs.parts_of(job, [("a", "def f(x):"), ("b", "class A:"), ("c", "import os")], 3))
-    monkeypatch.setattr(doing, "_vector", fails_once)
+    monkeypatch.setattr(worker, "_vector", fails_once)
     done = run_job(both)
     assert [row["key"] for row in done.rows] == ["a", "c"] and done.faults == {"b": "found a class"}
 
@@ -175,7 +175,7 @@ def test_a_pair_that_does_not_load_fails_its_jobs_alone(tmp_path):
     plan = read_plan(path)
     for file in draft.glob("*.safetensors"):
         file.write_bytes(file.read_bytes()[:-1000])  # between the check and the run
-    doing._held.clear()
+    worker._held.clear()
     results = Results(tmp_path / "out")
     state = run_sweep(plan, results, Here())
     assert state.failed == 4 and state.done == 12
@@ -210,7 +210,7 @@ def test_a_worker_has_one_pair_in_memory(tmp_path, monkeypatch):
     path = write_plan(tmp_path, count=1, tokens=4)
     large = f'[[pairs]]\nname = "large"\ntarget = "{DEMO / "target"}"\ndraft = "{DEMO / "draft-large"}"\n'
     path.write_text(path.read_text().replace('drafters = ["model", "lookup", "both"]', "") + large)
-    doing._held.clear()
+    worker._held.clear()
     events = []
 
     def load(**options):
@@ -230,7 +230,7 @@ def test_both_is_never_calibrated_by_the_prompt_that_it_decodes(tmp_path, monkey
     plan = read_plan(path)
     job = next(job for job in all_jobs(plan) if job.kind == "both")
     seen, measured = [], {}
-    vector, joins = doing._vector, Calibration.joined
+    vector, joins = worker._vector, Calibration.joined
 
     def remember(pair, text, *rest):
         found = vector(pair, text, *rest)
@@ -241,8 +241,8 @@ def test_both_is_never_calibrated_by_the_prompt_that_it_decodes(tmp_path, monkey
         seen.append([measured.get(id(part)) for part in parts])
         return joins(parts)
 
-    doing._held.clear()
-    monkeypatch.setattr(doing, "_vector", remember)
+    worker._held.clear()
+    monkeypatch.setattr(worker, "_vector", remember)
     monkeypatch.setattr(Calibration, "joined", staticmethod(joined))
     done = run_job(job)
     used = [texts for texts in seen if len(texts) > 1]

@@ -10,18 +10,18 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ...files.faults import is_out_of_memory, is_panic
-from ...files.model_names import DEMO_PAIR
-from ...models.prompting import encode_prompt
+from ..files.faults import is_out_of_memory, is_panic
+from ..files.model_names import DEMO_PAIR
+from ..models.prompting import encode_prompt
 from .content import PairHashes, files_of, pair_hashes
 from .jobs import CALIBRATION_PROMPTS, PROFILE, RACE, Done, Job, digest, version_of
 from .plan import BOTH, LOOKUP, MODEL, TREE_DEPTH
 
 if TYPE_CHECKING:
-    from ...decoding.sampling import SamplingConfig
-    from ...design.acceptance import AcceptanceVector
-    from ...design.calibration import Calibration
-    from ...models.language_model import ModelPair
+    from ..decoding.sampling import SamplingConfig
+    from ..design.acceptance import AcceptanceVector
+    from ..design.calibration import Calibration
+    from ..models.language_model import ModelPair
 
 _one_at_a_time = threading.Lock()  # a worker with several threads: models, and PyTorch's threads, are the process's
 
@@ -83,7 +83,7 @@ def _loaded(job: Job) -> _Loaded:
     import torch
     from transformers.utils import logging
 
-    from ...models.loading import load_pair
+    from ..models.loading import load_pair
 
     hashes = tuple(job.common[f"{part}_hash"] for part in PairHashes._fields)
     held = (job.pair, job.common["threads"], *hashes)
@@ -126,13 +126,13 @@ def _measured(job: Job, loaded: _Loaded, text: str) -> dict[str, Any]:
 
 
 def _dtype(pair: ModelPair) -> dict[str, str]:
-    from ...models.protocol import dtype_name
+    from ..models.protocol import dtype_name
 
     return {"dtype_used": dtype_name(pair.target), "passes_by": pair.target.backend}
 
 
 def _vector(pair: ModelPair, text: str, job: Job) -> AcceptanceVector:
-    from ..measure_acceptance import measure_acceptance
+    from ..studies.measure_acceptance import measure_acceptance
 
     return measure_acceptance(
         [encode_prompt(pair, text, job.prompting)], target=pair.target, draft=pair.draft,
@@ -142,14 +142,14 @@ def _vector(pair: ModelPair, text: str, job: Job) -> AcceptanceVector:
 
 
 def _sampling(job: Job) -> SamplingConfig:
-    from ...decoding.sampling import SamplingConfig
+    from ..decoding.sampling import SamplingConfig
 
     return SamplingConfig(job.common["temperature"], job.common["top_p"])
 
 
 def _calibration(job: Job, loaded: _Loaded, text: str) -> Calibration:
     """Return the calibration on the domain's first prompts without this one; each is measured once."""
-    from ...design.calibration import Calibration
+    from ..design.calibration import Calibration
 
     others = [other for other in job.calibrating if other != text][:CALIBRATION_PROMPTS]
     assert others, "a plan has two prompts of each domain where there is a job of both"
@@ -164,10 +164,10 @@ def _calibration(job: Job, loaded: _Loaded, text: str) -> Calibration:
 
 def _decoded(job: Job, loaded: _Loaded, text: str) -> dict[str, Any]:
     """Return what each step of a real decode drafted and committed, with lookup trees or hybrid ones."""
-    from ...decoding.lookup.hybrid_tree import HybridTree
-    from ...decoding.lookup.lookup_tree import LookupTree
-    from ...decoding.lookup.text_index import TextIndex
-    from ..race import own_method
+    from ..decoding.lookup.hybrid_tree import HybridTree
+    from ..decoding.lookup.lookup_tree import LookupTree
+    from ..decoding.lookup.text_index import TextIndex
+    from ..studies.race import own_method
 
     size = job.common["max_size"]
     tree: HybridTree | LookupTree = LookupTree(TextIndex(), max_size=size, max_depth=TREE_DEPTH)
@@ -185,14 +185,14 @@ def _decoded(job: Job, loaded: _Loaded, text: str) -> dict[str, Any]:
 
 
 def _profiled(job: Job, loaded: _Loaded, text: str) -> dict[str, Any]:
-    from ..measure_profile import measure_profile
+    from ..studies.measure_profile import measure_profile
 
     profile = measure_profile(target=loaded.pair.target, draft=loaded.pair.draft)
     return {"result": json.dumps(profile.to_json())} | _dtype(loaded.pair)
 
 
 def _raced(job: Job, loaded: _Loaded, text: str) -> dict[str, Any]:
-    from ..bench import bench
+    from ..studies.bench import bench
 
     ids = [encode_prompt(loaded.pair, each, job.prompting) for each in job.prompts]
     raced = bench(loaded.pair, ids, sampling=_sampling(job), max_new_tokens=job.common["new_tokens"])

@@ -6,11 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 SCRIPT = """
-from sequoia_core.studies.sweep.jobs import Job
-from sequoia_core.studies.sweep.plan import PairSection
-from sequoia_core.studies.sweep.workers import LocalWorkers
+from sequoia_core.sweeps.jobs import Job
+from sequoia_core.sweeps.plan import PairSection
+from sequoia_core.sweeps.executors import LocalWorkers
 
 print("script", __name__)  # no guard: an app's page has none
 pair = PairSection(name="nobody", target="/nowhere", draft="/nowhere")

@@ -7,24 +7,24 @@ from pathlib import Path
 import pytest
 import torch
 
-from sequoia_core.studies.sweep import doing
-from sequoia_core.studies.sweep.content import content_hash
-from sequoia_core.studies.sweep.doing import run_job
-from sequoia_core.studies.sweep.jobs import all_jobs
-from sequoia_core.studies.sweep.plan import read_plan
-from sequoia_core.studies.sweep.workers import LocalWorkers
+from sequoia_core.sweeps import worker
+from sequoia_core.sweeps.content import content_hash
+from sequoia_core.sweeps.executors import LocalWorkers
+from sequoia_core.sweeps.jobs import all_jobs
+from sequoia_core.sweeps.plan import read_plan
+from sequoia_core.sweeps.worker import run_job
 from tests.gguf_files import need_llama_cpp, write_demo
 from tests.sweep_plans import write_plan
 
-DEMO = Path(__file__).parents[4] / "assets" / "demo"
+DEMO = Path(__file__).parents[3] / "assets" / "demo"
 
 
 @pytest.fixture(autouse=True)
 def nothing_loaded():
     threads = torch.get_num_threads()
-    doing._held.clear()
+    worker._held.clear()
     yield
-    doing._held.clear()
+    worker._held.clear()
     torch.set_num_threads(threads)
 
 
@@ -52,7 +52,7 @@ def test_files_that_are_others_than_when_the_plan_was_read_are_not_measured(tmp_
     shutil.copytree(DEMO / (other or "draft"), tmp_path / part)
     if other is None:
         (tmp_path / part / "more.json").write_text("{}")
-    doing._held.clear()
+    worker._held.clear()
     done = run_job(job)
     assert not done.rows and set(done.faults) == set(job.keys)
     words = f"{part}: found other files at {tmp_path / part} than when the plan was read"
@@ -73,7 +73,7 @@ def test_a_pair_in_memory_is_not_that_of_a_plan_read_since(tmp_path):
 
 def test_another_version_of_the_measurement_is_not_run(tmp_path, monkeypatch):
     job = first(plan_of(tmp_path, ""), "model")
-    monkeypatch.setattr("sequoia_core.studies.sweep.jobs.MEASURE_VERSION", 2)
+    monkeypatch.setattr("sequoia_core.sweeps.jobs.MEASURE_VERSION", 2)
     assert run_job(job).faults == dict.fromkeys(
         job.keys,
         "found version 2 of the measurement on this worker, expected 1: install the same version everywhere",
@@ -109,7 +109,7 @@ def test_a_job_has_the_threads_of_its_plan(tmp_path):
 
 
 def test_threads_beyond_the_cores_are_refused_or_said(monkeypatch):
-    monkeypatch.setattr("sequoia_core.studies.sweep.workers._cores", lambda: [0, 1])
+    monkeypatch.setattr("sequoia_core.sweeps.executors._cores", lambda: [0, 1])
     for threads in (3, 10**9):
         with pytest.raises(ValueError, match=f"threads: found {threads}, expected at most the 2 cores"):
             LocalWorkers(1, threads=threads)

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from sequoia_core.studies.sweep.plan import read_plan
-from sequoia_core.studies.sweep.results import Results, read_rows, untimed_rows
-from sequoia_core.studies.sweep.run import run_sweep
-from sequoia_core.studies.sweep.workers import DaskWorkers
+from sequoia_core.sweeps.executors import DaskWorkers
+from sequoia_core.sweeps.plan import read_plan
+from sequoia_core.sweeps.results import Results, read_rows, untimed_rows
+from sequoia_core.sweeps.run import run_sweep
 from tests.sweep_plans import write_plan
 
 pytest.importorskip("distributed")
@@ -44,7 +44,7 @@ class Cluster:
 
     def _start(self, kind: str, *options: str) -> subprocess.Popen:
         log = (self.folder / f"{kind}-{len(self.processes)}.log").open("wb")
-        root = str(Path(__file__).parents[4])
+        root = str(Path(__file__).parents[3])
         environment = os.environ | {"PYTHONPATH": root}
         process = subprocess.Popen(
             [sys.executable, "-m", "distributed.cli.dask_" + kind, *options], stdout=log, stderr=log, env=environment

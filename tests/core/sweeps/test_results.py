@@ -7,10 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sequoia_core.studies.sweep import results as sweep_results
-from sequoia_core.studies.sweep.plan import read_plan
-from sequoia_core.studies.sweep.results import Results, profiles_of, read_rows, schema, untimed_rows
-from sequoia_core.studies.sweep.run import missing_jobs
+from sequoia_core.sweeps import results as sweep_results
+from sequoia_core.sweeps.plan import read_plan
+from sequoia_core.sweeps.results import Results, profiles_of, read_rows, schema, untimed_rows
+from sequoia_core.sweeps.run import missing_jobs
 from tests.sweep_plans import write_plan
 
 from .hand_made import measured, profile, row

@@ -8,10 +8,10 @@ import pytest
 
 from sequoia_core.command_line import sweep_command
 from sequoia_core.command_line.main import main
-from sequoia_core.studies.sweep.jobs import Done, all_jobs
-from sequoia_core.studies.sweep.plan import read_plan
-from sequoia_core.studies.sweep.results import Results
-from sequoia_core.studies.sweep.run import DIED_FAULT, MAX_DEATHS, State, run_sweep
+from sequoia_core.sweeps.jobs import Done, all_jobs
+from sequoia_core.sweeps.plan import read_plan
+from sequoia_core.sweeps.results import Results
+from sequoia_core.sweeps.run import DIED_FAULT, MAX_DEATHS, State, run_sweep
 from tests.sweep_plans import Here, write_plan
 
 

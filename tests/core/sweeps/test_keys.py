@@ -6,11 +6,11 @@ import pytest
 
 from sequoia_core.files.model_names import ASSETS
 from sequoia_core.models.prompting import Prompting
-from sequoia_core.studies.sweep import jobs as sweep_jobs
-from sequoia_core.studies.sweep.content import PairHashes
-from sequoia_core.studies.sweep.jobs import all_jobs
-from sequoia_core.studies.sweep.plan import Domain, PairSection, Plan, PlanFile, PromptSection, read_plan
-from sequoia_core.studies.sweep.results import read_rows
+from sequoia_core.sweeps import jobs as sweep_jobs
+from sequoia_core.sweeps.content import PairHashes
+from sequoia_core.sweeps.jobs import all_jobs
+from sequoia_core.sweeps.plan import Domain, PairSection, Plan, PlanFile, PromptSection, read_plan
+from sequoia_core.sweeps.results import read_rows
 
 PAIR = PairSection(
     name="a pair", target="/target", draft="/draft", drafters=("model", "lookup", "both"), dtype="float32"

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...design.acceptance import AcceptanceVector
-from ...design.calibration import Calibration
-from ...design.conditions import SEQUOIA, Conditions
-from ...design.profile import HardwareProfile
-from ...files.safe_files import json_bytes, one_line, read_bytes, read_json, write_atomic
-from ..measure_acceptance import TARGET_TEXT, vector_from_prompts
+from ..design.acceptance import AcceptanceVector
+from ..design.calibration import Calibration
+from ..design.conditions import SEQUOIA, Conditions
+from ..design.profile import HardwareProfile
+from ..files.safe_files import json_bytes, one_line, read_bytes, read_json, write_atomic
+from ..studies.measure_acceptance import TARGET_TEXT, vector_from_prompts
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,9 +8,9 @@ import pytest
 from sequoia_core.command_line.main import main
 from sequoia_core.models.default_dtype import DefaultDtype, default_dtype
 from sequoia_core.models.loading import pair_facts
-from sequoia_core.studies.sweep.doing import run_job
-from sequoia_core.studies.sweep.jobs import all_jobs
-from sequoia_core.studies.sweep.plan import read_plan
+from sequoia_core.sweeps.jobs import all_jobs
+from sequoia_core.sweeps.plan import read_plan
+from sequoia_core.sweeps.worker import run_job
 from tests.sweep_plans import PROMPTS, write_plan
 
 DRAFTERS = 'drafters = ["model", "lookup", "both"]'

@@ -12,11 +12,11 @@ from itertools import groupby
 from statistics import mean
 from typing import NamedTuple
 
-from ...files.faults import Cancelled
+from ..files.faults import Cancelled
+from .executors import ASK_SEC, Workers, is_worker_lost, killed_its_worker
 from .jobs import Done, Job, all_jobs, parts_of
 from .plan import Plan
 from .results import Results
-from .workers import ASK_SEC, Workers, is_worker_lost, killed_its_worker
 
 MAX_DEATHS = 2  # of workers with the same job and nothing else under way that are forgiven
 MAX_LOSSES = 10

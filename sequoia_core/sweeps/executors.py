@@ -15,13 +15,13 @@ from multiprocessing import get_context, parent_process
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ...files.safe_files import one_line
+from ..files.safe_files import one_line
 
 if TYPE_CHECKING:
     from multiprocessing.queues import Queue
 
-from .doing import run_job
 from .jobs import Done, Job
+from .worker import run_job
 
 MACHINE = "machine"  # the Dask resource of the one worker of a machine that may time
 RECONNECT_SEC = 600.0

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
-from ...files.gguf_header import is_gguf
-from ...files.model_names import NO_DRAFT, pair_names
-from ...models.prompting import Prompting
+from ..files.gguf_header import is_gguf
+from ..files.model_names import NO_DRAFT, pair_names
+from ..models.prompting import Prompting
 from .content import PairHashes
 from .plan import BOTH, LOOKUP, MODEL, Domain, PairSection, Plan, sizes_of
 from .results import cuts_first

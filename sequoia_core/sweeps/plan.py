@@ -11,15 +11,15 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationError
 
-from ...decoding.sampling import SamplingConfig
-from ...design.tree import MAX_SIZE
-from ...files.gguf_header import is_gguf
-from ...files.model_names import NO_DRAFT
-from ...files.prompt_files import load_prompts
-from ...files.safe_files import fault_words, read_bytes
-from ...models.default_dtype import default_dtype
-from ...models.loading import pair_facts
-from ...models.prompting import Prompting, encode_prompt
+from ..decoding.sampling import SamplingConfig
+from ..design.tree import MAX_SIZE
+from ..files.gguf_header import is_gguf
+from ..files.model_names import NO_DRAFT
+from ..files.prompt_files import load_prompts
+from ..files.safe_files import fault_words, read_bytes
+from ..models.default_dtype import default_dtype
+from ..models.loading import pair_facts
+from ..models.prompting import Prompting, encode_prompt
 from .content import PairHashes, pair_hashes
 
 MODEL, LOOKUP, BOTH = DRAFTERS = ("model", "lookup", "both")
