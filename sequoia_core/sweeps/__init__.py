@@ -8,7 +8,7 @@ Each module imports, of this room, only the modules named:
     jobs        content, plan, results
     worker      content, jobs, plan
     executors   jobs, worker
-    run         executors, jobs, plan, results
+    run         executors, jobs, plan, results, worker
     compare     plan, results
     which_pays  plan, compare
 """

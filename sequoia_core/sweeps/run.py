@@ -1,4 +1,4 @@
-"""Run a sweep: submit missing jobs, write rows as they finish, restart lost workers."""
+"""Run a sweep: submit missing jobs, write rows as they finish, go on when workers die."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from statistics import mean
 from typing import NamedTuple
 
 from ..files.faults import Cancelled
-from .executors import ASK_SEC, Workers, is_worker_lost, killed_its_worker
-from .jobs import Done, Job, all_jobs, parts_of
+from .executors import Workers, is_death
+from .jobs import Job, all_jobs
 from .plan import Plan
 from .results import Results
+from .worker import Done
 
-MAX_DEATHS = 2  # of workers with the same job and nothing else under way that are forgiven
-MAX_LOSSES = 10
+MAX_DEATHS = 2  # of workers, with the same job
 JOBS_AHEAD = 2  # jobs given out per worker, so that none waits for its next one
-DIED_FAULT = "the worker process died with this job, several times (out of memory?)"
+ASK_SEC = 1.0
+DIED_FAULT = "the worker process died with this job, twice (out of memory?)"
 
 
 class WorkerState(NamedTuple):
@@ -59,31 +60,38 @@ class State:
     def fraction(self) -> float:
         return (self.done + self.failed) / self.jobs if self.jobs else 1.0
 
-
-def missing_jobs(plan: Plan, results: Results, *, retry_failed: bool = False) -> tuple[list[Job], int]:
-    """Return the jobs for rows that are neither there nor recorded as failed, and how many rows are."""
-    there = results.keys() | (set() if retry_failed else set(results.failures()))
-    jobs: list[Job] = []
-    skipped = 0
-    for job in all_jobs(plan):
-        if job.timed:
-            new = [] if job.keys[0] in there else [job]
-            skipped += not new
-            jobs += new
-            continue
-        wanted = [pair for pair in zip(job.keys, job.prompts, strict=True) if pair[0] not in there]
-        skipped += len(job.keys) - len(wanted)
-        jobs += parts_of(job, wanted, len(job.keys)) if wanted else ()
-    return jobs, skipped
+    def count(self, job: Job, done: Done) -> None:
+        """Add a job that ended."""
+        faults = done.faults
+        self.rows += len(done.rows) - len(faults)
+        self.failed += bool(faults)
+        self.done += not faults
+        self.faults |= faults
+        self.work_sec += done.seconds
+        before = self.workers.get(done.worker, WorkerState(0, 0.0, ""))
+        self.workers[done.worker] = WorkerState(before.jobs + 1, before.seconds + done.seconds, job.words)
 
 
-def failed_before(plan: Plan, results: Results) -> dict[str, str]:
-    """Return row key -> why it could not be measured, of the rows of a plan that failed in an earlier run."""
-    failed = results.failures()
-    if not failed:
-        return {}
-    there = results.keys()
-    return {key: failed[key] for job in all_jobs(plan) for key in job.keys if key in failed and key not in there}
+class Todo(NamedTuple):
+    """What a folder lacks of a plan.
+
+    Attributes:
+        skipped: how many rows are there already, or failed before.
+        failed_before: row key -> why it could not be measured, of rows that are skipped.
+    """
+
+    jobs: list[Job]
+    skipped: int
+    failed_before: dict[str, str]
+
+
+def missing_jobs(plan: Plan, results: Results, *, retry_failed: bool = False) -> Todo:
+    """Return the jobs for rows that are neither there nor recorded as failed."""
+    measured, failed = results.read_keys()
+    there = measured if retry_failed else measured | set(failed)
+    skipped = there & {key for job in all_jobs(plan) for key in job.keys}
+    failed_before = {key: fault for key, fault in failed.items() if key in skipped}
+    return Todo(list(all_jobs(plan, there)), len(skipped), failed_before)
 
 
 def run_sweep(
@@ -91,7 +99,7 @@ def run_sweep(
     results: Results,
     workers: Workers,
     *,
-    todo: tuple[list[Job], int] | None = None,
+    todo: Todo | None = None,
     progress: Callable[[State], None] | None = None,
     cancel: threading.Event | None = None,
 ) -> State:
@@ -107,12 +115,10 @@ def run_sweep(
     Raises:
         Cancelled: once cancelled.
     """
-    jobs, skipped = missing_jobs(plan, results) if todo is None else todo
-    results.forget_failures({key for job in jobs for key in job.keys})
-    state, started = State(len(jobs), skipped=skipped), time.monotonic()
-    left = Counter(job.timed for job in jobs)
+    todo = todo or missing_jobs(plan, results)
+    state, started = State(len(todo.jobs), skipped=todo.skipped), time.monotonic()
+    left = Counter(job.timed for job in todo.jobs)
     took: dict[bool, list[float]] = {False: [], True: []}
-    cancel = cancel or threading.Event()
 
     def tell() -> None:
         state.seconds = time.monotonic() - started
@@ -120,12 +126,10 @@ def run_sweep(
             progress(state)
 
     tell()
-    for timed, part in groupby(jobs, key=lambda job: job.timed):
-        for job, done in _through(list(part), workers, one_per_machine=timed, cancel=cancel, tell=tell):
-            if done.rows:
-                results.add(done.rows)
-            results.add_failure(job.key, done.faults, job.words)
-            _count(state, job, done)
+    for timed, jobs in groupby(todo.jobs, key=lambda job: job.timed):
+        for job, done in _finished(deque(jobs), workers, timed, cancel or threading.Event(), tell):
+            results.add(done.rows)
+            state.count(job, done)
             left[timed] -= 1
             took[timed].append(done.seconds)
             state.remaining_sec = sum(
@@ -137,87 +141,42 @@ def run_sweep(
     return state
 
 
-def _count(state: State, job: Job, done: Done) -> None:
-    state.rows += len(done.rows)
-    state.failed += bool(done.faults)
-    state.done += not done.faults
-    state.faults |= done.faults
-    state.work_sec += done.seconds
-    before = state.workers.get(done.worker, WorkerState(0, 0.0, ""))
-    state.workers[done.worker] = WorkerState(before.jobs + 1, before.seconds + done.seconds, job.words)
-
-
-def _through(
-    jobs: list[Job], workers: Workers, *, one_per_machine: bool, cancel: threading.Event, tell: Callable[[], None]
+def _finished(
+    waiting: deque[Job], workers: Workers, timed: bool, cancel: threading.Event, tell: Callable[[], None]
 ) -> Iterator[tuple[Job, Done]]:
     """Yield each job with its result, as they end.
 
-    A loss of workers does not say which job was the cause. Those that were under way are suspects: they are tried
-    again one by one, and one whose worker dies again, alone, is given up: after `MAX_DEATHS`, or where Dask, which
-    tries a job on several workers itself, gives it up once more.
+    The death of a worker does not say which job was the cause: those that it took along are tried again one by one,
+    and one with which a worker dies again is given up.
     """
-    waiting, suspects = deque(jobs), deque[Job]()
     under_way: dict[Future[Done], Job] = {}
-    deaths: Counter[str] = Counter()  # by key of a job, of those that were ever suspects
-    losses = 0  # since a job ended
-    while waiting or suspects or under_way:
+    deaths: Counter[tuple[str, ...]] = Counter()  # by the keys of a job
+    while waiting or under_way:
         if cancel.is_set():
             raise Cancelled("sweep: cancelled; what was finished is kept")
-        on_trial = bool(suspects) or any(job.key in deaths for job in under_way.values())
-        most = 1 if on_trial else workers.machines if one_per_machine else JOBS_AHEAD * workers.count
-        lost = workers.lost()
-        try:
-            while len(under_way) < most and (source := suspects or waiting) and not lost:
-                under_way[workers.submit(source[0])] = source[0]
-                source.popleft()
-        except Exception as error:
-            if not is_worker_lost(error):
-                raise
-            lost = True
-        if under_way and not lost:
-            wait(under_way, timeout=ASK_SEC, return_when=FIRST_COMPLETED)
-        elif not under_way and not lost:
-            cancel.wait(ASK_SEC)  # nobody is there to give a job to: workers that may time, for one
-        for future in [future for future in under_way if future.done()]:
-            try:
-                done = future.result()
-            except BaseException as error:
-                if not is_worker_lost(error):
-                    raise
-                if not killed_its_worker(error):
-                    lost = True
-                    continue
-                job = under_way.pop(future)
-                if job.key not in deaths or under_way:  # another one may be the cause
-                    deaths[job.key] += 0
-                    suspects.append(job)
-                    continue
-                losses = 0
-                yield job, _died(job)
-                continue
-            losses = 0
-            yield under_way.pop(future), done
-        if lost:
-            losses += 1
-            if losses > MAX_LOSSES:
-                raise ValueError(f"found workers lost {losses} times without a job that ended, expected some that stay")
-            gone = workers.lost()  # all of them, with what gave out jobs: no job is the cause
-            alone = len(under_way) == 1 and not gone
-            for job in under_way.values():
-                if gone:
-                    waiting.appendleft(job)
-                    continue
-                deaths[job.key] += alone
-                if deaths[job.key] <= MAX_DEATHS:
-                    suspects.append(job)
-                    continue
-                losses = 0
-                yield job, _died(job)
+        if workers.lost():
+            waiting.extendleft(under_way.values())
             under_way.clear()
-            cancel.wait(min(losses - 1, 5) * ASK_SEC)
-            workers.restart()
+        most = max(1, workers.machines) if timed else JOBS_AHEAD * workers.count
+        on_trial = any(job.keys in deaths for job in under_way.values())
+        while waiting and not on_trial and len(under_way) < (1 if waiting[0].keys in deaths else most):
+            job = waiting.popleft()
+            under_way[workers.submit(job)] = job
+            on_trial = job.keys in deaths
+        for future in wait(under_way, timeout=ASK_SEC, return_when=FIRST_COMPLETED).done:
+            job = under_way.pop(future)
+            if future.cancelled():
+                waiting.appendleft(job)
+                continue
+            error = future.exception()
+            if error is None:
+                yield job, future.result()
+                continue
+            if not is_death(error):
+                raise error
+            deaths[job.keys] += 1
+            if deaths[job.keys] < MAX_DEATHS:
+                waiting.appendleft(job)
+            else:
+                yield job, Done([job.failed(key, DIED_FAULT) for key in job.keys], "lost workers", 0.0)
         tell()
-
-
-def _died(job: Job) -> Done:
-    return Done([], dict.fromkeys(job.keys, DIED_FAULT), "lost workers", 0.0)
