@@ -105,6 +105,8 @@ class LocalWorkers:
             except BrokenExecutor:
                 self._executor = self._start()
                 return self._executor.submit(run_job, job)
+            except OSError as error:
+                raise ValueError(f"found no process to start ({error}), expected room for {self.count}") from error
 
     def lost(self) -> bool:
         return False  # a broken pool ends its futures itself

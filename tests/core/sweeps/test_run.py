@@ -111,8 +111,7 @@ def test_a_job_that_kills_its_worker_is_given_up_by_name_and_retried_on_request(
     assert (len(results.read_keys()[0]), results.read_keys()[1]) == (12, {})
 
 
-@pytest.mark.parametrize("death", [KilledWorker, BrokenExecutor])
-def test_a_job_whose_workers_die_is_tried_again_alone(death, tmp_path, monkeypatch):
+def test_jobs_that_a_dead_worker_took_along_are_tried_again_one_by_one(tmp_path, monkeypatch):
     monkeypatch.setattr("sequoia_core.sweeps.run.ASK_SEC", 0.01)
     plan, results = read_plan(write_plan(tmp_path, count=2)), Results(tmp_path / "out")
     bad, together = list(all_jobs(plan))[1], []
@@ -129,12 +128,32 @@ def test_a_job_whose_workers_die_is_tried_again_alone(death, tmp_path, monkeypat
             dies = any(self.deadly & set(job.keys) for job, _ in batch)
             together.extend([len(batch)] if dies else [])
             for job, future in batch:
-                future.set_exception(self.death()) if dies else future.set_result(without_measuring(job))
+                future.set_exception(BrokenExecutor()) if dies else future.set_result(without_measuring(job))
             return False
 
-    state = run_sweep(plan, results, Together(bad.keys, death))
+    state = run_sweep(plan, results, Together(bad.keys))
     assert (state.failed, state.done) == (1, 11)
     assert together == [4, 1] and len(together) == MAX_DEATHS
+    assert results.read_keys()[1] == dict.fromkeys(bad.keys, DIED_FAULT)
+
+
+def test_a_job_that_dask_gives_up_is_tried_again_alone(tmp_path):
+    plan, results = read_plan(write_plan(tmp_path, count=2)), Results(tmp_path / "out")
+    bad, under_way, others = list(all_jobs(plan))[1], [], []
+
+    class Cluster(Here):
+        """Gives up a deadly job at once, which costs the others nothing."""
+
+        def submit(self, job):
+            if self.deadly & set(job.keys):
+                others.append(sum(not future.done() for future in under_way))
+                return super().submit(job)
+            under_way.append(Future())
+            threading.Timer(0.05, under_way[-1].set_result, [without_measuring(job)]).start()
+            return under_way[-1]
+
+    state = run_sweep(plan, results, Cluster(bad.keys, KilledWorker))
+    assert (state.failed, state.done, others) == (1, 11, [1, 0])
     assert results.read_keys()[1] == dict.fromkeys(bad.keys, DIED_FAULT)
 
 
@@ -207,6 +226,15 @@ def test_threads_beyond_the_cores_are_refused_or_said(monkeypatch):
         noted[count, threads] = workers.note
         workers.close()
     assert {key: note for key, note in noted.items() if note} == {(2, 2): "4 threads share 2 cores: each takes longer"}
+
+
+def test_a_system_without_room_for_processes_is_named(tmp_path, monkeypatch):
+    def no_room(*_):
+        raise BlockingIOError(11, "no more processes")
+
+    monkeypatch.setattr(executors.ProcessPoolExecutor, "submit", no_room)
+    with pytest.raises(ValueError, match=r"found no process to start \(.*no more processes\), expected room for 2"):
+        run_here(write_plan(tmp_path), tmp_path / "out", 2)
 
 
 SCRIPT = """
