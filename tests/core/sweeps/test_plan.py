@@ -8,6 +8,7 @@ import pytest
 from sequoia_core.command_line.main import main
 from sequoia_core.models.default_dtype import DefaultDtype, default_dtype
 from sequoia_core.models.loading import pair_facts
+from sequoia_core.models.pair_spec import PairSpec
 from sequoia_core.sweeps.jobs import all_jobs
 from sequoia_core.sweeps.plan import read_plan
 from sequoia_core.sweeps.worker import run_job
@@ -71,7 +72,7 @@ def test_a_plan_may_begin_with_a_byte_order_mark(tmp_path):
 
 @pytest.mark.parametrize("tokens", [2, 20])
 def test_the_longest_prompt_that_is_accepted_is_decoded_whole(tmp_path, tokens):
-    facts = pair_facts()
+    facts = pair_facts(PairSpec())
     room = min(facts.contexts) - max(tokens, 17)  # a tree has 17 levels
     texts = [" x" * room, " x" * (room - 1) + " y"]
     assert [len(facts.tokenizer.encode(text)) for text in texts] == [room, room]

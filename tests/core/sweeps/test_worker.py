@@ -11,7 +11,7 @@ import torch
 
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.design.calibration import Calibration
-from sequoia_core.models.loading import load_pair
+from sequoia_core.models.loading import load
 from sequoia_core.models.prompting import encode_prompt
 from sequoia_core.studies.measure_acceptance import measure_acceptance
 from sequoia_core.sweeps import worker
@@ -49,10 +49,10 @@ def test_rows_are_what_measuring_each_prompt_gives(serial, tmp_path):
     plan = read_plan(write_plan(tmp_path, count=2))
     job = first(plan, "model", temperature=0.6)
     done = run_job(job)
-    pair = load_pair(dtype=plan.settings.pairs[0].dtype)
+    pair = load(plan.settings.pairs[0].spec)
     vector = measure_acceptance(
-        [encode_prompt(pair, job.prompts[0])], target=pair.target, draft=pair.draft, width=16,
-        sampling=SamplingConfig(0.6), max_new_tokens=24, seed=worker._seed(job, job.prompts[0]),
+        [encode_prompt(pair, job.prompts[0])], pair, width=16, sampling=SamplingConfig(0.6),
+        max_new_tokens=24, seed=worker._seed(job, job.prompts[0]),
     )  # fmt: skip
     np.testing.assert_array_equal(done.rows[0]["sums"], vector.prompt_sums[0])
     np.testing.assert_array_equal(done.rows[0]["ranks"], vector.prompt_ranks[0])
@@ -108,13 +108,13 @@ def test_a_worker_has_one_pair_in_memory(tmp_path, monkeypatch):
     large = f'target = "{DEMO / "target"}"\ndraft = "{DEMO / "draft-large"}"'
     plan, events = plan_of(tmp_path, f'[[pairs]]\nname = "large"\n{large}'), []
 
-    def load(**options):
-        pair = load_pair(**options)
+    def watched(spec):
+        pair = load(spec)
         events.append(("loaded", pair.draft.name))
         monkeypatch.setattr(pair.draft, "close", lambda: events.append(("closed", pair.draft.name)), raising=False)
         return pair
 
-    monkeypatch.setattr("sequoia_core.models.loading.load_pair", load)
+    monkeypatch.setattr("sequoia_core.models.loading.load", watched)
     jobs = [job for job in all_jobs(plan) if job.kind == "model"]
     assert len(jobs) == 8 and not any(run_job(job).faults for job in jobs)
     assert events == [("loaded", "demo draft"), ("closed", "demo draft"), ("loaded", "demo draft-large")]
