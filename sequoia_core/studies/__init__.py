@@ -18,8 +18,6 @@ Each module imports, of this room, only the modules named:
     race                 prompt_loop, request_law
     ranks_along_text     prompt_loop
     measure_acceptance   prompt_loop, ranks_along_text
-    audit                prompt_loop
-    server_check         prompt_loop, race
     bench                first_difference, measure_profile, prompt_loop, race, measure_acceptance
     rejection_curves     prompt_loop, ranks_along_text, measure_acceptance
     verifier_comparison  prompt_loop, ranks_along_text, measure_acceptance
