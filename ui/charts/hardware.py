@@ -296,7 +296,7 @@ def _mark(at: tuple[int, int], symbol: str, name: str) -> go.Scatter:
 
 def speedup_surface_3d(surface: SpeedupSurface, best: BestShape) -> go.Figure:
     """Draw the same table as a surface to turn around; needs WebGL in the browser."""
-    sizes, depths, speedup, tokens = _grid(surface)
+    sizes, depths, speedup, _ = _grid(surface)
     hill = go.Surface(
         x=np.log2(sizes),
         y=depths,

@@ -52,7 +52,7 @@ def divergence(left: dict[str, Any], right: dict[str, Any]) -> Divergence | None
     texts = [text_of(left), text_of(right)]
     if texts[0] == texts[1]:
         return None
-    same = len(os.path.commonprefix(texts))
+    same = len(os.path.commonprefix(texts))  # noqa: RUF071  characters are meant
     return Divergence(same, (_step_at(left["steps"], same), _step_at(right["steps"], same)))
 
 
