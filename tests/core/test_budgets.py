@@ -13,8 +13,6 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 LINES = {"sequoia_core": 30_800, "ui": 12_000, "pages": 1_350, "tests": 34_400}
 FILE_LINES = 350  # of the engine and the app
-PUBLIC_NAMES = 18
-PARAMETERS = 10
 WORDS = 15_600
 
 
