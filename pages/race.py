@@ -2,6 +2,7 @@
 
 import streamlit as st
 
+from sequoia_core.design.plain_trees import chain_tree
 from ui import controls, page_setup, prompts
 from ui.jobs import job_panel, session_jobs
 from ui.markdown import escaped
@@ -68,10 +69,10 @@ if controls.primary_button(
     problem = prompts.problem(prompt)
     if problem is not None:
         st.error(problem, icon=":material/error:")
-    else:
+    elif prompting is not None:
         common = DecodeRequest(
             prompt,
-            tree=None,
+            chain_tree(1),  # each method brings its own
             temperature=temperature,
             top_p=top_p,
             max_new_tokens=tokens,

@@ -37,13 +37,13 @@ def entrants(common: DecodeRequest, among: Collection[str] = KINDS) -> dict[str,
     trees = {name: tree for name, tree in trees.items() if name == AUTOREGRESSIVE or _kind(name) in among}
     requests = {}
     for name, (tree, what) in trees.items():
-        fixed = isinstance(tree, TokenTree)
-        expected = predictions.prediction(tree, vector, prompts=1) if fixed and vector is not None else None
+        fixed = isinstance(tree, TokenTree) and vector is not None
+        expected = predictions.prediction(tree, vector, prompts=1) if fixed else None
         requests[name] = replace(
             common,
             tree=tree,
             tree_source=f"{name}: {what}",
-            verifier=common.verifier if fixed else tree.verifiers[0],
+            verifier=common.verifier if isinstance(tree, TokenTree) else tree.verifiers[0],
             expected_tokens=None if expected is None else expected.tokens_per_step.value,
             predicted_speedup=None if expected is None else expected.speedup.value,
         )
@@ -68,9 +68,10 @@ def _drafted(vector: AcceptanceVector | None) -> dict[str, tuple[TokenTree | Tre
     planned = tree_in_use.current() if chosen.tree is None else chosen.tree
     origin = tree_in_use.source() if chosen.tree is None else chosen.origin
     known = vector is not None and profile is not None
-    chain = best_chain(vector, profile) if known else chain_tree(CHAIN)
+    chain = chain_tree(CHAIN) if vector is None or profile is None else best_chain(vector, profile)
+    assert isinstance(planned, TokenTree), "the best tree for a hardware is a fixed one"
     budget = max(planned.size, 2), max(planned.depth, 1)
-    trees = {
+    trees: dict[str, tuple[TokenTree | TreePolicy, str]] = {
         f"Best chain{_mark()}" if known else f"Chain of {CHAIN}": (chain, f"chain of {chain.depth}"),
         f"Planned tree{_mark() if chosen.tree is not None or tree_in_use.follows_profile() else ''}": (
             planned,
@@ -79,7 +80,7 @@ def _drafted(vector: AcceptanceVector | None) -> dict[str, tuple[TokenTree | Tre
         "SpecInfer": (SPECINFER_TREE, "5 chains of 8, drawn and verified its way"),
         "SpecExec": (core_cache.policy("specexec", *budget, None, None), f"up to {budget[0]} nodes, anew each step"),
     }
-    if known and vector.calibration is not None:
+    if profile is not None and vector is not None and vector.calibration is not None:
         adaptive = core_cache.policy("adaptive", *budget, vector, profile)
         grown = f"{adaptive.recipe}, up to {adaptive.max_size} nodes, what is worth its cost"
         trees[f"Adaptive{_mark()}"] = (

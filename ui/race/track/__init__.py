@@ -14,7 +14,9 @@ from ui.token_tree import to_wire
 _HERE = Path(__file__).parent
 _COMPONENT = st.components.v2.component(
     "sequoia_race_track",
-    **{kind: (_HERE / f"race_track.{kind}").read_text(encoding="utf-8") for kind in ("html", "css", "js")},
+    html=(_HERE / "race_track.html").read_text(encoding="utf-8"),
+    css=(_HERE / "race_track.css").read_text(encoding="utf-8"),
+    js=(_HERE / "race_track.js").read_text(encoding="utf-8"),
 )
 
 
