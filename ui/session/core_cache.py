@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
@@ -27,7 +28,7 @@ MAX_SIZE = 2048  # SpecExec's budgets; Sequoia's trees have 64 to 128 nodes on a
 USUAL_SIZE = 1024  # of tables and plans; twice as far takes seconds where ranks rise and fall, so only for such a tree
 BAND_SIZE = 256  # the largest size with a bootstrap interval: fifty tables of it take a second
 
-_HASH = {
+_HASH: dict[str | type[Any], Callable[[Any], Any]] = {
     "sequoia_core.design.acceptance.AcceptanceVector": lambda vector: vector.probs.tobytes(),
     "sequoia_core.design.profile.HardwareProfile": lambda profile: profile.to_json(),
     "sequoia_core.design.tree.TokenTree": lambda tree: tree.parents.tobytes(),
@@ -195,7 +196,9 @@ def policy(
 ) -> GrowingTree:
     """Return the policy of one of `TREE_KINDS`; some have a budget, the others are bounded by costs."""
     chosen = TREE_KINDS[kind]
-    return chosen.make(vector, profile, **{"max_size": size, "max_depth": depth} if chosen.budgeted else {})
+    if chosen.budgeted:
+        return chosen.make(max_size=size, max_depth=depth)
+    return chosen.make(vector, profile)
 
 
 @st.cache_resource(show_spinner="Trying out trees…", max_entries=16, hash_funcs=_SAMPLE_HASH)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sequoia_core.decoding.tree_kinds import TREE_KINDS
 from sequoia_core.design.tree import TokenTree
@@ -53,7 +53,7 @@ def _profile_of_target() -> HardwareProfile | None:
     from sequoia_core.decoding.growing.lookup import profile_of_target
 
     spec, held = session.pair_spec(), session.profile()
-    of_target = {"target": spec.names[0], "dtype": predictions.dtype_in_use(), "offload": spec.offload}
+    of_target: dict[str, Any] = {"target": spec.names[0], "dtype": predictions.dtype_in_use(), "offload": spec.offload}
     return profile_of_target([held] if held else [], **of_target)
 
 
