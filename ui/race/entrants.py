@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,16 +18,23 @@ if TYPE_CHECKING:
 
 CHAIN = 4  # drafted tokens, where nothing is known that a length could be chosen by
 AUTOREGRESSIVE = "Autoregressive"
+KINDS = ("Chain", "Planned tree", "SpecInfer", "SpecExec", "Adaptive", "Hybrid", "Lookup")  # beside autoregressive
 ELSEWHERE = ", planned elsewhere"  # ends the name of a method planned by times of another pair, dtype or machine
 
 
-def entrants(common: DecodeRequest) -> dict[str, DecodeRequest]:
+def kinds() -> tuple[str, ...]:
+    """Return what may run beside autoregressive decoding with the pair in use."""
+    return KINDS[-1:] if session.pair_spec().is_alone else KINDS
+
+
+def entrants(common: DecodeRequest, among: Collection[str] = KINDS) -> dict[str, DecodeRequest]:
     """Return name -> decode, autoregressive first; for a target alone, that and trees of text already seen."""
     from sequoia_core.decoding.tree_policy import ROOT_ONLY  # with torch, which takes seconds when it comes first
 
     vector = predictions.vector_for(predictions.conditions(common.temperature, common.top_p, common.verifier))
     drafted = {} if session.pair_spec().is_alone else _drafted(vector)
     trees = {AUTOREGRESSIVE: (ROOT_ONLY, "one token per pass"), **drafted, "Lookup": tree_kinds.lookup()}
+    trees = {name: tree for name, tree in trees.items() if name == AUTOREGRESSIVE or _kind(name) in among}
     requests = {}
     for name, (tree, what) in trees.items():
         fixed = isinstance(tree, TokenTree) and vector is not None
@@ -40,6 +48,10 @@ def entrants(common: DecodeRequest) -> dict[str, DecodeRequest]:
             predicted_speedup=None if expected is None else expected.speedup.value,
         )
     return requests
+
+
+def _kind(name: str) -> str:
+    return next(kind for kind in KINDS if kind.lower() in name.lower())
 
 
 def _mark() -> str:
