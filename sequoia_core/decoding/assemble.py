@@ -8,17 +8,17 @@ from typing import NamedTuple
 import torch
 
 from ..models.protocol import LanguageModel, Session
-from ..models.static_pass import padded
 from .compiled_drafting import CompiledDrafter
 from .drafting import Drafter, LevelDrafter, Reach, RootDrafter
 from .dynamic.adaptive import AdaptiveDrafter
 from .dynamic.spec_exec import SpecExecDrafter
+from .gpu.drafting import StaticDrafter
+from .gpu.judging import StaticJudge
+from .gpu.phases import padded
 from .judging import CompiledJudge, Judge, RowJudge
 from .lookup.hybrid_tree import HybridDrafter
 from .lookup.lookup_tree import LookupDrafter, LookupTree
 from .sampling import SamplingConfig
-from .static_drafting import StaticDrafter
-from .static_judging import StaticJudge
 from .tree_policy import TreePolicy
 from .verifiers import Verifier, sampling_of_draft
 

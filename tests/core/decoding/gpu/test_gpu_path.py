@@ -9,23 +9,22 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from benchmarks.pretend_device import PretendTensor, pretend_device
 from sequoia_core import LookupTree, SpecExecTree, TextIndex
-from sequoia_core.decoding import assemble, static_drafting, static_judging
+from sequoia_core.decoding import assemble
 from sequoia_core.decoding import loop as engine
 from sequoia_core.decoding.cutting import cut
+from sequoia_core.decoding.gpu import drafting, judging, phases
+from sequoia_core.decoding.gpu.phases import Phase, padded
+from sequoia_core.decoding.gpu.walk_by_rank import RankedTree, follow_by_rank, offers_by_rank, walk_by_rank
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.plan import TreePlan
 from sequoia_core.decoding.sampling import SamplingConfig, invert
 from sequoia_core.decoding.tree_policy import policy_of
 from sequoia_core.decoding.verifiers import VERIFIERS, sequoia_rule
-from sequoia_core.decoding.walk_by_rank import RankedTree, follow_by_rank, offers_by_rank, walk_by_rank
 from sequoia_core.design.plain_trees import branching_tree, chain_tree, k_ary_tree
 from sequoia_core.design.tree import TokenTree
-from sequoia_core.models import static_pass
 from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.models.prefill import prefill
-from sequoia_core.models.static_pass import Phase, padded
 from sequoia_core.models.transformers_passes import TransformersBackend
 from sequoia_core.models.tree_cache import CacheSession
 from sequoia_core.studies.losslessness import check_losslessness
@@ -33,12 +32,13 @@ from tests.conftest import tiny_llama
 from tests.core.decoding.dynamic.test_dynamic_exactness import Script, filled_by, random_law
 from tests.core.decoding.test_loop import PROMPT, TREES, greedy_reference, tokens_of
 from tests.core.test_families import FAMILIES, build
+from tests.pretend_device import PretendTensor, pretend_device
 
 
 @pytest.fixture
 def used(monkeypatch):
     """Run the path on the CPU too; count the phases that ran."""
-    for module in (static_drafting, static_judging):
+    for module in (drafting, judging):
         monkeypatch.setattr(module, "is_static", lambda s: isinstance(s, CacheSession) and s.any_slot)
     monkeypatch.setattr(assemble, "CPU_JUDGES", assemble.JUDGES)
     return count_phases(monkeypatch)
@@ -394,14 +394,14 @@ def test_phases_can_be_captured_and_a_step_reads_back_once(case, recorded):
     ids=["a number read", "numbers sent"],
 )
 def test_what_no_graph_can_capture_is_found(fault, message, recorded, monkeypatch):
-    invert = static_judging.invert
-    monkeypatch.setattr(static_judging, "invert", lambda sums, uniforms: (fault(sums[:, 0]), invert(sums, uniforms))[1])
+    invert = judging.invert
+    monkeypatch.setattr(judging, "invert", lambda sums, uniforms: (fault(sums[:, 0]), invert(sums, uniforms))[1])
     with pytest.raises(AssertionError, match=message):
         recorded((1,), (2,), tree=TREES["ragged"], sampling=SamplingConfig(0.8), verifier="topk")
 
 
 def test_a_buffer_that_moves_is_found(recorded, monkeypatch):
-    take = static_judging._OneSize.take
+    take = judging._OneSize.take
 
     def moving(self, draft):
         self.uniforms = self.uniforms.clone()
@@ -409,7 +409,7 @@ def test_a_buffer_that_moves_is_found(recorded, monkeypatch):
         take(self, draft)
 
     kept: list = []
-    monkeypatch.setattr(static_judging._OneSize, "take", moving)
+    monkeypatch.setattr(judging._OneSize, "take", moving)
     steps = recorded((1,), (2,), tree=TREES["ragged"], sampling=SamplingConfig(0.8)).steps
     assert steps[2] != steps[1]
 
@@ -470,7 +470,7 @@ def test_text_stays_where_phases_are_captured_and_replayed(case, monkeypatch):
     for capture in (None, simulated):
         with pretend_device() as device:
             if capture is not None:
-                monkeypatch.setitem(static_pass.GRAPHS, device.type, capture)
+                monkeypatch.setitem(phases.GRAPHS, device.type, capture)
             models = [HuggingFaceModel(tiny_llama(seed).model.to(device), "there") for seed in (1, 1)]
             steps = decode(
                 PROMPT, target=models[0], draft=models[1], tree=tree, sampling=sampling, max_new_tokens=40,
@@ -485,7 +485,7 @@ def test_a_phase_that_no_graph_can_capture_runs_as_before_and_says_so(monkeypatc
     def refused(work):
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    monkeypatch.setitem(static_pass.GRAPHS, "cpu", refused)
+    monkeypatch.setitem(phases.GRAPHS, "cpu", refused)
     phase = Phase(lambda: torch.ones(1), torch.device("cpu"))
     assert phase() == 1
     with pytest.warns(UserWarning, match="without a CUDA graph.*not permitted"):
@@ -495,7 +495,7 @@ def test_a_phase_that_no_graph_can_capture_runs_as_before_and_says_so(monkeypatc
 
 def test_a_graph_is_not_replayed_on_tensors_that_have_moved(monkeypatch):
     captures = []
-    monkeypatch.setitem(static_pass.GRAPHS, "cpu", lambda work: (lambda: None, captures.append(1) or work()))
+    monkeypatch.setitem(phases.GRAPHS, "cpu", lambda work: (lambda: None, captures.append(1) or work()))
     given = torch.zeros(1)
     phase = Phase(lambda: given + 1, torch.device("cpu"), lambda: (given,))
     assert [float(phase()) for _ in range(3)] == [1, 1, 1] and captures == [1]
