@@ -36,13 +36,13 @@ import sequoia_core  # noqa: F401  before torch, whose threads read their settin
 import torch
 from timing import REPEATS, median_sec
 
+from scripts.make_random_model import write_random_model
 from sequoia_core import load_pair
 from sequoia_core.files.model_names import DEMO_PAIR
 from sequoia_core.models.device import describe_device
 from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.models.llama_torch import TorchLlama
 from sequoia_core.models.protocol import causal_mask
-from sequoia_core.models.random_models import write_random_model
 from sequoia_core.models.transformers_passes import TransformersBackend
 from sequoia_core.native import compile_c, instruction_sets, linear, llama_x86
 from sequoia_core.native.instruction_sets import InstructionSet
