@@ -115,7 +115,8 @@ def test_text_is_that_of_the_model_in_memory_and_a_quarter_of_the_bytes_is_read(
     layers = [model._backend._parts.layer_bytes for model in (streamed, plain)]
     assert layers[0] / layers[1] < 0.40  # blocks of 4,096 bytes round tiny layers up
     for model in (streamed, plain):
-        assert (model.needs.ring, model.needs.copy) == (model.ring_bytes, model.streams_from.stat().st_size)
+        backend = model._backend
+        assert (model.needs.ring, model.needs.copy) == (backend.ring.buffer_bytes, backend.path.stat().st_size)
 
 
 def test_a_draft_in_4_bits_takes_what_it_takes_dequantised(tmp_path):
