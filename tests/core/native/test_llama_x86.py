@@ -119,6 +119,7 @@ def causal(count: int) -> torch.Tensor:
     return torch.full((count, count), -torch.inf).triu(1)
 
 
+@pytest.mark.sample(24)
 @pytest.mark.parametrize("changes", SHAPES)
 @pytest.mark.parametrize("count", [1, 15, 16, 17, 33, 70])
 def test_logits_are_the_models_to_rounding(changes, count):
@@ -135,6 +136,7 @@ def test_logits_are_the_models_to_rounding(changes, count):
     assert (found - exact).abs().mean() < (rounded - exact).abs().mean() + 1e-4
 
 
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("changes", SHAPES)
 def test_a_row_has_the_same_bits_alone_in_a_chunk_and_in_a_tree(changes):
     """The invariance that makes greedy trees equal greedy decoding in bfloat16, bit for bit."""
@@ -174,6 +176,7 @@ def test_a_row_has_the_same_bits_alone_in_a_chunk_and_in_a_tree(changes):
         assert torch.equal(following[0], alone[after])
 
 
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("changes", SHAPES)
 def test_a_long_branch_has_the_bits_it_has_alone(changes):
     """Where a row sees slots with gaps between them, vectors add up what elsewhere the matrix unit does: in its order.
@@ -274,6 +277,7 @@ def test_a_full_cache_is_refused_with_the_numbers():
         cache.forward(torch.arange(2), torch.arange(4, 6), causal(2), keep=1)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("ids, places", [([101], [0]), ([-1], [0]), ([1], [256]), ([1], [-1])])
 def test_ids_and_positions_that_are_not_there_are_refused(ids, places):
     model = native(llama())
@@ -374,6 +378,7 @@ def continuations(demo_pair, prompts):
     ]
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("tree", TREES)
 def test_greedy_bfloat16_equals_autoregressive_token_for_token(tree, demo_pair, prompts, continuations):
     for ids, plain in zip(prompts, continuations, strict=True):
@@ -387,6 +392,7 @@ def test_greedy_bfloat16_equals_autoregressive_token_for_token(tree, demo_pair, 
         assert found == plain
 
 
+@pytest.mark.sample(16)
 @pytest.mark.parametrize(
     "sampling, verifier",
     [(SamplingConfig(), "sequoia"), *itertools.product((SamplingConfig(0.7), SamplingConfig(0.7, 0.8, 40)), VERIFIERS)],
@@ -467,6 +473,7 @@ def growing_policies(temperature):
         yield AdaptiveTree(profile=None, calibration=calibration, max_size=40, max_depth=6, recipe=recipe)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 def test_a_tree_grown_in_one_call_is_that_grown_wave_by_wave(temperature, demo_pair, prompts, monkeypatch):
     """Same trees, tokens, probabilities and decisions under the same seed, up to the context's end."""
@@ -495,6 +502,7 @@ def test_a_tree_grown_in_one_call_is_that_grown_wave_by_wave(temperature, demo_p
                 assert run(policy, ids) == at_once and not calls
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("recipe", ["deterministic", "sampled"])
 def test_a_growing_draft_that_is_not_finite_is_named(recipe, demo_pair, prompts):
     broken = copy.deepcopy(demo_pair.draft.model)
