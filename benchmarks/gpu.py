@@ -40,7 +40,7 @@ from sequoia_core.design.what_if import power_law
 
 LAW_SAMPLES, DEMO_TOKENS = 500, 128
 BUDGET_SEC = 20 * 60  # of everything; a test holds the estimates to it
-TESTS = ("tests/core/test_other_device.py", "tests/core/decoding/test_static_path.py")
+TESTS = ("tests/core/test_other_device.py", "tests/core/decoding/gpu/test_gpu_path.py")
 
 
 def tests(machine: Machine) -> list[Row]:

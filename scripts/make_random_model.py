@@ -23,7 +23,6 @@ import torch
 from safetensors.torch import save_file
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
 
-from sequoia_core.design.model_shapes import ModelShape, find_shape, shipped_table
 from sequoia_core.files.safe_files import json_bytes, write_atomic
 from sequoia_core.models.free_memory import available_bytes
 from sequoia_core.models.protocol import DTYPES, find_dtype
@@ -106,6 +105,8 @@ def _weights(key: str, size: tuple[int, ...], kind: torch.dtype, seed: int) -> t
 
 
 def main() -> None:
+    from sequoia_core.design.model_shapes import find_shape, shipped_table  # needs pydantic, which a rented GPU lacks
+
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", required=True, help=f"a config.json or one of {', '.join(shipped_table('shapes'))}")
     parser.add_argument("--draft-shape", help="the same for a draft beside it")
@@ -114,7 +115,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     args = parser.parse_args()
     try:
-        models: dict[Path, ModelShape] = {args.folder: find_shape(args.shape)}
+        models = {args.folder: find_shape(args.shape)}
         if args.draft_shape is not None:
             models = {args.folder / "target": models[args.folder], args.folder / "draft": find_shape(args.draft_shape)}
         for folder, shape in models.items():

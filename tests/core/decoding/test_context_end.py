@@ -26,7 +26,7 @@ from sequoia_core.studies.losslessness import check_losslessness
 from tests.conftest import around_passes, calibration_of, recalled, tiny_llama
 from tests.core.decoding.dynamic.test_adaptive import profile
 from tests.core.decoding.test_loop import TREES, tokens_of
-from tests.core.decoding.test_static_path import used  # noqa: F401
+from tests.core.decoding.gpu.test_gpu_path import used  # noqa: F401
 from tests.core.models.conftest import copies  # noqa: F401
 from tests.core.models.offload.test_offloading import compiled_family
 from tests.core.test_families import build, save
