@@ -26,7 +26,9 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
-from sequoia_core import HybridTree, SamplingConfig, TextIndex, load_pair
+import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
+from sequoia_core import HybridTree, SamplingConfig, load_pair
+from sequoia_core.decoding.lookup.text_index import TextIndex
 from sequoia_core.decoding.tree_policy import ROOT_ONLY
 from sequoia_core.design.bootstrap import ratio_estimate
 from sequoia_core.design.plain_trees import chain_tree
@@ -65,10 +67,8 @@ def ours(prompts: Sequence[Sequence[int]], length: int) -> dict:
     pair, sampling = load_pair(dtype="bfloat16"), SamplingConfig(0.0)
     lines = (PROMPTS / "prompts.jsonl").read_text().splitlines()[CALIBRATING]
     calibrating = [pair.tokenizer.encode(json.loads(line)["text"]) for line in lines]
-    vector = measure_acceptance(
-        calibrating, target=pair.target, draft=pair.draft, sampling=sampling, max_new_tokens=length
-    )
-    profile = measure_profile(target=pair.target, draft=pair.draft)
+    vector = measure_acceptance(calibrating, pair, sampling=sampling, max_new_tokens=length)
+    profile = measure_profile(pair)
     known = {"calibration": vector.calibration, "profile": profile, "holds_for": vector.holds_for}
     trees = {"planned tree": plan_tree(vector, profile), "hybrid": HybridTree(index=TextIndex(), **known)}
     chains = {str(k): chain_tree(k) if k else ROOT_ONLY for k in SETTINGS}
