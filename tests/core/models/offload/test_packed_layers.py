@@ -120,13 +120,6 @@ def test_copies_of_no_use_are_deleted(folder, copies):
     assert {*copies.iterdir()} == {copy, other}
 
 
-def test_a_copy_with_another_time_and_the_same_content_is_kept(folder, copies):
-    first, _ = load(folder)
-    (copy,) = copies.glob("*.layers")
-    os.utime(copy, ns=(1, 1))
-    assert load(folder) == (first, [])
-
-
 def test_a_model_that_was_trained_on_gets_another_copy_and_the_old_one_goes(folder, copies):
     first, _ = load(folder)
     (old,) = copies.glob("*.layers")
