@@ -19,7 +19,7 @@ from tests.core.native.test_instruction_sets import RUNNABLE
 from tests.core.test_families import build, save
 
 pytest.importorskip("compressed_tensors")
-from scripts.make_four_bits import make_four_bits  # noqa: E402
+from scripts.make_four_bits import make_four_bits
 from tests.conftest import pair_of
 
 pytestmark = pytest.mark.usefixtures("copies")
