@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import time
+from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -35,10 +37,10 @@ def pass_times(target: LanguageModel) -> HardwareProfile:
     known = [*named.values(), getattr(target, "parameters", None), torch.get_num_threads(), instructions]
     path = cache_folder() / "pass-times" / f"{hashlib.sha256(repr(known).encode()).hexdigest()[:24]}.json"
     try:
-        kept = HardwareProfile.load(path)
+        kept = _loaded(path, path.stat().st_mtime_ns)
         if not kept.differences(**named, offload=target.offload, instructions=instructions):
             return kept
-    except ValueError:  # none there, or another version's
+    except (OSError, ValueError):  # none there, or another version's
         pass
     context, seconds = _timed(target)
     found = HardwareProfile(
@@ -51,6 +53,11 @@ def pass_times(target: LanguageModel) -> HardwareProfile:
     except OSError:  # a folder that cannot be written: timed again next time
         pass
     return found
+
+
+@lru_cache(maxsize=8)
+def _loaded(path: Path, modified: int) -> HardwareProfile:
+    return HardwareProfile.load(path)
 
 
 @torch.inference_mode()

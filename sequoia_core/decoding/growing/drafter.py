@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ...models.protocol import Session
-from ..drafting import DraftTree, Reach
+from ..drafting import DraftTree, Reach, RootDrafter
 from ..node_facts import MarginalGains
 from ..sampling import SamplingConfig
 from ..tree_policy import TreePolicy
@@ -22,7 +22,7 @@ from .growing_tree import GrowingTree
 from .look_up import LookUp
 from .marginal_gains import marginal_gains
 from .plain_growing import DraftRows, PlainGrower
-from .step_costs import RunCosts
+from .step_costs import LookUpBudget, RunCosts
 
 
 class GrowingDrafter:
@@ -50,6 +50,10 @@ class GrowingDrafter:
         self._look_up = None if policy.index is None else LookUp(policy.index, reach.target, policy)
         self._costs = None if policy.profile is None else RunCosts(policy.costs, policy.start)
         self.controller = policy.controller
+        self._budget: LookUpBudget | None = None
+        if session is None and self._costs is not None:
+            self._budget = LookUpBudget(sampling.temperature)
+        self._root = RootDrafter()
 
     @staticmethod
     def supports(session: Session | None, policy: TreePolicy, draft_sampling: DraftSampling) -> bool:
@@ -63,6 +67,9 @@ class GrowingDrafter:
     @torch.inference_mode()
     def grow(self, sequence: Sequence[int]) -> DraftTree:
         length, policy = len(sequence), self.policy
+        self.rested = self._budget is not None and self._budget.rests
+        if self.rested:
+            return self._root.grow(sequence)
         if self._look_up is not None:
             gain = 1.0 if self.controller is None else self.controller.looked_up_gain
             self._look_up.begin(sequence, max_depth=min(policy.max_depth, self.reach.verified(length)), gain=gain)
@@ -92,6 +99,11 @@ class GrowingDrafter:
         return marginal_gains(expansion, nodes, DraftRows(read, self.draft_sampling, self.generator), most=most)
 
     def commit(self, draft: DraftTree, path: tuple[int, ...]) -> None:
+        if self._budget is not None and self._costs is not None:
+            saved = 0.0 if self.rested else self._costs.saved_sec(len(path), draft.tree.size)
+            self._budget.seen(self._costs.plain_sec(), saved)
+        if self.rested:
+            return
         read = [position for position in draft.cache_positions[list(path)].tolist() if position >= 0]
         if self.session is not None and read:  # else the next tree's first pass reads the tokens
             self.session.commit(draft.root_position, read)

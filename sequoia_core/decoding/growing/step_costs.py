@@ -14,6 +14,9 @@ from .expansion import TokenCosts, TreeBounds
 
 MEMORY_STEPS = 20  # steps after which a past step counts 1 / e: long enough to average, short enough to follow the text
 CONTEXT_STEP = 64  # committed tokens after which costs are computed again
+LOOK_UP_SEC = 1.5e-4  # of a step with look-ups, outside the target's pass, beyond one without: on a CPU of 2025
+LOSS_SHARE = 0.02  # of a run's time that look-ups may lose
+TRIALS, MOST_TRIALS = 4, 64  # look-ups that a run can lose after a rest, and at most
 EXPOSED_DRAFT_SHARE = 0.5  # of a draft pass, not overlapped by reading weights; 0.2 to 0.5 work equally well
 
 
@@ -128,3 +131,30 @@ class RunCosts:
         self._rate.seen(tokens, self._costs.seconds(size, widths))
         rate = self._rate.tokens_per_sec
         self.tokens_per_sec = rate if self._start is None else self._costs.at_least(rate)
+
+    def plain_sec(self) -> float:
+        """Return the seconds of a token decoded alone."""
+        assert self._costs is not None, "a step's costs were asked for before it was taken"
+        return float(self._costs.step_sec[1])
+
+    def saved_sec(self, tokens: float, size: int) -> float:
+        """Return what a step of looked-up nodes saved over decoding its tokens one by one."""
+        assert self._costs is not None, "a step's costs were asked for before it was taken"
+        return tokens * self.plain_sec() - float(self._costs.step_sec[size]) - LOOK_UP_SEC
+
+
+class LookUpBudget:
+    """When a run without a draft looks nothing up: where look-ups would lose more than `LOSS_SHARE` of its time.
+
+    Goes by committed tokens and profiled times alone, so equal runs look up alike.
+    """
+
+    def __init__(self, temperature: float) -> None:
+        trials = max(
+            2 * TRIALS, MOST_TRIALS * (1.0 - temperature)
+        )  # greedy texts repeat themselves, later if not at once
+        self._sec, self.rests = trials * LOOK_UP_SEC, False
+
+    def seen(self, plain_sec: float, saved_sec: float) -> None:
+        self._sec = min(self._sec + LOSS_SHARE * plain_sec + saved_sec, MOST_TRIALS * LOOK_UP_SEC)
+        self.rests = self._sec < (TRIALS * LOOK_UP_SEC if self.rests else 0.0)
