@@ -12,7 +12,7 @@ Each module imports, of this room, only the modules named:
     server_flags      -
     tree              -
     tree_search       -
-    calibration       bootstrap
+    calibration       conditions
     growmap           tree
     profile_files     conditions, tree
     acceptance_files  conditions, calibration

@@ -21,7 +21,7 @@ from ..files.server_counts import (
 )
 from ..files.server_records import counts_of_rates
 from .acceptance import AcceptanceMatrix, AcceptanceVector
-from .bootstrap import LEVEL, RESAMPLES, Estimate, bounds, estimate, resampled, wilson_interval
+from .bootstrap import LEVEL, RESAMPLES, Estimate, estimate, interval, resampled, wilson_interval
 from .conditions import TOPK
 from .replay import replay_while_growing
 
@@ -218,7 +218,7 @@ def chain_acceptance(counts: ServerCounts, *, new_tokens: int | None = None) -> 
         passed = np.array([_passed(request, len(survival)) for request in counts.requests])
         drafts = np.maximum(picks @ np.array([len(request.accepted) for request in counts.requests]), 1)
         again = (picks @ passed) / drafts[:, None]
-        low, high = bounds(again)
+        low, high = interval(again)
     else:
         trials, picks = counts.drafts, None
         again = _redrawn(survival, trials)
