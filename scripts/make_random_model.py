@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from sequoia_core.design.model_shapes import ModelShape, find_shape, shipped_table
-from sequoia_core.models.protocol import DTYPES
+from sequoia_core.files.dtypes import DTYPES
 from sequoia_core.models.random_models import write_random_model
 
 
