@@ -163,14 +163,14 @@ def regret(vectors: tuple[AcceptanceVector, ...], size: int, depth: int) -> Regr
 @st.cache_resource(show_spinner="Planning for this hardware…", max_entries=32, hash_funcs=_SAMPLE_HASH)
 def planned(
     vector: AcceptanceVector, profile: HardwareProfile, paper: bool = False
-) -> tuple[SpeedupSurface, BestShape]:
-    """Return the predicted speedup surface and its best shape; by the paper's formula if asked to."""
-    from sequoia_core.design.planning import best_shape, surface_within_reach
+) -> tuple[SpeedupSurface, BestShape, TokenTree]:
+    """Return the predicted speedup surface, its best shape and that tree; by the paper's formula if asked to."""
+    from sequoia_core.design.planning import plan_on, surface_within_reach
     from sequoia_core.design.prediction import shape_of
 
     surface = surface_within_reach(vector, profile, max_size=USUAL_SIZE, paper=paper)
-    best = best_shape(surface)
-    return surface, best if paper else shape_of(best_tree(vector, best.size, best.depth), vector, profile)
+    best, tree = plan_on(surface, vector, profile)
+    return surface, best if paper else shape_of(tree, vector, profile), tree
 
 
 @st.cache_resource(show_spinner=False, max_entries=64, hash_funcs=_SAMPLE_HASH)
@@ -193,14 +193,13 @@ def policy(
 ) -> SpecExecTree | AdaptiveTree | LookupTree | HybridTree:
     """Return the policy of a kind of `tree_kinds`; SpecExec's has a budget, the others are bounded by costs."""
     from sequoia_core import AdaptiveTree, HybridTree, LookupTree, SpecExecTree, TextIndex
-    from sequoia_core.design.planning import plan_tree
 
     if kind == "lookup":
         return LookupTree(TextIndex(), profile=profile)
     if kind == "specexec":
         return SpecExecTree(max_size=size, max_depth=depth)
     known = {"profile": profile, "calibration": vector.calibration, "holds_for": vector.holds_for}
-    known["planned"] = None if profile is None else plan_tree(vector, profile)
+    known["planned"] = None if profile is None else planned(vector, profile)[2]
     return HybridTree(TextIndex(), **known) if kind == "hybrid" else AdaptiveTree(**known)
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from sequoia_core.design.acceptance import AcceptanceVector
+from sequoia_core.design.grown_trees import grown_by_depth
 from sequoia_core.design.optimal_trees import bootstrap_tables, expected_tokens, expected_tokens_table, optimal_tree
 from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.design.planning import (
@@ -14,7 +15,6 @@ from sequoia_core.design.planning import (
     best_shape,
     more_ranks_wanted,
     plan_tree,
-    shape_widths,
     size_and_depth_spread,
     smallest_good_shape,
     speedup_surface,
@@ -77,7 +77,7 @@ def test_the_papers_formula_prices_every_draft_pass_as_one_token():
 
 
 def test_widths_of_every_shape_are_those_of_its_best_tree():
-    widths = shape_widths(VECTOR, max_size=30, max_depth=5)
+    widths = grown_by_depth(VECTOR, max_size=30, max_depth=5).widths
     for size in (2, 3, 9, 30):
         for depth in (1, 3, 5):
             if size > 4 and depth == 1:
