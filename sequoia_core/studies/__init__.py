@@ -14,7 +14,6 @@ Each module imports, of this room, only the modules named:
     sweep.content        -
     sweep.plan           sweep.content
     lookup_replay        prompt_loop
-    prediction_on_texts  lookup_replay
     losslessness         first_difference, prompt_loop
     measure_profile      step_timers
     race                 prompt_loop, request_law

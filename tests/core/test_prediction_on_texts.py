@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.prediction_on_texts import predict_on_texts
 from sequoia_core import HybridTree, LookupTree, TextIndex
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.studies.lookup_replay import Request
-from sequoia_core.studies.prediction_on_texts import predict_on_texts
 from tests.conftest import calibration_of, tiny_llama
 from tests.core.decoding.lookup.test_lookup_tree import PROMPT, profile, tokens_of
 
