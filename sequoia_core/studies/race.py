@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -22,18 +21,14 @@ from ..design.tree import TokenTree
 from ..files.model_names import needed_draft
 from ..files.safe_files import one_line
 from ..models.language_model import HuggingFaceModel, ModelPair
-from .prompt_loop import Progress, Report, room_after
+from .prompt_loop import Progress, Report, room_after, take_turns
 from .request_law import only_the_request, request_config
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Asked = TypeVar("Asked")
-Answered = TypeVar("Answered")
-
 LOOPS_FROM = 0.5  # share of repeated 4-grams from which a text counts as looping; it is very easy to draft
 PHASES = ("draft_sec", "verify_sec", "walk_sec", "commit_sec")
-WARM_TOKENS = 16  # first calls allocate, import and pick kernels
 ASSISTANT_TOKENS = (None, 3, 5, 8)  # transformers' default and fixed lengths: the best of them is reported
 
 
@@ -138,41 +133,6 @@ def own_method(
         return Decoded(output, len(steps), seconds, steps) if steps and steps[-1].finished else None
 
     return run
-
-
-def take_turns(
-    methods: Mapping[str, Callable[[Asked, int, int, Report], Answered | None]],
-    prompts: Sequence[Asked],
-    max_new_tokens: int,
-    *,
-    progress: Progress | None = None,
-    cancel: threading.Event | None = None,
-) -> Iterator[tuple[str, Answered]]:
-    """Yield what each method does with each prompt, as it ends; the method that begins changes from prompt to prompt.
-
-    Each method is warmed up first. A cancelled race ends; its methods have to check `cancel` too.
-    """
-    names = list(methods)
-    order = [
-        (turn, names[(turn + offset) % len(names)]) for turn in range(len(prompts)) for offset in range(len(names))
-    ]
-    tell = progress or (lambda share, words: None)
-    tell(0.0, "warming up")
-    for method in methods.values():
-        method(prompts[0], min(WARM_TOKENS, max_new_tokens), 0, lambda share: None)
-    for number, (turn, name) in enumerate(order):
-        if cancel is not None and cancel.is_set():
-            return
-        words = name if len(prompts) == 1 else f"{name}, prompt {turn + 1} of {len(prompts)}"
-
-        def report(share: float, number: int = number, words: str = words) -> None:
-            tell((number + share) / len(order), words)
-
-        report(0.0)
-        answered = methods[name](prompts[turn], max_new_tokens, turn, report)
-        if answered is not None:
-            report(1.0)
-            yield name, answered
 
 
 def race(
