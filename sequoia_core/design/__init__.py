@@ -21,7 +21,6 @@ Each module imports, of this room, only the modules named:
     roofline          model_shapes, profile
     bench_profile     tree, profile_files, profile
     step_time         tree, profile_files, profile
-    observed          tree, acceptance
     optimal_trees     bootstrap, tree, tree_search, acceptance
     replay            tree, acceptance
     matrix_files      acceptance_files, acceptance
@@ -30,11 +29,10 @@ Each module imports, of this room, only the modules named:
     server_plan       bootstrap, chain_acceptance, server_costs
     server_doctor     bootstrap, request_spread
     server_diagnosis  bootstrap, chain_acceptance, server_costs, server_plan, server_doctor
-    what_if           acceptance_files, acceptance
+    what_if           tree, acceptance_files, acceptance
     grown_trees       tree_search, acceptance, optimal_trees, replay, what_if
     plain_trees       tree, tree_search, acceptance, optimal_trees
     planning          bootstrap, tree, tree_search, profile, acceptance, step_time, optimal_trees, grown_trees
-    regret            acceptance, optimal_trees
     tree_files        tree, growmap, acceptance, optimal_trees
     break_even        profile, step_time, acceptance, grown_trees, planning
     growth            bootstrap, tree, acceptance, optimal_trees, plain_trees

@@ -6,9 +6,7 @@ Each module imports, of this room, only the modules named:
     measure_bounds       -
     node_enumeration     -
     prompt_loop          -
-    request_law          -
     run_summary          -
-    spread               -
     step_counts          -
     step_timers          -
     sweep.content        -
@@ -16,7 +14,7 @@ Each module imports, of this room, only the modules named:
     lookup_replay        prompt_loop
     losslessness         first_difference, prompt_loop
     measure_profile      step_timers
-    race                 prompt_loop, request_law
+    race                 prompt_loop
     ranks_along_text     prompt_loop
     measure_acceptance   prompt_loop, ranks_along_text
     audit                prompt_loop

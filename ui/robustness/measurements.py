@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sequoia_core.models.prompting import encode_prompt
-from sequoia_core.studies.spread import decoding_speed
 from ui.jobs.jobs import Job, JobContext
 from ui.robustness import records, wording
+from ui.robustness.spread import decoding_speed
 from ui.robustness.wording import Row
 from ui.session.model_pairs import PairSpec
 from ui.token_text import text_after

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sequoia_core.design.growth import Curve
     from sequoia_core.design.planning import BestShape, ShapeSpread
     from sequoia_core.design.prediction import Prediction
-    from sequoia_core.design.regret import Regret
+    from sequoia_core.design.tree_comparison import Regret
 
 MAX_DEPTH = 24
 MAX_SIZE = 2048  # SpecExec's budgets; Sequoia's trees have 64 to 128 nodes on a GPU, 768 with offloading
@@ -155,7 +155,7 @@ def tokens_per_step(vector: AcceptanceVector, tree: TokenTree) -> Estimate:
 @st.cache_resource(show_spinner=False, max_entries=32, hash_funcs=_HASH)
 def regret(vectors: tuple[AcceptanceVector, ...], size: int, depth: int) -> Regret:
     """Return what each vector's tree loses under the others."""
-    from sequoia_core.design.regret import regret_matrix
+    from sequoia_core.design.tree_comparison import regret_matrix
 
     return regret_matrix(vectors, size=size, depth=depth)
 
