@@ -32,7 +32,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
-import sequoia_core  # noqa: F401  before torch, whose threads read their settings once
+import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
 
 # isort: split
 import numpy as np
@@ -40,8 +40,9 @@ import torch
 from prediction_on_texts import predict_on_texts
 from transformers import AutoModelForCausalLM
 
-from sequoia_core import AdaptiveTree, HybridTree, LookupTree, SamplingConfig, TextIndex, TokenTree, load_pair
+from sequoia_core import AdaptiveTree, HybridTree, LookupTree, SamplingConfig, TokenTree, load_pair
 from sequoia_core.decoding.dynamic.growing import predict_policy
+from sequoia_core.decoding.lookup.text_index import TextIndex
 from sequoia_core.decoding.tree_policy import ROOT_ONLY
 from sequoia_core.design.bootstrap import RESAMPLES, estimate, ratio_estimate
 from sequoia_core.design.planning import plan_tree
@@ -85,7 +86,7 @@ PROMPTS = {
     ),
 }
 OTHERS = {"prose": "prose.jsonl", "chat": "chat.jsonl", "code": "not-looping.jsonl"}  # of assets: what is known before
-SIZES, OF_FILE = (1, 2, 4, 8, 16), (1, 4, 16)  # of trees that are timed: a larger one did not pay here
+SIZES = (1, 2, 4, 8, 16)  # of trees that are timed: a larger one did not pay here
 EVERY = 4  # of the prompts, whose kinds take turns, one goes to transformers as well
 TRANSFORMERS = "transformers"
 LOOKED_UP, DRAFTED = 10, 8  # tokens that transformers looks up, as in its documentation, and that the server does
@@ -180,10 +181,10 @@ def race_of(
 def of_folder(pair: ModelPair, asked: Asked, args: argparse.Namespace) -> dict:
     sampling, target, draft = asked.sampling, pair.target, pair.draft
     vector = measure_acceptance(
-        [each.prompt_ids for each in asked.known], target=target, draft=draft, sampling=sampling,
+        [each.prompt_ids for each in asked.known], pair, sampling=sampling,
         max_new_tokens=asked.tokens,
     )  # fmt: skip
-    profile = measure_profile(target=target, draft=draft, sizes=SIZES, context=asked.context, repeats=args.repeats)
+    profile = measure_profile(pair, sizes=SIZES, context=asked.context, repeats=args.repeats)
     planned = plan_tree(vector, profile)
     costs = {
         "calibration": vector.calibration, "profile": profile, "holds_for": vector.holds_for, "planned": planned,
@@ -242,7 +243,7 @@ def server_method(address: str, sampling: SamplingConfig) -> race.Method:
 
 def of_file(pair: ModelPair, asked: Asked, args: argparse.Namespace) -> dict:
     file, sampling, threads = pair.target, asked.sampling, torch.get_num_threads()
-    profile = measure_profile(target=file, draft=file, sizes=OF_FILE, context=asked.context, repeats=args.repeats)
+    profile = measure_profile(replace(pair, draft=file), sizes=SIZES, context=asked.context, repeats=args.repeats)
     trees = {"plain": ROOT_ONLY, "lookup": LookupTree(TextIndex(), profile=profile)}
     predicted = predict_on_texts(
         trees["lookup"], asked.known, profile, temperature=sampling.temperature, prompts=len(asked.prompts)

@@ -5,7 +5,7 @@
     python benchmarks/servers.py --engines "vllm ngram" --server 0=http://127.0.0.1:8600 --server 1=http://…
 
 Every engine answers the same requests at k = 0, 1, 2, 3, 4, 6, 8 in turns; the plan sees k = 0, 2 and 8. llama.cpp is
-the wheel of requirements-real.txt with one thread fewer than there are cores, as our own engine has here; ours runs
+the wheel of the extra `real` with one thread fewer than there are cores, as our own engine has here; ours runs
 in bfloat16, its compiled format. vLLM is started by --vllm, all settings at once, or given. The day's record is
 completed, so engines may run one after the other. Last line: engine -> `median_abs_error`, `chosen_over_best`, `rows`.
 """
@@ -26,7 +26,9 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
-from sequoia_core import HybridTree, SamplingConfig, TextIndex, load_pair
+import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
+from sequoia_core import HybridTree, SamplingConfig, load_pair
+from sequoia_core.decoding.lookup.text_index import TextIndex
 from sequoia_core.decoding.tree_policy import ROOT_ONLY
 from sequoia_core.design.bootstrap import ratio_estimate
 from sequoia_core.design.plain_trees import chain_tree
@@ -65,10 +67,8 @@ def ours(prompts: Sequence[Sequence[int]], length: int) -> dict:
     pair, sampling = load_pair(dtype="bfloat16"), SamplingConfig(0.0)
     lines = (PROMPTS / "prompts.jsonl").read_text().splitlines()[CALIBRATING]
     calibrating = [pair.tokenizer.encode(json.loads(line)["text"]) for line in lines]
-    vector = measure_acceptance(
-        calibrating, target=pair.target, draft=pair.draft, sampling=sampling, max_new_tokens=length
-    )
-    profile = measure_profile(target=pair.target, draft=pair.draft)
+    vector = measure_acceptance(calibrating, pair, sampling=sampling, max_new_tokens=length)
+    profile = measure_profile(pair)
     known = {"calibration": vector.calibration, "profile": profile, "holds_for": vector.holds_for}
     trees = {"planned tree": plan_tree(vector, profile), "hybrid": HybridTree(index=TextIndex(), **known)}
     chains = {str(k): chain_tree(k) if k else ROOT_ONLY for k in SETTINGS}

@@ -247,7 +247,7 @@ class HardwareProfile:
         Modelled times never hold.
 
         Args:
-            target, draft: names as `model_names.pair_names` gives them.
+            target, draft: names as `PairSpec.names` has them.
             device: the name of the processor or GPU, with or without its number of threads.
             instructions: as `instructions_in_use` names them; None, here or in the file, is unknown.
         """

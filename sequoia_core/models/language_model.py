@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -170,6 +170,10 @@ class ModelPair:
     def models(self) -> tuple[LoadedModel, ...]:
         """The target, and the draft where there is one."""
         return (self.target,) if self.draft is None else (self.target, self.draft)
+
+    def ignore_eos(self) -> ModelPair:
+        """Return this pair, weights shared, with no end of text."""
+        return replace(self, target=self.target.ignore_eos(), draft=self.draft and self.draft.ignore_eos())
 
     @property
     def vocab_size(self) -> int:

@@ -12,12 +12,12 @@ from sequoia_core import AcceptanceVector, HardwareProfile
 from sequoia_core.design.planning import plan_tree
 from sequoia_core.design.prediction import prompts_for
 from sequoia_core.files.faults import Cancelled
+from sequoia_core.models.pair_spec import PairSpec
 from sequoia_core.studies.measure_acceptance import vector_from_prompts
 from tests.app.conftest import OTHER_DRAFT, ROOT, as_demo_pair, metrics, open_page, settled, wait_for
 from ui.jobs import jobs
 from ui.overview import chain_job
 from ui.session import shipped
-from ui.session.model_pairs import PairSpec
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.served_app import ROOT
 from tests.app.conftest import PAGES
+from tests.served_app import ROOT
 from ui.runs.run_files import load_run
 from ui.token_tree.standalone import run_to_html
 

@@ -12,7 +12,7 @@ import urllib.request
 
 import pytest
 
-from benchmarks.served_app import ROOT
+from tests.served_app import ROOT
 from ui.runs.run_files import load_run, run_to_bytes
 
 from .browser import LONG_MS, go, settle

@@ -6,7 +6,7 @@ import copy
 
 import pytest
 
-from benchmarks.served_app import ROOT
+from tests.served_app import ROOT
 from ui.runs.run_files import load_run, run_to_bytes
 
 from .browser import go, metric, settle

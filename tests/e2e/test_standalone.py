@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from benchmarks.served_app import ROOT
+from tests.served_app import ROOT
 from ui.runs.run_files import load_run
 from ui.token_tree.standalone import run_to_html
 
