@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -173,7 +173,8 @@ class ModelPair:
 
     def ignore_eos(self) -> ModelPair:
         """Return this pair, weights shared, with no end of text."""
-        return replace(self, target=self.target.ignore_eos(), draft=self.draft and self.draft.ignore_eos())
+        endless = self.draft and self.draft.ignore_eos()
+        return ModelPair(self.target.ignore_eos(), endless, self.tokenizer, self.remarks)
 
     @property
     def vocab_size(self) -> int:

@@ -82,7 +82,8 @@ def run_job(page: AppTest, kind: str) -> AppTest:
 class OpenPair(SimpleNamespace):
     """A pair whose parts tests may replace."""
 
-    models, text = ModelPair.models, ModelPair.text
+    remarks = ()
+    models, text, ignore_eos = ModelPair.models, ModelPair.text, ModelPair.ignore_eos
     vocab_size, max_context = ModelPair.vocab_size, ModelPair.max_context
 
 

@@ -82,7 +82,7 @@ def test_the_whole_chain_reaches_the_other_pages(assets, tiny_pair) -> None:
 def test_a_cancel_keeps_the_finished_stages(assets, tiny_pair, monkeypatch: pytest.MonkeyPatch) -> None:
     import sequoia_core
 
-    def waits_for_the_cancel(prompts, *, cancel, progress, **options):
+    def waits_for_the_cancel(prompts, pair, *, cancel, progress, **options):
         while not cancel.wait(0.05):
             progress(0.0, "prompt 1")
         raise Cancelled("cancelled before the first prompt was complete")

@@ -12,6 +12,7 @@ from streamlit.testing.v1 import AppTest
 
 from sequoia_core import autoregressive
 from sequoia_core.files import model_names
+from sequoia_core.models import pair_spec
 from sequoia_core.models.offload import needs as offload_needs
 from sequoia_core.models.offload import packed_layers
 from sequoia_core.models.pair_spec import PairSpec
@@ -156,7 +157,7 @@ def test_a_second_draft_of_the_demo_pair_is_offered_where_it_is_there(assets, tm
     demo = tmp_path / "demo"
     for role in ("target", "draft"):
         save(build("Llama"), demo / role)
-    for module in (model_pairs, model_names):
+    for module in (model_pairs, pair_spec, model_names):
         monkeypatch.setattr(module, "DEMO_PAIR", demo)
     page = open_page("overview")
     assert not any(box.key == "sidebar_demo_draft" for box in page.selectbox)

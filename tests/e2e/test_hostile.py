@@ -188,7 +188,7 @@ BROKEN = {
 
 def hostile_run() -> bytes:
     """A run that is read, with foreign text wherever there is text."""
-    run = load_run(ROOT / "assets" / "runs" / "recorded.json")
+    run = load_run(ROOT / "assets" / "runs" / "recorded.jsonl")
     for step in run["steps"]:
         step["tokens"] = [hostile("token")] * len(step["tokens"])
         step["pieces"] = [hostile("piece")] * len(step["pieces"])
