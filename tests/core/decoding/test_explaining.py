@@ -108,11 +108,8 @@ def test_how_often_a_child_is_accepted_stands_beside_the_best_possible(models, v
 def test_acceptance_is_not_known_of_children_that_were_looked_up_nor_of_very_many(models):
     target, _ = models
     tree = LookupTree(TextIndex(), max_size=4, max_depth=2)
-    options = {
-        "sampling": SamplingConfig(1.0),
-        "details": StepDetails(likely=3),
-        "generator": torch.Generator().manual_seed(5),
-    }
+    options = {"sampling": SamplingConfig(1.0), "details": StepDetails(likely=3)}
+    options["generator"] = torch.Generator().manual_seed(5)
     steps = list(decode(PROMPT * 3, pair_of(target), tree=tree, max_new_tokens=12, **options))
     assert any(step.tree.size > 1 for step in steps)
     assert all(rows.accepted is None for step in steps for rows in step.path_rows)

@@ -99,9 +99,8 @@ def test_more_prompts_continue_a_finished_run(tiny_target, tiny_draft):
     options = {"pair": pair_of(tiny_target, tiny_draft), "sampling": SamplingConfig(1.0), "width": 4}
     options |= {"max_new_tokens": 8}
     some = measure_acceptance(PROMPTS[:2], **options)
-    assert measure_acceptance(PROMPTS, **options, checkpoints=Checkpoints(some)) == measure_acceptance(
-        PROMPTS, **options
-    )
+    whole = measure_acceptance(PROMPTS, **options)
+    assert measure_acceptance(PROMPTS, **options, checkpoints=Checkpoints(some)) == whole
 
 
 @pytest.mark.parametrize(
@@ -337,9 +336,8 @@ def test_a_streamed_measurement_can_be_cut_and_resumed(temperature, tiny_target,
     measure_acceptance(PROMPTS, **options, checkpoints=Checkpoints(save=checkpoint), cancel=stop)
     assert len(kept) == 1 and measure_acceptance(PROMPTS, **options, checkpoints=Checkpoints(kept[0])) == whole
     # texts are equally likely wherever the weights are, so either may go on from the other
-    mixed = measure_acceptance(
-        PROMPTS, **options | {"pair": pair_of(tiny_target, tiny_draft)}, checkpoints=Checkpoints(kept[0])
-    )
+    options["pair"] = pair_of(tiny_target, tiny_draft)
+    mixed = measure_acceptance(PROMPTS, **options, checkpoints=Checkpoints(kept[0]))
     assert mixed.trials == whole.trials
 
 

@@ -112,15 +112,8 @@ def test_every_family_decodes_as_generate(family, tmp_path):
 def test_the_demo_target_alone(demo_pair):
     prompt = demo_pair.tokenizer.encode("def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    return")
     wanted = tokens_of(autoregressive(prompt, demo_pair, max_new_tokens=64))
-    steps = list(
-        decode(
-            prompt,
-            pair_of(demo_pair.target),
-            tree=LookupTree(TextIndex()),
-            max_new_tokens=64,
-            details=StepDetails(likely=3),
-        )
-    )
+    details, tree = StepDetails(likely=3), LookupTree(TextIndex())
+    steps = list(decode(prompt, pair_of(demo_pair.target), tree=tree, max_new_tokens=64, details=details))
     assert tokens_of(steps) == wanted and len(steps) < 50
     assert all(row.draft == () for step in steps for row in step.path_rows), "no draft model said anything"
 
