@@ -58,7 +58,6 @@ def _widths(trees: Sequence[Grown], max_size: int, max_depth: int) -> np.ndarray
         eldest = np.flatnonzero(grown.ranks == 1)
         got_children[eldest, grown.depths[eldest] - 1] = 1
         widths[1 : size + 1, depth:, :depth] = got_children.cumsum(axis=0)[:, None]
-        widths[size + 1 :, depth:] = widths[size, depth]
     return widths
 
 

@@ -13,7 +13,9 @@ from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.design.planning import (
     SpeedupSurface,
     best_shape,
+    fastest_of_sizes,
     more_ranks_wanted,
+    plan_on,
     plan_tree,
     size_and_depth_spread,
     smallest_good_shape,
@@ -221,5 +223,11 @@ def test_a_plan_for_llama_cpp_has_no_more_leaves_than_it_has_sequences():
     free = HardwareProfile(sizes=np.array([1, 1024]), verify_sec=np.array([1.0, 1.01]), draft_sec=0.001)
     limited = replace(free, meta={"passes_by": "llama.cpp"})
     assert plan_tree(flat, free).leaves > 256
-    tree = plan_tree(flat, limited)
-    assert 200 < tree.leaves <= 256 and limited.most_leaves == 256 and free.most_leaves is None
+    assert limited.most_leaves == 256 and free.most_leaves is None
+    for sizes in (1024, 400, 270):
+        surface = speedup_surface(flat, limited, max_size=sizes)
+        shape, tree = plan_on(surface, flat, limited)
+        assert 200 < tree.leaves <= 256 and tree == plan_tree(flat, limited, max_size=sizes)
+        assert shape.size == tree.size and shape.predicted_speedup == np.nanmax(surface.speedup[: shape.size + 1])
+        assert shape == fastest_of_sizes(surface, shape.size, shape.size)
+    assert fastest_of_sizes(surface, 5, 9).predicted_speedup == np.nanmax(surface.speedup[5:10])
