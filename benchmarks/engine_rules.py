@@ -28,13 +28,13 @@ import torch
 from sequoia_core import SamplingConfig, load_pair
 from sequoia_core.design.acceptance import AcceptanceVector
 from sequoia_core.design.bootstrap import ratio_estimate
-from sequoia_core.design.chain_acceptance import MATCH, REJECTION
 from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.design.replay import replay
 from sequoia_core.files.prompt_files import load_prompts
 from sequoia_core.models.language_model import ModelPair
 from sequoia_core.models.prompting import Prompting, encode_prompt
 from sequoia_core.native.processor import processor_name
+from sequoia_core.servers.chain_acceptance import MATCH, REJECTION
 from sequoia_core.studies.measure_acceptance import pair_settings, vector_from_prompts
 from sequoia_core.studies.prompt_loop import Report, one_by_one, room_after
 from sequoia_core.studies.ranks_along_text import ranks_on_target_text

@@ -33,10 +33,10 @@ from sequoia_core.decoding.tree_policy import ROOT_ONLY
 from sequoia_core.design.planning import plan_tree
 from sequoia_core.design.prediction import best_chain, predict
 from sequoia_core.models.device import describe_device
+from sequoia_core.servers.check import server_command, start_and_ask
 from sequoia_core.studies.measure_acceptance import measure_acceptance
 from sequoia_core.studies.measure_profile import measure_profile
 from sequoia_core.studies.race import MethodResult, own_method, take_turns
-from sequoia_core.studies.server_check import server_command, start_and_ask
 
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 LENGTHS = (0, 1, 2, 3, 4, 6, 8)  # drafted tokens of the server

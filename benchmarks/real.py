@@ -47,22 +47,22 @@ from sequoia_core.decoding.tree_policy import ROOT_ONLY
 from sequoia_core.design.bootstrap import RESAMPLES, estimate, ratio_estimate
 from sequoia_core.design.planning import plan_tree
 from sequoia_core.design.prediction import Measured, Prediction, best_chain, predict, reasons
-from sequoia_core.files.local_server import ask, running_server
+from sequoia_core.files.gguf_header import LLAMA_CPP
 from sequoia_core.files.prompt_files import load_prompts
 from sequoia_core.files.safe_files import write_atomic
-from sequoia_core.files.server_counts import LLAMA_CPP
 from sequoia_core.models import gemma
 from sequoia_core.models.language_model import HuggingFaceModel, ModelPair
 from sequoia_core.models.protocol import LanguageModel
 from sequoia_core.models.transformers_passes import TransformersBackend
 from sequoia_core.native.instruction_sets import instructions_in_use
 from sequoia_core.native.processor import processor_name
+from sequoia_core.servers.check import REQUEST_SEC, server_command
+from sequoia_core.servers.local_server import ask, running_server
 from sequoia_core.studies import race
 from sequoia_core.studies.first_difference import first_difference
 from sequoia_core.studies.lookup_replay import Request
 from sequoia_core.studies.measure_acceptance import measure_acceptance
 from sequoia_core.studies.measure_profile import measure_profile
-from sequoia_core.studies.server_check import REQUEST_SEC, server_command
 
 ROOT = Path(__file__).resolve().parent.parent
 PROMPTS = {

@@ -34,13 +34,9 @@ from sequoia_core.design.bootstrap import ratio_estimate
 from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.design.planning import plan_tree
 from sequoia_core.design.prediction import predict
-from sequoia_core.files.local_server import ask
 from sequoia_core.models.device import describe_device
 from sequoia_core.native import instruction_sets
-from sequoia_core.studies.measure_acceptance import measure_acceptance
-from sequoia_core.studies.measure_profile import measure_profile
-from sequoia_core.studies.race import own_method, take_turns
-from sequoia_core.studies.server_check import (
+from sequoia_core.servers.check import (
     SETTINGS,
     Served,
     ask_servers,
@@ -49,6 +45,10 @@ from sequoia_core.studies.server_check import (
     server_command,
     start_and_ask,
 )
+from sequoia_core.servers.local_server import ask
+from sequoia_core.studies.measure_acceptance import measure_acceptance
+from sequoia_core.studies.measure_profile import measure_profile
+from sequoia_core.studies.race import own_method, take_turns
 
 ROOT = Path(__file__).resolve().parent.parent
 DEMO = ROOT / "assets" / "demo"

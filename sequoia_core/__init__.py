@@ -9,11 +9,13 @@ enforces both.
     models          files, native
     decoding        native, design, models
     studies         files, native, design, models, decoding
-    command_line    files, native, design, models, decoding, studies
+    servers         files, design, studies
+    command_line    files, native, design, models, decoding, studies, servers
 
 `files` reads carefully and writes whole. `design` needs no model and no torch: vectors, trees, profiles, plans.
 `native` is compiled code and what calls it. `models` runs language
-models. `decoding` drafts, verifies and commits. `studies` measure a running pair.
+models. `decoding` drafts, verifies and commits. `studies` measure a running pair. `servers` reads what
+other people's servers counted, plans and checks them.
 
 Names below are loaded on first use, so that a command that needs no model does not pay for torch.
 """

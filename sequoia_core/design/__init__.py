@@ -6,10 +6,7 @@ Each module imports, of this room, only the modules named:
     conditions        -
     model_shapes      -
     near_ties         -
-    request_spread    -
-    same_law          -
     scenarios         -
-    server_flags      -
     tree              -
     tree_search       -
     calibration       conditions
@@ -24,11 +21,6 @@ Each module imports, of this room, only the modules named:
     optimal_trees     bootstrap, tree, tree_search, acceptance
     replay            tree, acceptance
     matrix_files      acceptance_files, acceptance
-    chain_acceptance  bootstrap, conditions, acceptance, replay
-    server_costs      model_shapes, profile_files, profile, step_time, chain_acceptance
-    server_plan       bootstrap, chain_acceptance, server_costs
-    server_doctor     bootstrap, request_spread
-    server_diagnosis  bootstrap, chain_acceptance, server_costs, server_plan, server_doctor
     what_if           tree, acceptance_files, acceptance
     grown_trees       tree_search, acceptance, optimal_trees, replay, what_if
     plain_trees       tree, tree_search, acceptance, optimal_trees
@@ -38,5 +30,5 @@ Each module imports, of this room, only the modules named:
     growth            bootstrap, tree, acceptance, optimal_trees, plain_trees
     prediction        bootstrap, tree, profile, acceptance, step_time, optimal_trees, replay, plain_trees, planning
     tree_comparison   tree, acceptance, optimal_trees, plain_trees
-    draft_choice      server_flags, tree, profile, acceptance, planning, prediction
+    draft_choice      tree, profile, acceptance, planning, prediction
 """

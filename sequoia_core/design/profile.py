@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from ..files.gguf_header import MOST_SEQUENCES
+from ..files.gguf_header import LLAMA_CPP, MOST_SEQUENCES
 from ..files.safe_files import json_bytes, read_bytes, write_atomic
-from ..files.server_counts import LLAMA_CPP
 from .profile_files import (
     FORMAT,
     MAX_FILE_BYTES,

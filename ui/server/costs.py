@@ -7,10 +7,10 @@ import math
 import streamlit as st
 
 from sequoia_core.design.bench_profile import profile_from_files
-from sequoia_core.design.chain_acceptance import ChainAcceptance
 from sequoia_core.design.profile import HardwareProfile
-from sequoia_core.design.server_costs import ServerCosts, TimedSetting, costs_of, timed_setting
 from sequoia_core.models.pair_spec import PairSpec
+from sequoia_core.servers.chain_acceptance import ChainAcceptance
+from sequoia_core.servers.costs import ServerCosts, TimedSetting, costs_of, timed_setting
 from ui import controls
 from ui.markdown import escaped, safe_name
 from ui.session import session, shipped

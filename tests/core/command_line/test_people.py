@@ -22,7 +22,7 @@ from sequoia_core.design.conditions import SEQUOIA, Conditions
 from sequoia_core.design.profile import HardwareProfile
 from sequoia_core.files.model_names import DEMO_PAIR
 from sequoia_core.models.pair_spec import PairSpec
-from tests.core.files.server_samples import AFTER, vllm_text
+from tests.core.servers.samples import AFTER, vllm_text
 
 ASSETS = Path(__file__).parents[3] / "assets"
 VECTOR = str(ASSETS / "acceptance" / "demo-t0.json")

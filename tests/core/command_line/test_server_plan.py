@@ -11,7 +11,7 @@ from sequoia_core.command_line.main import main
 from sequoia_core.design.matrix_files import load_acceptance
 from tests.conftest import pair_of
 from tests.core.design.test_bench_profile import ROWS
-from tests.core.files.server_samples import (
+from tests.core.servers.samples import (
     AFTER,
     BEFORE,
     LLAMA_PMIN,

@@ -15,7 +15,7 @@ from sequoia_core.decoding.record import TOKENS_ONLY
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.models.language_model import ModelPair
-from sequoia_core.studies.audit import Answer, Side, ask_side, audit, first_difference
+from sequoia_core.servers.audit import Answer, Side, ask_side, audit, first_difference
 from tests.core.planted import BIASED, PROMPTS, MarkovModel, V, planted, tables  # noqa: F401
 
 SAMPLING = {"temperature": 1.0, "top_p": 1.0}

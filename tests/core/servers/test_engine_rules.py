@@ -11,11 +11,11 @@ import torch
 from benchmarks.engine_rules import RULES, accepted_given_token, measure_rules, rule_acceptance
 from sequoia_core.decoding.loop import decode
 from sequoia_core.decoding.sampling import SamplingConfig
-from sequoia_core.design.chain_acceptance import MATCH, REJECTION, chain_acceptance, counts_of_vector
 from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.files.model_names import ASSETS
 from sequoia_core.files.prompt_files import load_prompts
 from sequoia_core.models.prompting import Prompting, encode_prompt
+from sequoia_core.servers.chain_acceptance import MATCH, REJECTION, chain_acceptance, counts_of_vector
 from sequoia_core.studies.measure_acceptance import measure_acceptance
 from tests.conftest import pair_of
 
