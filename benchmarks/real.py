@@ -41,8 +41,8 @@ from prediction_on_texts import predict_on_texts
 from transformers import AutoModelForCausalLM
 
 from sequoia_core import AdaptiveTree, HybridTree, LookupTree, SamplingConfig, TokenTree, load_pair
-from sequoia_core.decoding.dynamic.growing import predict_policy
-from sequoia_core.decoding.lookup.text_index import TextIndex
+from sequoia_core.decoding.growing.growing_tree import predict_policy
+from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.tree_policy import ROOT_ONLY
 from sequoia_core.design.bootstrap import RESAMPLES, estimate, ratio_estimate
 from sequoia_core.design.planning import plan_tree
