@@ -11,7 +11,8 @@ Each module imports, of this room, only the modules named:
     tree_search       -
     calibration       conditions
     growmap           tree
-    profile_files     conditions, tree
+    profile_schema    conditions
+    profile_files     tree, profile_schema
     acceptance_files  conditions, calibration
     profile           profile_files
     acceptance        bootstrap, conditions, calibration, acceptance_files

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
 
 from ..files.safe_files import checked, read_json
-from .conditions import MAX_NAME
 from .tree import MAX_SIZE
 
 FORMAT, VERSION = "sequoia-profile", 2
@@ -70,40 +68,6 @@ def odd_times(sizes: np.ndarray, verify_sec: np.ndarray) -> str | None:
     )
 
 
-Name = Annotated[str, Field(max_length=MAX_NAME)]
-
-
-class _Meta(BaseModel):
-    model_config = ConfigDict(strict=True, extra="allow")
-    target: Name | None = None
-    draft: Name | None = None
-    instructions: Name | None = None
-    bound_sec: list[float] = []
-
-
-class _ProfileFile(BaseModel):
-    model_config = ConfigDict(strict=True, allow_inf_nan=False)
-    format: str
-    version: int
-    sizes: list[int]
-    verify_sec: list[float]
-    draft_sec: float
-    device: Name = "unknown"
-    dtype: Name = "unknown"
-    context: int = 0
-    draft_widths: list[int] = []
-    draft_width_sec: list[float] = []
-    verify_samples: list[list[float]] = []
-    meta: _Meta = _Meta()
-    overhead_sec: list[float] = []
-    sampling_sec: list[float] = []
-    draft_samples: list[list[float]] = []
-    overhead_samples: list[list[float]] = []
-    verify_growth_sec: list[float] = []
-    draft_growth_sec: float = 0.0
-    growing_sec: list[float] = []
-
-
 def read_profile(data: bytes) -> dict[str, Any]:
     if len(data) > MAX_FILE_BYTES:
         raise ValueError(f"found {len(data)} bytes, expected a profile of at most {MAX_FILE_BYTES}")
@@ -114,7 +78,9 @@ def read_profile(data: bytes) -> dict[str, Any]:
     version = content.get("version")
     if isinstance(version, bool) or version not in range(1, VERSION + 1):
         raise ValueError(f"found version {str(version)[:40]}, expected 1 to {VERSION}")
-    fields = checked(_ProfileFile, content).model_dump(exclude_unset=True)
+    from .profile_schema import ProfileFile  # needs pydantic, which a rented GPU lacks
+
+    fields = checked(ProfileFile, content).model_dump(exclude_unset=True)
     del fields["format"], fields["version"]
     return fields
 
