@@ -41,4 +41,5 @@ Each module imports, of this room, only the modules named:
     gpu.judging                 plan, sampling, verifiers, walk, drafting, judging, gpu.phases, gpu.walk_by_rank
     assemble                    sampling, verifiers, tree_policy, drafting, compiled_drafting, judging, gpu.phases, gpu.drafting, gpu.judging, growing.drafter
     loop                        sampling, verifiers, tree_policy, drafting, judging, record, assemble
+    tree_kinds                  growing.growing_tree
 """  # noqa: E501
