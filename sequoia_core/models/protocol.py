@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}  # that models run in
+from ..files.dtypes import DTYPES, check_dtype
+
+TORCH_DTYPES = {name: getattr(torch, name) for name in DTYPES}
 
 
 class Session(Protocol):
@@ -16,9 +18,7 @@ class Session(Protocol):
     Attributes:
         length: tokens held so far.
         logits_dtype: dtype of what `forward` returns.
-        unseen_sec: seconds spent so far in passes that `forward` does not see, such as compiled drafting; else 0.
         read_wait_sec: seconds that the model's passes waited so far for weights from a slower tier; 0 if resident.
-        bytes_read: of weights so far, those read ahead included; 0 if resident.
     """
 
     @property
@@ -26,11 +26,7 @@ class Session(Protocol):
     @property
     def logits_dtype(self) -> torch.dtype: ...
     @property
-    def unseen_sec(self) -> float: ...
-    @property
     def read_wait_sec(self) -> float: ...
-    @property
-    def bytes_read(self) -> int: ...
 
     def forward(
         self, ids: torch.Tensor, positions: torch.Tensor, tree_mask: torch.Tensor, *, keep: int
@@ -165,14 +161,6 @@ class Tokenizer(Protocol):
         ...
 
 
-class Weights(Protocol):
-    """Where a model's decoder layers are: in memory, or streamed from a slower tier."""
-
-    def layers(self) -> Iterator[Any]:
-        """Yield the layers in order, once per pass; each is valid until the next one is taken."""
-        ...
-
-
 class Backend(Protocol):
     """One way of running a certain model's passes; `choose_backend` picks one when a model is wrapped.
 
@@ -194,11 +182,8 @@ def dtype_name(model: LanguageModel) -> str:
 
 
 def find_dtype(dtype: str | torch.dtype) -> torch.dtype:
-    """Return one of `DTYPES` by its name, or itself."""
-    known = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
-    if known is None or known not in DTYPES.values():
-        raise ValueError(f"dtype: found {str(dtype)[:40]!r}, expected one of {', '.join(DTYPES)}")
-    return known
+    """Return one of `TORCH_DTYPES` by its name, or itself."""
+    return TORCH_DTYPES[check_dtype(str(dtype).removeprefix("torch."))]
 
 
 def causal_mask(count: int) -> torch.Tensor:

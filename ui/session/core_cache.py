@@ -7,17 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
+from sequoia_core.decoding.tree_kinds import TREE_KINDS
+
 if TYPE_CHECKING:
     import numpy as np
 
     from sequoia_core import AcceptanceVector, HardwareProfile, TokenTree
+    from sequoia_core.decoding.growing.growing_tree import GrowingTree
     from sequoia_core.design.bootstrap import Estimate
     from sequoia_core.design.break_even import BreakEven, Gains
     from sequoia_core.design.draft_choice import DraftPlan
     from sequoia_core.design.growth import Curve
     from sequoia_core.design.planning import BestShape, ShapeSpread, SpeedupSurface
     from sequoia_core.design.prediction import Prediction
-    from sequoia_core.design.regret import Regret
+    from sequoia_core.design.tree_comparison import Regret
     from ui.token_tree.two_ways import SupposedDraft
 
 MAX_DEPTH = 24
@@ -155,7 +158,7 @@ def tokens_per_step(vector: AcceptanceVector, tree: TokenTree) -> Estimate:
 @st.cache_resource(show_spinner=False, max_entries=32, hash_funcs=_HASH)
 def regret(vectors: tuple[AcceptanceVector, ...], size: int, depth: int) -> Regret:
     """Return what each vector's tree loses under the others."""
-    from sequoia_core.design.regret import regret_matrix
+    from sequoia_core.design.tree_comparison import regret_matrix
 
     return regret_matrix(vectors, size=size, depth=depth)
 
@@ -163,14 +166,14 @@ def regret(vectors: tuple[AcceptanceVector, ...], size: int, depth: int) -> Regr
 @st.cache_resource(show_spinner="Planning for this hardware…", max_entries=32, hash_funcs=_SAMPLE_HASH)
 def planned(
     vector: AcceptanceVector, profile: HardwareProfile, paper: bool = False
-) -> tuple[SpeedupSurface, BestShape]:
-    """Return the predicted speedup surface and its best shape; by the paper's formula if asked to."""
-    from sequoia_core.design.planning import best_shape, surface_within_reach
+) -> tuple[SpeedupSurface, BestShape, TokenTree]:
+    """Return the predicted speedup surface, its best shape and that tree; by the paper's formula if asked to."""
+    from sequoia_core.design.planning import plan_on, surface_within_reach
     from sequoia_core.design.prediction import shape_of
 
     surface = surface_within_reach(vector, profile, max_size=USUAL_SIZE, paper=paper)
-    best = best_shape(surface)
-    return surface, best if paper else shape_of(best_tree(vector, best.size, best.depth), vector, profile)
+    best, tree = plan_on(surface, vector, profile)
+    return surface, best if paper else shape_of(tree, vector, profile), tree
 
 
 @st.cache_resource(show_spinner=False, max_entries=64, hash_funcs=_SAMPLE_HASH)
@@ -188,21 +191,14 @@ def prediction(
 
 
 @st.cache_resource(show_spinner="Trying out trees…", max_entries=16, hash_funcs=_SAMPLE_HASH)
-def policy(kind: str, size: int, depth: int, vector: AcceptanceVector | None, profile: HardwareProfile | None) -> Any:
-    """Return the tree policy of a kind of `tree_kinds`; SpecExec's has a budget, the others are bounded by costs."""
-    from sequoia_core import AdaptiveTree, HybridTree, LookupTree
-    from sequoia_core.decoding.growing.spec_exec import SpecExecTree
-    from sequoia_core.decoding.growing.text_index import TextIndex
-    from sequoia_core.design.planning import plan_tree
-
-    if kind == "lookup":
-        return LookupTree(TextIndex(), profile=profile)
-    if kind == "specexec":
-        return SpecExecTree(max_size=size, max_depth=depth)
-    assert vector is not None, "adaptive and hybrid trees are offered for a calibrated vector"
-    known: dict[str, Any] = {"profile": profile, "calibration": vector.calibration, "holds_for": vector.holds_for}
-    known["planned"] = None if profile is None else plan_tree(vector, profile)
-    return HybridTree(TextIndex(), **known) if kind == "hybrid" else AdaptiveTree(**known)
+def policy(
+    kind: str, size: int, depth: int, vector: AcceptanceVector | None, profile: HardwareProfile | None
+) -> GrowingTree:
+    """Return the policy of one of `TREE_KINDS`; some have a budget, the others are bounded by costs."""
+    chosen = TREE_KINDS[kind]
+    if chosen.budgeted:
+        return chosen.make(max_size=size, max_depth=depth)
+    return chosen.make(vector, profile)
 
 
 @st.cache_resource(show_spinner="Trying out trees…", max_entries=16, hash_funcs=_SAMPLE_HASH)

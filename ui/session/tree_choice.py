@@ -42,7 +42,7 @@ class TreeChoice:
 def draw() -> TreeChoice:
     """Draw the choice of a tree. Where it depends on the vector only the source is set: see `settled`."""
     if session.pair_spec().is_alone:
-        return TreeChoice("alone", *tree_kinds.lookup())
+        return TreeChoice("alone", *tree_kinds.grown("lookup"))
     source = st.selectbox(
         "Tree",
         SOURCES,
@@ -114,6 +114,5 @@ def best_for(vector: AcceptanceVector | None) -> TreeChoice:
     if vector is None:
         why = "No acceptance vector holds for these settings, so no tree is known to be the best. Measure one."
         return TreeChoice("best", None, why)
-    shape = core_cache.planned(vector, profile)[1]
-    tree = core_cache.best_tree(vector, shape.size, shape.depth)
+    tree = core_cache.planned(vector, profile)[2]
     return TreeChoice("best", tree, f"best tree for {predictions.profiled_machine()}")

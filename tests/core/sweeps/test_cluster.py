@@ -1,0 +1,149 @@
+"""Sweeps on a real cluster, a scheduler and two workers: some are killed, and nothing is lost or doubled."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from sequoia_core.sweeps.executors import DaskWorkers
+from sequoia_core.sweeps.plan import read_plan
+from sequoia_core.sweeps.results import Results, read_rows
+from sequoia_core.sweeps.run import run_sweep
+from tests.sweep_plans import untimed, write_plan
+
+pytest.importorskip("distributed")
+dask = pytest.importorskip("dask")
+
+
+class Cluster:
+    """A scheduler and workers, each a process without a nanny: what is killed stays away."""
+
+    def __init__(self, folder: Path) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.address, self.folder, self.processes = f"tcp://127.0.0.1:{self.port}", folder, []
+        self.scheduler = self.start_scheduler()
+
+    def start_scheduler(self) -> subprocess.Popen:
+        options = ["--host", "127.0.0.1", "--port", str(self.port), "--no-dashboard", "--no-show"]
+        return self._start("scheduler", *options)
+
+    def start_worker(self, *options: str) -> subprocess.Popen:
+        folder = ["--local-directory", str(self.folder)]
+        return self._start(
+            "worker", self.address, "--nthreads", "1", "--no-nanny", "--no-dashboard", "--host", "127.0.0.1", *folder,
+            *options,
+        )  # fmt: skip
+
+    def _start(self, kind: str, *options: str) -> subprocess.Popen:
+        log = (self.folder / f"{kind}-{len(self.processes)}.log").open("wb")
+        root = str(Path(__file__).parents[3])
+        environment = os.environ | {"PYTHONPATH": root}
+        process = subprocess.Popen(
+            [sys.executable, "-m", "distributed.cli.dask_" + kind, *options], stdout=log, stderr=log, env=environment
+        )
+        self.processes.append(process)
+        return process
+
+    def stop(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    made = Cluster(tmp_path)
+    yield made
+    made.stop()
+
+
+def once_some_are_done(count: int, do) -> tuple:
+    """Return a progress callback that calls `do` with the state once so many jobs have ended, and how many had."""
+    at = []
+
+    def progress(state) -> None:
+        if state.done >= count and not at:
+            at.append(state.done)
+            threading.Thread(target=do, args=(state,)).start()
+
+    return progress, at
+
+
+def test_a_worker_killed_in_the_middle_costs_nothing(cluster, serial, tmp_path):
+    processes = {process.pid: process for process in (cluster.start_worker(), cluster.start_worker())}
+    plan, results = read_plan(write_plan(tmp_path)), Results(tmp_path / "out")
+    workers = DaskWorkers(cluster.address)
+    while workers.count < 2:
+        time.sleep(0.1)
+    killed = []
+
+    def kill(state) -> None:
+        name = next(iter(state.workers))  # one that has done a job; the other may still be starting
+        killed.append(processes.pop(int(name.rpartition(":")[2])))
+        killed[0].send_signal(signal.SIGKILL)
+
+    progress, at = once_some_are_done(3, kill)
+    state = run_sweep(plan, results, workers, progress=progress)
+    workers.close()
+    (survivor,) = processes.values()
+    assert killed[0].wait(5) == -signal.SIGKILL and survivor.poll() is None
+    assert 3 <= at[0] < state.jobs == state.done and not state.faults
+    assert len(state.workers) == 2
+    assert untimed(tmp_path / "out").equals(serial)
+    assert len(list((tmp_path / "out" / "rows").iterdir())) == 24
+
+
+def test_a_scheduler_that_is_lost_and_started_again_costs_nothing(cluster, serial, tmp_path):
+    for _ in range(2):
+        cluster.start_worker()
+    plan, results = read_plan(write_plan(tmp_path)), Results(tmp_path / "out")
+    workers = DaskWorkers(cluster.address)
+
+    def again(_state) -> None:
+        cluster.scheduler.kill()
+        cluster.scheduler.wait()
+        time.sleep(2)
+        cluster.scheduler = cluster.start_scheduler()
+        for _ in range(2):
+            cluster.start_worker()
+
+    progress, at = once_some_are_done(3, again)
+    state = run_sweep(plan, results, workers, progress=progress)
+    workers.close()
+    assert at and state.done == state.jobs == 24 and not state.faults
+    assert untimed(tmp_path / "out").equals(serial)
+
+
+def test_timing_needs_a_worker_with_a_machine_to_itself(cluster, tmp_path):
+    cluster.start_worker()
+    with pytest.raises(ValueError, match="found no worker with the resource machine"):
+        DaskWorkers(cluster.address, timed=True)
+    cluster.start_worker("--resources", "machine=1")
+    time.sleep(1)
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        try:
+            with dask.config.set({"distributed.client.scheduler-info-interval": "1ms"}):
+                workers = DaskWorkers(cluster.address, timed=True)
+            break
+        except ValueError:
+            time.sleep(0.5)
+    assert {workers.machines for _ in range(500)} == {1}  # whatever the client itself asks meanwhile
+    path = write_plan(tmp_path, ('"model", "lookup", "both"', '"model"'), count=2, tokens=8, more="profile = true")
+    at_once = []
+    state = run_sweep(
+        read_plan(path), Results(tmp_path / "out"), workers, progress=lambda state: at_once.append(workers.machines)
+    )
+    workers.close()
+    rows = read_rows(tmp_path / "out")
+    assert state.done == 5 and set(at_once) == {1}
+    assert rows["kind"].value_counts().to_dict() == {"model": 4, "profile": 1}
+    assert rows.loc[rows["kind"] == "profile", "seconds"].item() > 1

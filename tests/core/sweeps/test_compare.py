@@ -1,0 +1,253 @@
+"""Cells are what vectors, replays and decodes say when they are computed alone; regret is that of the shared tree."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from sequoia_core import AcceptanceVector
+from sequoia_core.design.optimal_trees import optimal_tree
+from sequoia_core.design.replay import replay
+from sequoia_core.design.tree_comparison import regret_matrix
+from sequoia_core.sweeps.compare import ALL, Setting, compare
+from sequoia_core.sweeps.results import vector_of
+
+from .hand_made import decoded, measured, table
+
+EASY = [1, 1, 1, 1, 2, 1, 1, 0] * 4
+HARD = [0, 2, 0, 1, 3, 0, 4, 2] * 4
+
+
+def sweep(**more):
+    """Two kinds of text, of which a draft is good at one; lookup and both decoded the other."""
+    return table(
+        measured("a", EASY, **more), measured("b", EASY[:24], **more), measured("c", HARD, domain="edits", **more),
+        measured("d", HARD[3:], domain="edits", **more), decoded("c", [4, 4, 8], domain="edits", **more),
+        decoded("d", [1, 1, 2], domain="edits", **more), decoded("a", [5, 3], both=True, **more),
+    )  # fmt: skip
+
+
+def by_name(comparison):
+    return {drafter.name: drafter for drafter in comparison.drafters}
+
+
+def test_cells_of_a_draft_are_those_of_its_vector():
+    rows = sweep()
+    comparison = compare(rows)
+    drafter = by_name(comparison)["small"]
+    assert comparison.max_size == 8 and not comparison.notes
+    for domain in ("code", "edits", ALL):
+        own = rows[(rows["kind"] == "model") & ((rows["domain"] == domain) | (domain == ALL))]
+        cell, vector = comparison.cells[drafter, Setting(0.0, 1.0, domain)], vector_of(own)
+        assert cell.vector == vector and cell.first_guess == vector.probs[0]
+        texts = replay(optimal_tree(vector, size=8), vector)
+        assert cell.tokens_per_step.value == texts.tokens_per_step
+        assert cell.tokens_per_step.low <= texts.tokens_per_step <= cell.tokens_per_step.high
+        assert cell.prompts["steps"].tolist() == texts.steps.tolist()
+        assert cell.prompts["tokens"].tolist() == own["positions"].tolist()
+        assert [prompt for _, prompt in cell.prompts.index] == own["prompt_hash"].tolist()
+
+
+def test_cells_of_decodes_are_tokens_per_step():
+    comparison = compare(sweep())
+    names = by_name(comparison)
+    assert list(names) == ["small", "lookup", "small + lookup"]
+    lookup = comparison.cells[names["lookup"], Setting(0.0, 1.0, "edits")]
+    assert lookup.tokens_per_step.value == 20 / 6 and lookup.vector is lookup.tree is lookup.first_guess is None
+    both = comparison.cells[names["small + lookup"], Setting(0.0, 1.0, "code")]
+    assert both.tokens_per_step == (4.0, None, None)  # a single prompt has no interval
+    # What was not decoded on every kind of text has no cell for all of them: it would be compared with other texts.
+    assert {setting.domain for drafter, setting in comparison.cells if drafter.kind != "model"} == {"code", "edits"}
+
+
+def test_regret_is_what_the_shared_tree_loses():
+    rows = sweep()
+    comparison = compare(rows)
+    drafter = by_name(comparison)["small"]
+    model = rows[rows["kind"] == "model"]
+    for domain in ("code", "edits"):
+        cell = comparison.cells[drafter, Setting(0.0, 1.0, domain)]
+        lost = regret_matrix([vector_of(model), cell.vector], size=8, depth=7).share[0, 1]
+        assert cell.texts_regret == pytest.approx(lost) and cell.temperatures_regret is None
+    assert comparison.cells[drafter, Setting(0.0, 1.0, "code")].texts_regret > 0.01
+    assert comparison.cells[drafter, Setting(0.0, 1.0)].texts_regret is None
+
+
+def test_regret_is_nothing_where_vectors_are_equal():
+    ways = [{"temperature": t, "domain": domain} for t in (0.0, 0.6) for domain in ("code", "edits")]
+    comparison = compare(table(*(measured(prompt, EASY, **way) for way in ways for prompt in "ab")))
+    for (_, setting), cell in comparison.cells.items():
+        assert cell.temperatures_regret == 0.0
+        assert cell.texts_regret == (None if setting.domain == ALL else 0.0)
+
+
+def test_the_tree_for_all_temperatures_is_that_of_their_pooled_counts():
+    comparison = compare(table(measured("a", EASY), measured("a", HARD, temperature=0.6)))
+    drafter = comparison.drafters[0]
+    pooled = AcceptanceVector(np.bincount(EASY + HARD, minlength=5)[1:] / len(EASY + HARD))
+    for temperature in (0.0, 0.6):
+        cell = comparison.cells[drafter, Setting(temperature, 1.0, "code")]
+        lost = regret_matrix([pooled, cell.vector], size=8, depth=7).share[0, 1]
+        assert cell.temperatures_regret == pytest.approx(lost)
+    assert [str(setting) for setting in comparison.settings] == ["T = 0, code", "T = 0.6, code"]
+
+
+def test_lookup_belongs_to_the_target_and_equal_names_are_told_apart():
+    rows = table(
+        decoded("a", [4]), decoded("b", [2], pair="large"), decoded("b", [2], pair="large", threads=2),
+        measured("a", EASY), measured("a", HARD, draft_hash="trained again"),
+    )  # fmt: skip
+    comparison = compare(rows)
+    assert [drafter.name for drafter in comparison.drafters] == ["small (small)", "small (trained )", "lookup"]
+    cell = comparison.cells[comparison.drafters[2], Setting(0.0, 1.0, "code")]
+    assert len(cell.prompts) == 2 and cell.tokens_per_step.value == 3.0  # one measured twice counts once
+    two = compare(table(decoded("a", [4]), decoded("a", [2], pair="other", target="huge", target_hash="h")))
+    assert [drafter.name for drafter in two.drafters] == ["lookup, other", "lookup, small"]
+
+
+def test_a_folder_that_moved_and_a_pair_that_was_renamed_are_the_same_models():
+    moved = {"target": "/new/big", "draft": "/new/small", "pair": "renamed"}
+    rows = table(measured("a", EASY), measured("b", EASY), measured("c", HARD) | moved, decoded("a", [4]),
+                 decoded("b", [2]) | {"target": "/new/big"})  # fmt: skip
+    comparison = compare(rows)
+    assert [drafter.name for drafter in comparison.drafters] == ["small", "lookup"]
+    assert [len(cell.prompts) for cell in comparison.cells.values()] == [3, 2]
+    assert len(vector_of(rows[rows["kind"] == "model"]).prompt_sums) == 3
+
+
+def test_other_models_in_the_same_folder_are_others():
+    again = {"target_hash": "trained again", "draft_hash": "too"}
+    comparison = compare(table(measured("a", EASY), measured("b", EASY) | again))
+    one, other = comparison.drafters
+    assert (one.name, other.name) == ("small (t, small)", "small (trained , too)")
+    assert one.base != other.base
+
+
+def test_every_size_that_has_all_prompts_is_kept():
+    rows = table(
+        *(decoded(p, [4, 4], max_size=size) for p in "ab" for size in (4, 8)), decoded("a", [9], max_size=16)
+    )  # fmt: skip
+    comparison = compare(rows)
+    (cell,) = comparison.cells.values()
+    assert comparison.notes == ("1 rows of sizes that were decoded on other prompts than most are left out",)
+    assert list(cell.sizes) == [4, 8] and [len(rows) for rows in cell.sizes.values()] == [2, 2]
+    assert set(cell.rows["max_size"]) == {8} and cell.tokens_per_step.value == 4.0
+
+
+def test_sizes_of_other_prompts_do_not_compare_though_they_are_as_many():
+    rows = [decoded(p, [4, 4], max_size=4) for p in "ab"] + [decoded(p, [4, 4], max_size=8) for p in "bc"]
+    (cell,) = compare(table(*rows)).cells.values()
+    assert list(cell.sizes) == [8]
+
+
+def test_settings_that_look_alike_are_told_apart():
+    rows = [measured("a", EASY, temperature=t, domain=d) for t in (0.6, 0.60000001) for d in ("all texts", "code")]
+    settings = compare(table(*rows)).settings
+    assert len({str(setting) for setting in settings}) == len(settings) == 6
+
+
+def test_of_two_versions_the_later_counts():
+    rows = table(measured("a", EASY), measured("b", EASY), measured("a", HARD, version=2))
+    comparison = compare(rows)
+    assert comparison.notes == ("2 rows with another version than 2 are left out",)
+
+
+def test_first_children_of_uncut_rows_are_not_mixed_with_those_of_cut_ones():
+    """Rows at top-p 1 are the same in both versions."""
+    nucleus = {"temperature": 1.0, "top_p": 0.9}
+    old, new, plain = measured("a", EASY, **nucleus), measured("b", HARD, **nucleus, version=2), measured("c", EASY)
+    comparison = compare(table(old, new, plain))
+    assert comparison.notes == ("1 rows with another version than 1 are left out",)
+    vectors = {setting.top_p: cell.vector for (_, setting), cell in comparison.cells.items()}
+    assert vectors[0.9] == vector_of(table(new)) and vectors[0.9].holds_for.first_cut
+    assert vectors[1.0] == vector_of(table(plain)) and not vector_of(table(old)).holds_for.first_cut
+    with pytest.raises(ValueError, match="version: found"):
+        vector_of(table(old, new))
+
+
+def test_what_is_not_there_in_older_rows_counts_as_nothing():
+    comparison = compare(table(measured("a", EASY) | {"device": None, "offload": None}, measured("b", EASY)))
+    assert [drafter.name for drafter in comparison.drafters] == ["small"]
+
+
+def test_few_prompts_have_wide_intervals():
+    texts = [[1] * 20, [1, 0] * 10, [1, 1, 0, 2] * 5, [1, 1, 1, 0] * 5]
+    few, many = (
+        *compare(table(*(measured(f"{p}", text) for p, text in enumerate(texts)))).cells.values(),
+        *compare(table(*(measured(f"{p}", text) for p, text in enumerate(8 * texts)))).cells.values(),
+    )
+    widths = [each.tokens_per_step.high - each.tokens_per_step.low for each in (few, many)]
+    assert few.tokens_per_step.value == many.tokens_per_step.value
+    assert (
+        widths[0] > 4 * widths[1]
+    )  # the root of 8 is 2.8; Student's t asks 1.6 times as much of 4, and the bootstrap 1.15
+
+
+def test_other_settings_are_left_out_and_said_to_be():
+    rows = table(
+        measured("a", EASY, max_size=4), measured("b", EASY), decoded("a", [4, 4]), decoded("b", [4, 4]),
+        decoded("c", [9], max_size=64), measured("c", HARD, new_tokens=64),
+    )  # fmt: skip
+    comparison = compare(rows)
+    assert comparison.max_size == 64
+    assert comparison.notes == (
+        "1 rows with another new_tokens than 32 are left out",
+        "1 rows of sizes that were decoded on other prompts than most are left out",
+    )
+    assert [len(cell.prompts) for cell in comparison.cells.values()] == [2, 2]  # a draft's rows serve any size
+
+
+def test_the_frame_has_a_row_for_each_cell():
+    frame = compare(sweep()).to_frame()
+    assert len(frame) == 5 and frame["p1"].notna().sum() == 3
+    assert frame.loc[frame["name"] == "lookup", "tokens_per_step"].tolist() == [20 / 6]
+    assert "speedup" not in frame
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        ({"steps": 3.0}, "expected nodes of each step"),
+        ({"tokens": 1.0}, "2 steps"),
+        ({"nodes": [0, 1]}, "expected nodes of each step"),
+        ({"nodes": None}, "nodes: found rows without it"),
+        ({"domain": None}, "domain: found rows without it"),
+        ({"temperature": None}, "temperature: found rows without it"),
+    ],
+)
+def test_rows_that_contradict_themselves_are_refused(broken, said):
+    with pytest.raises(ValueError, match=said):
+        compare(table(decoded("a", [4, 4]) | broken))
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"sums": [40.0] * 4}, {"ranks": [9]}, {"calibration": "{"}, {"calibration": json.dumps({"counts": 3})},
+        {"calibration": "3"}, {"positions": None}, {"sums": [float("nan")] * 4}, {"target": ""}, {"width": None},
+    ],
+)  # fmt: skip
+def test_measured_rows_that_are_no_measurement_are_refused(broken):
+    with pytest.raises(ValueError):
+        compare(table(measured("a", EASY) | broken))
+
+
+def test_a_sweep_without_prompts_is_refused():
+    with pytest.raises(ValueError, match="found no prompt that was measured"):
+        compare(table(decoded("a", [1]) | {"kind": "race"}))
+
+
+def test_prompts_that_ended_otherwise_are_not_mixed():
+    on, off = ({"prompt_ending": f"chat, thinking {way}", "template_arguments": "{}"} for way in ("on", "off"))
+    found = compare(table(measured("a", [1, 1], **on), measured("b", [1, 0], **on), measured("c", [0, 0], **off)))
+    assert found.notes == (
+        "1 rows with another prompt_ending than most of their texts, 'chat, thinking off', are left out",
+    )
+    (cell,) = found.cells.values()
+    assert len(cell.rows) == 2
+    assert cell.vector.meta.items() >= {"prompt_ending": "chat, thinking on", "template_arguments": {}}.items()
+    both = compare(table(measured("a", [1], **on), measured("b", [1], domain="prose", **off)))
+    assert not both.notes and len(both.cells) == 3  # each kind of text may have its own
+    assert not compare(table(measured("a", [1], **on), measured("b", [1]))).notes  # an older row does not say it

@@ -1,0 +1,188 @@
+"""Speedups are those that predictions give elsewhere; the answer names what pays, or none, and what is not sure."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sequoia_core.design.bootstrap import Estimate
+from sequoia_core.design.planning import plan_tree
+from sequoia_core.design.prediction import predict
+from sequoia_core.design.step_time import autoregressive_sec, step_parts
+from sequoia_core.sweeps.compare import Setting, compare
+from sequoia_core.sweeps.which_pays import Speed, paired_ratio, predict_speeds, which_pays
+
+from .hand_made import decoded, measured, profile, table
+
+CODE = Setting(0.0, 1.0, "code")
+GOOD, BAD = [1, 1, 1, 2, 1, 1, 1, 0] * 4, [0, 0, 3, 0, 0, 1, 0, 0] * 4
+
+
+def speeds_of(rows, *profiles):
+    comparison = compare(rows)
+    speeds = predict_speeds(comparison, profiles)
+    return comparison, {drafter.name: speeds[drafter, CODE] for drafter in comparison.drafters}, speeds
+
+
+def answer(rows, *profiles):
+    comparison, _, speeds = speeds_of(rows, *profiles)
+    (found,) = which_pays(comparison, speeds, CODE)
+    return found
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.6])
+def test_the_speedup_of_a_draft_is_that_of_its_planned_tree(temperature):
+    rows = table(*(measured(p, GOOD[n:], temperature=temperature) for n, p in enumerate("abc")))
+    comparison, times = compare(rows), profile(overhead_sec=np.full(5, 1e-3), sampling_sec=np.full(5, 1e-3))
+    (cell,) = comparison.cells.values()
+    (speed,) = predict_speeds(comparison, [profile("other"), times]).values()
+    tree = plan_tree(cell.vector, times, max_size=8)
+    assert isinstance(speed, Speed) and speed.tree == tree and 1 < tree.size <= 8
+    expected = predict(tree, cell.vector, times).speedup
+    assert speed.speedup.value == pytest.approx(expected.value)
+    assert speed.speedup.low < expected.low and speed.speedup.high > expected.high  # as unsure as three prompts are
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_the_speedup_of_a_decode_is_by_the_seconds_of_its_recorded_steps(both):
+    steps = {"a": [4, 1], "b": [8, 4, 1]}
+    rows = table(*(decoded(name, tokens, both=both) for name, tokens in steps.items()))
+    times = profile(growing_sec=np.array([2e-3, 3e-3]))
+    _, found, _ = speeds_of(rows, times)
+    (speed,) = found.values()
+    widths = np.array([[1, 1] if both else [0, 0]])
+    step = np.sum(step_parts(np.array([4]), widths, times, growing=both))
+    assert speed.speedup.value == pytest.approx(18 * autoregressive_sec(times) / (5 * step))
+    assert speed.prompts["seconds"].tolist() == pytest.approx([2 * step, 3 * step])
+    assert speed.speedup.low < speed.speedup.value < speed.speedup.high and speed.tree is None
+
+
+def test_times_that_do_not_fit_are_named_instead_of_a_speedup():
+    rows = table(measured("a", GOOD), decoded("a", [2]), decoded("a", [2], both=True, nodes=32))
+    found = speeds_of(rows, profile("another"))[1]
+    assert found["small"] == "no times of big ← small in float32"
+    assert isinstance(found["lookup"], Speed)  # any profile of its target serves
+    assert speeds_of(rows, profile())[1]["small + lookup"] == "trees of 32 nodes, and the times end at 16"
+    for other in ({"dtype_used": "bfloat16"}, {"offload": "disk"}, {"target": "huge"}):
+        changed = table(decoded("a", [2]) | other)
+        assert isinstance(speeds_of(changed, profile())[1]["lookup"], str), other
+    said = answer(rows, profile("another", target="huge"))
+    assert said.best is None and said.words == "At T = 0, code: no speedup is predicted."
+    assert "small (no times of big ← small in float32), lookup (no times of big in float32), " in said.beside
+
+
+def test_the_answer_is_the_fastest_and_how_far_the_next_is_behind():
+    rows = table(*(measured(p, GOOD) for p in "abc"), *(decoded(p, [2] * 16, nodes=2) for p in "abc"))
+    found = answer(rows, profile())
+    assert found.best.name == "small"
+    assert found.words.startswith("At T = 0, code: small pays: ") and " to " in found.words
+    assert "Next comes lookup, " in found.beside and "cannot be told apart" not in found.beside
+
+
+def test_none_pays_where_no_interval_lies_above_1():
+    slow = profile(draft_sec=0.05)
+    rows = table(*(measured(p, BAD) for p in "abc"), *(decoded(p, [1] * 32, nodes=8) for p in "abc"))
+    found = answer(rows, slow)
+    assert found.best is None
+    assert "none pays, no interval lies above 1×; the best is small, 1.00×" in found.words
+
+
+def test_one_prompt_pays_nothing_for_sure():
+    found = answer(table(decoded("a", [8, 8])), profile(noise=0.0))  # its times alone have an interval
+    assert found.best is None and "none pays, one prompt gives no interval; the best is lookup" in found.words
+
+
+def test_two_that_cannot_be_told_apart_are_said_to_be():
+    one = {"a": [8, 8], "b": [2, 2], "c": [4, 4], "d": [6, 2]}
+    other = {"a": [7, 9], "b": [2, 2], "c": [8], "d": [4, 4]}
+    rows = table(
+        *(decoded(name, tokens) for name, tokens in one.items()),
+        *(decoded(name, tokens, both=True) for name, tokens in other.items()),
+    )
+    found = answer(rows, profile(draft_sec=1e-4))
+    assert found.best.name == "small + lookup" and "; the two cannot be told apart: on the same prompts" in found.beside
+    apart = table(decoded("a", [8]), decoded("b", [8]), decoded("c", [8], both=True), decoded("d", [8], both=True))
+    assert "they share too few prompts" in answer(apart, profile()).beside
+
+
+def test_a_pair_is_compared_on_the_prompts_that_both_have():
+    """The second is worse on every shared prompt by the same factor: its own easy prompt changes nothing."""
+    rows = table(
+        *(decoded(p, tokens) for p, tokens in (("a", [8, 8]), ("b", [2, 2]))),
+        *(decoded(p, tokens, both=True) for p, tokens in (("a", [4] * 4), ("b", [1] * 4), ("c", [16]))),
+    )
+    free = profile(draft_sec=1e-9)
+    _, found, _ = speeds_of(rows, free)
+    ratio = paired_ratio(found["lookup"], found["small + lookup"])
+    assert ratio == pytest.approx(Estimate(2.0, 2.0, 2.0), rel=1e-3)  # times of one profile are off alike
+
+
+def test_times_of_a_sweep_are_of_the_files_that_it_timed():
+    rows = table(measured("a", GOOD), measured("b", GOOD))
+    for hashes, expected in (({"target_hash": "t", "draft_hash": "small"}, Speed), ({"target_hash": "older"}, str)):
+        times = profile(target="moved", draft="moved")
+        times.meta.update(hashes)
+        assert isinstance(speeds_of(rows, times)[1]["small"], expected)
+
+
+def test_of_several_sizes_the_fastest_here_counts():
+    """Larger trees commit more tokens; whether that pays depends on what a node costs."""
+    tokens = {4: [3] * 8, 8: [4] * 6}
+    rows = table(*(decoded(p, tokens[n], nodes=n, max_size=n) for p in "abc" for n in tokens))
+    dear = profile()
+    object.__setattr__(dear, "verify_sec", 0.01 * dear.sizes)
+    found = [speeds_of(rows, times)[1]["lookup"] for times in (profile(), dear)]
+    assert [speed.sizes for speed in found] == [(8, 2), (4, 2)]
+    assert found[0].prompts["steps"].tolist() == [6] * 3 and found[1].prompts["steps"].tolist() == [8] * 3
+    assert "one size only" not in answer(rows, profile()).beside
+    one = rows[rows["max_size"] == 4]
+    assert "Trees of one size only were decoded of lookup; another may be faster" in answer(one, profile()).beside
+    short = profile()
+    assert speeds_of(table(*(decoded(p, [9], nodes=n, max_size=n) for p in "ab" for n in (16, 32))), short)[1][
+        "lookup"
+    ].sizes == (16, 1)  # beyond the profile nothing is known
+
+
+def test_what_may_be_faster_and_may_be_slower_is_not_said_to_come_next():
+    unsure = {"a": [16, 16], "b": [2] * 16, "c": [16, 16]}
+    rows = table(*(decoded(p, [3] * 10) for p in "abc"), *(decoded(p, unsure[p], both=True) for p in "abc"))
+    found = answer(rows, profile(draft_sec=1e-5))
+    assert found.best.name == "lookup"
+    assert (
+        found.beside.startswith("small + lookup may be faster, ") and "its interval reaches below 1×; " in found.beside
+    )
+    assert "on the same prompts lookup has " in found.beside and " the speed of small + lookup" in found.beside
+
+
+def test_two_on_different_times_are_compared_by_their_speedups():
+    """Where the target takes twice as long alone, equal seconds are twice the speedup."""
+    slow = profile("other", target="big")
+    object.__setattr__(slow, "verify_sec", 2 * slow.verify_sec)
+    object.__setattr__(slow, "verify_samples", tuple((2 * a, 2 * b) for a, b in slow.verify_samples))
+    rows = table(*(decoded(p, [4] * 4, both=True) for p in "ab"), *(
+        decoded(p, [4] * 4, both=True, pair="other", draft_hash="other") for p in "ab"))  # fmt: skip
+    _, found, _ = speeds_of(rows, profile(draft_sec=1e-9), slow)
+    first, second = found["small + lookup"], found["other + lookup"]
+    ratio = paired_ratio(first, second)
+    assert ratio.value == pytest.approx(first.speedup.value / second.speedup.value)
+    assert ratio.low < ratio.value < ratio.high  # times of two profiles are off each by itself
+
+
+def test_each_target_has_an_answer():
+    huge = {"target": "huge", "target_hash": "h", "pair": "other"}
+    rows = table(*(decoded(p, [8, 8]) for p in "ab"), *(decoded(p, [1] * 16, nodes=8) | huge for p in "ab"))
+    comparison, _, speeds = speeds_of(rows, profile(), profile(target="huge"))
+    small, other = sorted(which_pays(comparison, speeds, CODE), key=lambda found: found.best is None)
+    assert small.words.startswith("At T = 0, code, big, float32: lookup, small pays")
+    assert "huge" in other.words and "none pays" in other.words
+    again = {"target_hash": "again", "pair": "other"}
+    rows = table(*(decoded(p, [8, 8]) for p in "ab"), *(decoded(p, [8, 8]) | again for p in "ab"))
+    comparison, _, speeds = speeds_of(rows, profile())
+    said = [found.words for found in which_pays(comparison, speeds, CODE)]
+    assert "code, big (t), float32: " in said[1] and "code, big (again), float32: " in said[0]
+
+
+def test_a_tree_of_the_root_alone_pays_nothing():
+    comparison, found, speeds = speeds_of(table(*(measured(p, BAD) for p in "abc")), profile(draft_sec=0.05))
+    speed = found["small"]
+    assert speed.tree.size == 1 and speed.speedup.value == pytest.approx(1.0) and not speed.pays
