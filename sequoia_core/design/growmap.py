@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
 
 from ..files.safe_files import checked
 from .tree import TokenTree
 
 MAX_GROWMAP_SIZE = 2048  # nodes: a growmap holds an n x n mask
-GROWMAP_KEYS = ("roots", "branches", "Successors", "mask", "depth", "size")
 
 
 def growmap(tree: TokenTree) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def growmap_entries(content: Any) -> dict[str, Any]:
     import torch
 
     entries = {}
-    for key in GROWMAP_KEYS:
+    for key in _Growmap.model_fields:
         value = content.get(key)
         if isinstance(value, torch.Tensor):
             if value.numel() > MAX_GROWMAP_SIZE**2 or value.layout != torch.strided or value.is_quantized:
@@ -75,21 +75,20 @@ def growmap_entries(content: Any) -> dict[str, Any]:
     return entries
 
 
+class _Growmap(BaseModel):
+    model_config = ConfigDict(strict=True)
+    roots: list[list[int]]
+    branches: list[list[int]]
+    Successors: list[list[int]]
+    mask: list[list[int]]
+    depth: list[int]
+    size: Annotated[int, Field(ge=1, le=MAX_GROWMAP_SIZE)]
+
+
 def tree_from_growmap(content: Mapping[str, Any]) -> TokenTree:
     """Read the reference implementation's entries and check that they agree."""
-    from pydantic import BaseModel, ConfigDict, Field
-
-    class Schema(BaseModel):
-        model_config = ConfigDict(strict=True)
-        roots: list[list[int]]
-        branches: list[list[int]]
-        Successors: list[list[int]]
-        mask: list[list[int]]
-        depth: list[int]
-        size: int = Field(ge=1, le=MAX_GROWMAP_SIZE)
-
     try:
-        read = checked(Schema, content)
+        read = checked(_Growmap, content)
     except ValueError as error:
         raise ValueError(f"{error} (a growmap has {_all_keys()})") from error
     n = read.size
@@ -126,7 +125,7 @@ def tree_from_growmap(content: Mapping[str, Any]) -> TokenTree:
 
 
 def _all_keys() -> str:
-    return ", ".join(GROWMAP_KEYS)
+    return ", ".join(_Growmap.model_fields)
 
 
 def shortened(value: Any) -> str:

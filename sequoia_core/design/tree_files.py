@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
 
 from ..files.safe_files import (
     MAX_BYTES,
@@ -205,18 +206,17 @@ def _json_or_literal(data: bytes) -> Any:
         raise ValueError(f"found text that is no tree ({why}), expected JSON or a list of paths") from error
 
 
+class _TreeFile(BaseModel):
+    model_config = ConfigDict(strict=True)
+    format: Literal["sequoia-tree"]
+    version: Annotated[int, Field(ge=1, le=1)]
+    parents: Annotated[list[int], Field(max_length=MAX_SIZE)]
+    acceptance: dict[str, Any] | None = None
+    expected_tokens: float | None = None
+
+
 def _from_native(content: Any) -> TokenTree:
-    from pydantic import BaseModel, ConfigDict, Field
-
-    class Schema(BaseModel):
-        model_config = ConfigDict(strict=True)
-        format: Literal["sequoia-tree"]
-        version: int = Field(ge=1, le=1)
-        parents: list[int] = Field(max_length=MAX_SIZE)
-        acceptance: dict[str, Any] | None = None
-        expected_tokens: float | None = None
-
-    return TokenTree(np.array(checked(Schema, content).parents))
+    return TokenTree(np.array(checked(_TreeFile, content).parents))
 
 
 def _from_choices(content: list[Any]) -> TokenTree:
