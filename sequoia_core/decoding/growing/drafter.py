@@ -22,7 +22,7 @@ from .growing_tree import GrowingTree
 from .look_up import LookUp
 from .marginal_gains import marginal_gains
 from .plain_growing import DraftRows, PlainGrower
-from .step_costs import LookUpBudget, RunCosts
+from .step_costs import RunCosts
 
 
 class GrowingDrafter:
@@ -50,9 +50,7 @@ class GrowingDrafter:
         self._look_up = None if policy.index is None else LookUp(policy.index, reach.target, policy)
         self._costs = None if policy.profile is None else RunCosts(policy.costs, policy.start)
         self.controller = policy.controller
-        self._budget: LookUpBudget | None = None
-        if session is None and self._costs is not None:
-            self._budget = LookUpBudget(sampling.temperature)
+        self._budget = policy.look_up_budget
         self._root = RootDrafter()
 
     @staticmethod

@@ -28,7 +28,7 @@ from .recipes import (
     expectation,
     looked_up_gain,
 )
-from .step_costs import StepCosts
+from .step_costs import LookUpBudget, StepCosts
 from .text_index import TextIndex
 from .top_k_expansion import TopKExpansion
 
@@ -90,6 +90,11 @@ class GrowingTree(TreeBounds, TreePolicy):
     @property
     def controller(self) -> Controller | None:
         """The controller that a run begins with; None where nothing is corrected."""
+        return None
+
+    @property
+    def look_up_budget(self) -> LookUpBudget | None:
+        """What tells a run when to look nothing up; None looks up at every step."""
         return None
 
     @property

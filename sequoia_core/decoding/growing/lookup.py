@@ -11,7 +11,7 @@ from ...native.text_index import MOST
 from ..pass_times import SIZES, pass_times
 from .growing_tree import GrowingTree
 from .recipes import Controller, looked_up_gain
-from .step_costs import StepCosts
+from .step_costs import LookUpBudget, StepCosts
 from .text_index import TextIndex
 
 PROFILED_SIZE = 64  # nodes at most where none are asked for
@@ -70,6 +70,10 @@ class LookupTree(GrowingTree):
     def controller(self) -> Controller | None:
         gain = looked_up_gain(self.temperature)
         return None if self.profile is None else Controller(0.0, 0.0, looked_up_gain=gain)
+
+    @property
+    def look_up_budget(self) -> LookUpBudget | None:
+        return None if self.profile is None else LookUpBudget(self.temperature)
 
     def timed(self, target: LanguageModel) -> LookupTree:
         """Return this policy, with the target's times where it needs them; streamed weights hide what nodes cost."""

@@ -150,9 +150,7 @@ class LookUpBudget:
     """
 
     def __init__(self, temperature: float) -> None:
-        trials = max(
-            2 * TRIALS, MOST_TRIALS * (1.0 - temperature)
-        )  # greedy texts repeat themselves, later if not at once
+        trials = max(2 * TRIALS, MOST_TRIALS * (1.0 - temperature))  # greedy texts repeat themselves sooner or later
         self._sec, self.rests = trials * LOOK_UP_SEC, False
 
     def seen(self, plain_sec: float, saved_sec: float) -> None:

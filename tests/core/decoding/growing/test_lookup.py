@@ -9,10 +9,11 @@ import torch
 
 from sequoia_core import HardwareProfile, HybridTree, LookupTree
 from sequoia_core.decoding.drafting import Reach
+from sequoia_core.decoding.growing import step_costs
 from sequoia_core.decoding.growing.compiled_growing import CompiledGrower
 from sequoia_core.decoding.growing.drafter import GrowingDrafter
 from sequoia_core.decoding.growing.expansion import worth_verifying
-from sequoia_core.decoding.growing.step_costs import Rate
+from sequoia_core.decoding.growing.step_costs import LOOK_UP_SEC, LOSS_SHARE, TRIALS, LookUpBudget, Rate
 from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.judging import CompiledJudge, RowJudge
 from sequoia_core.decoding.loop import autoregressive, decode
@@ -281,3 +282,35 @@ def test_what_an_index_has_forgotten_is_no_obstacle(tiny_target):
         index.add([1, 2, 3] * 20)
     assert index.largest_token == 3
     assert len(tokens_of(decode(PROMPT, pair_of(tiny_target), tree=LookupTree(index), max_new_tokens=4))) == 4
+
+
+def test_look_ups_lose_at_most_a_share_of_the_runs_time_and_go_on_while_they_pay():
+    plain = 3 * LOOK_UP_SEC
+    hopeless, paying = LookUpBudget(1.0), LookUpBudget(1.0)
+    lost, looked_up = 0.0, 0
+    for _ in range(2_000):
+        if not hopeless.rests:
+            lost, looked_up = lost + LOOK_UP_SEC, looked_up + 1
+        hopeless.seen(plain, 0.0 if hopeless.rests else -LOOK_UP_SEC)
+        assert not paying.rests
+        paying.seen(plain, 0.0)
+    assert looked_up > 100 and lost <= LOSS_SHARE * 2_000 * plain + 2 * TRIALS * LOOK_UP_SEC
+    greedy = LookUpBudget(0.0)
+    steps = 0
+    while not greedy.rests:
+        greedy.seen(plain, -LOOK_UP_SEC)
+        steps += 1
+    assert steps > 64  # a greedy text may begin to repeat itself late
+    while greedy.rests:
+        greedy.seen(plain, 0.0)
+    greedy.seen(plain, 100 * plain)
+    assert not greedy.rests
+
+
+def test_a_run_that_rests_writes_the_same_greedy_text(tiny_target, monkeypatch):
+    monkeypatch.setattr(step_costs, "MOST_TRIALS", 8)
+    monkeypatch.setattr(step_costs, "LOOK_UP_SEC", 10.0)
+    policy = LookupTree(TextIndex(), profile=profile(0.0))
+    rests = list(decode(PROMPT, pair_of(tiny_target), tree=policy, max_new_tokens=60))
+    assert [step.tree.size for step in rests].count(1) > 30
+    assert tokens_of(rests) == tokens_of(list(autoregressive(PROMPT, pair_of(tiny_target), max_new_tokens=60)))
