@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
+from ..files.json_models import checked
 from ..files.number_tables import number_column
-from ..files.safe_files import checked, kind_of, load_torch, one_line, read_json
+from ..files.safe_files import kind_of, load_torch, one_line, read_json
 from .calibration import Calibration
 from .conditions import Conditions
 

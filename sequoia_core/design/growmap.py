@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..files.safe_files import checked
+from ..files.json_models import checked
 from .tree import TokenTree
 
 MAX_GROWMAP_SIZE = 2048  # nodes: a growmap holds an n x n mask

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from ..files.safe_files import checked, json_bytes, kind_of, read_bytes, read_json
+from ..files.json_models import checked
+from ..files.safe_files import json_bytes, kind_of, read_bytes, read_json
 from .acceptance import AcceptanceMatrix, AcceptanceVector
 from .acceptance_files import MATRIX_VERSION, MAX_BYTES, MAX_RANKS
 

@@ -10,8 +10,9 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from ..files.json_models import checked
 from ..files.model_names import ASSETS, model_name
-from ..files.safe_files import checked, read_bytes, read_json
+from ..files.safe_files import read_bytes, read_json
 
 MAX_FILE_BYTES = 1_000_000
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}  # of one number

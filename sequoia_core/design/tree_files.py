@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from ..files.json_models import checked
 from ..files.safe_files import (
     MAX_BYTES,
-    checked,
     json_bytes,
     kind_of,
     load_torch,

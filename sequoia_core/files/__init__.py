@@ -9,6 +9,7 @@ Each module imports, of this room, only the modules named:
     number_tables       -
     safe_files          -
     server_counts       -
+    json_models         safe_files
     prompt_rows         safe_files
     model_names         gguf_header
     parquet_prompts     bounded_process

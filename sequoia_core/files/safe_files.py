@@ -14,12 +14,7 @@ import zipfile
 from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
-
-if TYPE_CHECKING:
-    from pydantic import BaseModel, TypeAdapter, ValidationError
-
-    Model = TypeVar("Model", bound=BaseModel)
+from typing import Any
 
 MAX_BYTES = 64 * 2**20
 MAX_JSON_VALUES = 8_000_000  # what a tree file of full size holds; at most half a gigabyte in memory
@@ -164,31 +159,6 @@ def _integer(digits: str) -> int:
     if len(digits) > MAX_DIGITS:
         raise ValueError(f"found a number of {len(digits):,} digits, expected at most {MAX_DIGITS}")
     return int(digits)
-
-
-def checked(schema: type[Model] | TypeAdapter, value: Any) -> Model | Any:
-    """Return a file's content checked against a pydantic model or type adapter, whole and at once."""
-    from pydantic import TypeAdapter, ValidationError
-
-    validate = schema.validate_python if isinstance(schema, TypeAdapter) else schema.model_validate
-    try:
-        return validate(value)
-    except ValidationError as error:
-        raise ValueError(first_fault(error)) from error
-
-
-def first_fault(error: ValidationError) -> str:
-    """Return the first fault of a pydantic error as one line: where, what was found, what was expected."""
-    return fault_words(error.errors(include_url=False, include_context=False)[0])
-
-
-def fault_words(fault: Mapping[str, Any]) -> str:
-    where = ".".join(str(part) for part in fault["loc"]) or "JSON"
-    if fault["type"] == "missing":
-        return f"{where}: found nothing, expected this key"
-    found = fault["input"] if isinstance(fault["input"], str | int | float | None) else type(fault["input"]).__name__
-    wanted = "an object" if fault["type"] in ("model_type", "dict_type") else fault["msg"]
-    return f"{where}: found {str(found)[:40]!r}, expected: {wanted}"
 
 
 def kind_of(data: bytes) -> str:
