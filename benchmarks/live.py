@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 import psutil
 from playwright.sync_api import Page, sync_playwright
-from served_app import QUIET, Server, cpu_sec, settle, use_pair
 
 from sequoia_core.design.tree import TokenTree
+from tests.served_app import QUIET, Server, cpu_sec, settle, use_pair
 from ui.jobs.decode_job import record_run
 from ui.runs.run_files import load_run
 from ui.runs.runs import DecodeRequest, PairSpec

@@ -85,7 +85,7 @@ PROMPTS = {
     ),
 }
 OTHERS = {"prose": "prose.jsonl", "chat": "chat.jsonl", "code": "not-looping.jsonl"}  # of assets: what is known before
-SIZES, OF_FILE = (1, 2, 4, 8, 16), (1, 4, 16)  # of trees that are timed: a larger one did not pay here
+SIZES = (1, 2, 4, 8, 16)  # of trees that are timed: a larger one did not pay here
 EVERY = 4  # of the prompts, whose kinds take turns, one goes to transformers as well
 TRANSFORMERS = "transformers"
 LOOKED_UP, DRAFTED = 10, 8  # tokens that transformers looks up, as in its documentation, and that the server does
@@ -242,7 +242,7 @@ def server_method(address: str, sampling: SamplingConfig) -> race.Method:
 
 def of_file(pair: ModelPair, asked: Asked, args: argparse.Namespace) -> dict:
     file, sampling, threads = pair.target, asked.sampling, torch.get_num_threads()
-    profile = measure_profile(target=file, draft=file, sizes=OF_FILE, context=asked.context, repeats=args.repeats)
+    profile = measure_profile(target=file, draft=file, sizes=SIZES, context=asked.context, repeats=args.repeats)
     trees = {"plain": ROOT_ONLY, "lookup": LookupTree(TextIndex(), profile=profile)}
     predicted = predict_on_texts(
         trees["lookup"], asked.known, profile, temperature=sampling.temperature, prompts=len(asked.prompts)

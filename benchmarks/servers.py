@@ -5,7 +5,7 @@
     python benchmarks/servers.py --engines "vllm ngram" --server 0=http://127.0.0.1:8600 --server 1=http://…
 
 Every engine answers the same requests at k = 0, 1, 2, 3, 4, 6, 8 in turns; the plan sees k = 0, 2 and 8. llama.cpp is
-the wheel of requirements-real.txt with one thread fewer than there are cores, as our own engine has here; ours runs
+the wheel of the extra `real` with one thread fewer than there are cores, as our own engine has here; ours runs
 in bfloat16, its compiled format. vLLM is started by --vllm, all settings at once, or given. The day's record is
 completed, so engines may run one after the other. Last line: engine -> `median_abs_error`, `chosen_over_best`, `rows`.
 """

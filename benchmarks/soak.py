@@ -19,12 +19,12 @@ import time
 from pathlib import Path
 
 import psutil
-from served_app import Server
 from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from streamlit.proto.WidgetStates_pb2 import WidgetState
 from websockets.asyncio.client import connect
 
+from tests.served_app import Server
 from ui.session import shipped
 
 FORGOTTEN_SEC = 5  # after which the server forgets a session that went away

@@ -11,6 +11,12 @@ from ui.phrases import count, shape
 from ui.runs import kept_runs, runs
 from ui.session import core_cache, predictions, session, tree_in_use
 
+DOORS = (
+    ("decode", "Watch one", ":material/play_circle:", "Decode your prompt and see why each guess is kept."),
+    ("acceptance", "My own models", ":material/checklist:", "How often is your draft right, and which tree is best?"),
+    ("server", "My server", ":material/dns:", "Which draft length pays on it, and what is wrong?"),
+)
+
 
 def standing() -> None:
     """Draw one card per question: the key figure in use, and the page that answers it below."""
@@ -60,21 +66,21 @@ def standing() -> None:
     controls.page_link(places[3], "decode", "Does the prediction hold?", ":material/play_circle:")
 
 
+def doors() -> None:
+    """Offer the three ways on from here."""
+    places = st.columns(3)
+    for place, page, title, icon, words in zip(places, *zip(*DOORS, strict=True), strict=True):
+        with place.container(border=True, height="stretch"):
+            controls.page_link(st.container(), page, title, icon)
+            st.caption(words)
+
+
 page_setup.setup_page("Overview", follows="chain")
 job, running = session_jobs.job("chain"), job_panel.is_active("chain")
-st.title("Sequoia Studio")
-st.markdown(
-    "Measure how often your draft model is right, get the provably best token tree for your hardware, see the "
-    "predicted speedup, then decode for real and see whether the prediction held."
-)
-controls.page_link(
-    st.container(),
-    "server",
-    "Plan for your vLLM, SGLang or llama.cpp server",
-    ":material/dns:",
-)
+st.title("The same text in fewer passes")
 if job is None:
     tour.draw()
+    doors()
 lacks_draft = controls.lacks_draft("The whole chain")
 if not running and controls.primary_button(
     f"Run the whole chain on the {session.pair_name()}",

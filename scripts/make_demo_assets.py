@@ -45,6 +45,7 @@ DISK_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)
 PROFILES = {"float32": "cpu-2core", "bfloat16": "cpu-2core-bfloat16"}
 KINDS_OF_TEXT = ("prompts", "not-looping", "edits", "prose", "chat")  # files whose first prompts the card compares
 KIND_PROMPTS, KIND_TREE = 16, 16  # prompts of each, and nodes of the tree
+FIRST_PROMPT = 'def mean(numbers):\n    """\n    Return the'  # the first screen's: its first step is words
 RECORDED_PROMPT = 8  # the one that the overview's whole chain decodes
 BLOCKS = ("def ", "class ", "if ", "for ", "while ", "with ", "try:", "else:")  # prompts end where a block begins
 OPENINGS = ("def ", "class ", "@", "import ", "from ", "#", '"""')  # where a reader would begin, too
@@ -246,27 +247,24 @@ def write_profile(pair, path: Path, *, sizes: tuple[int, ...], repeats: int) -> 
 
 
 def write_run() -> None:
-    from sequoia_core import AcceptanceVector, HardwareProfile, expected_tokens
-    from sequoia_core.design.planning import plan_tree
-    from sequoia_core.design.prediction import predicted_speedup
-    from sequoia_core.files.prompt_files import load_prompts
+    from sequoia_core import AcceptanceVector, optimal_tree
     from ui.jobs.decode_job import record_run
     from ui.runs.run_files import run_to_bytes
     from ui.runs.runs import DecodeRequest
     from ui.session.model_pairs import PairSpec
 
-    vector = AcceptanceVector.load(ASSETS / "acceptance" / "demo-t0.json")
-    profile = HardwareProfile.load(ASSETS / "profiles" / f"{PROFILES[DTYPE]}.json")
-    tree = plan_tree(vector, profile)
+    vector = AcceptanceVector.load(ASSETS / "acceptance" / "demo-large-t0.json")
     request = DecodeRequest(
-        load_prompts(ASSETS / "prompts" / "prompts.jsonl")[RECORDED_PROMPT],
-        tree,
-        "best tree for the demo pair on two cores",
-        models=PairSpec(dtype=DTYPE), max_new_tokens=128, expected_tokens=expected_tokens(tree, vector),
-        predicted_speedup=predicted_speedup(tree, vector, profile),
-    )  # fmt: skip
-    run = record_run(request)
+        FIRST_PROMPT,
+        optimal_tree(vector, size=32, depth=9),
+        "best tree of 32 nodes",
+        models=PairSpec(
+            str(ASSETS / "demo" / "target"), str(ASSETS / "demo" / "draft-large"), dtype=DTYPE, offload="disk"
+        ),
+        max_new_tokens=128,
+    )
     (ASSETS / "runs").mkdir(exist_ok=True)
+    run = record_run(request)
     (ASSETS / "runs" / "recorded.jsonl").write_bytes(run_to_bytes(run))
     print(f"recorded {len(run['steps'])} steps")
 

@@ -2,7 +2,7 @@
 
     python scripts/make_gguf.py assets/demo/target target.gguf --dtype bfloat16
 
-Needs the package gguf (requirements-real.txt). llama.cpp splits text by rules of its own, and not one is the demo
+Needs the package gguf (the extra `real`). llama.cpp splits text by rules of its own, and not one is the demo
 tokenizer's: send it token ids. Vectors stay float32, as llama.cpp expects.
 """
 

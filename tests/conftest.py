@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
+import random
 
 import numpy as np
 import pytest
@@ -16,6 +17,34 @@ from sequoia_core.models.loading import load_pair
 from sequoia_core.native import sampling_ops as rows
 
 torch.set_num_threads(1)  # tiny models lose more to waiting threads than they gain
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m "not slow"` selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as slow what a test with `@pytest.mark.sample(count)` has beyond a covering sample of its cases."""
+    groups: dict[str, list[pytest.Function]] = {}
+    for item in items:
+        if item.get_closest_marker("sample") and isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+            groups.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for name, cases in groups.items():
+        (count,) = cases[0].get_closest_marker("sample").args
+        values = [tuple((axis, id(value)) for axis, value in case.callspec.params.items()) for case in cases]
+        for index in {*range(len(cases))} - covering_sample(values, count, seed=name):
+            cases[index].add_marker(pytest.mark.slow)
+
+
+def covering_sample(cases: list[tuple], count: int, seed: str) -> set[int]:
+    """Return the indices of `count` cases, or of as many as have each value of each axis, in many different pairs."""
+    left, chosen, covered = list(range(len(cases))), set(), set()
+    random.Random(seed).shuffle(left)
+    values, every = [set(case) for case in cases], set(itertools.chain(*cases))
+    pairs = [set(itertools.combinations(case, 2)) for case in cases]
+    while left and (len(chosen) < count or not every <= covered):
+        best = max(left, key=lambda index: (len(values[index] - covered), len(pairs[index] - covered)))
+        left.remove(best)
+        chosen.add(best)
+        covered |= values[best] | pairs[best]
+    return chosen
 
 
 def tiny_llama(

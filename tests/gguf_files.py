@@ -18,7 +18,7 @@ def need_llama_cpp() -> None:
     """Skip a test where llama.cpp's wheel or the package that writes its files is missing; fail where CI wants them."""
     lacking = [name for name in ("xllamacpp", "gguf") if importlib.util.find_spec(name) is None]
     if lacking:
-        reason = f"needs {', '.join(lacking)} (requirements-real.txt)"
+        reason = f"needs {', '.join(lacking)} (the extra `real`)"
         (pytest.fail if os.environ.get("SEQUOIA_REAL") == "required" else pytest.skip)(reason)
 
 

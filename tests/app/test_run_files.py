@@ -57,7 +57,7 @@ def test_a_run_of_changing_trees_holds_each_shape_once_and_reads_back_as_it_was(
 
 
 def test_a_run_of_version_1_is_read_and_one_with_one_tree_stays_as_small(tmp_path) -> None:
-    path = ROOT / "assets" / "runs" / "recorded.json"
+    path = ROOT / "tests" / "app" / "data" / "run-version-1.json"
     old = json.loads(path.read_text())
     del old["baseline"]["median_sec"]  # what earlier versions wrote and no longer counts
     run = load_run(path)

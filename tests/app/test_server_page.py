@@ -266,14 +266,6 @@ def test_it_needs_no_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True)
 
 
-def test_the_overview_names_it_before_the_demo(assets) -> None:
-    shown = [
-        element for element in open_page("overview").main if element.type in ("title", "markdown", "caption", "button")
-    ]
-    named = next(place for place, element in enumerate(shown) if "vLLM, SGLang or llama.cpp" in element.value)
-    assert named == 2  # after the title and what the app is
-
-
 def test_counts_of_one_model_are_not_planned_with_the_times_of_another_unasked() -> None:
     page = open_page("server")
     title = next(title for title in scenarios.known() if title.startswith("Llama-2-70B with a 7B draft"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from benchmarks.served_app import LONG_MS, settle, use_pair
+from tests.served_app import LONG_MS, settle, use_pair
 
 __all__ = ["LONG_MS", "settle", "use_pair"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.served_app import QUIET, Server
+from tests.served_app import QUIET, Server
 
 
 @pytest.fixture(scope="session")

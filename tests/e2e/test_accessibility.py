@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.served_app import ROOT
 from tests.app.conftest import PAGES
+from tests.served_app import ROOT
 from ui.runs.run_files import load_run
 from ui.token_tree.standalone import run_to_html
 
@@ -64,7 +64,7 @@ def test_nothing_serious_in_either_theme(path: Path, page, server) -> None:
 
 def test_nothing_serious_in_a_run_saved_as_a_page(page, tmp_path) -> None:
     path = tmp_path / "run.html"
-    path.write_bytes(run_to_html(load_run(ROOT / "assets" / "runs" / "recorded.json"), title="A run"))
+    path.write_bytes(run_to_html(load_run(ROOT / "assets" / "runs" / "recorded.jsonl"), title="A run"))
     page.emulate_media(reduced_motion="reduce")
     page.goto(path.as_uri())
     page.locator(".nodes .rejected").first.click()

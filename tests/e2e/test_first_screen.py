@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.served_app import ROOT
+from ui.runs.run_files import load_run
+
 from .browser import settle
 
 VISIBLE = 0.75  # share of the picture's height that must be on the screen
@@ -39,3 +42,54 @@ def test_the_picture_and_its_controls_are_on_the_first_screen(link, picture, con
         assert 0 <= place["y"] and place["y"] + place["height"] <= screen["height"], (key, place)
     figures = [metric.bounding_box() for metric in page.get_by_test_id("stMetric").all()]
     assert any(figure["y"] + figure["height"] <= screen["height"] for figure in figures)
+
+
+@pytest.mark.timeout(300)
+def test_one_answer_is_written_in_two_ways(page, server) -> None:
+    page.goto(server)
+    settle(page)
+    ways = page.locator(".two-ways")
+    assert ways.get_by_role("button", name="Pause").is_visible()  # it plays before any click
+    box = ways.bounding_box()
+    assert box["y"] + box["height"] <= page.viewport_size["height"]
+    ways.get_by_role("button", name="Pause").click()
+    run = load_run(ROOT / "assets" / "runs" / "recorded.jsonl")
+    ways.press("End")
+    typed = [ways.locator(f".{way} .body").text_content() for way in ("plain", "drafted")]
+    assert typed == [run["text"]] * 2
+    assert ways.locator(".plain .passes").inner_text() == "128 passes for 128 tokens"
+    assert ways.locator(".drafted .passes").inner_text() == f"{len(run['steps'])} passes for 128 tokens"
+    first = run["steps"][0]
+    ways.press("Home")
+    ways.press("ArrowRight")
+    assert ways.locator(".drafted .body").text_content() == "".join(first["pieces"])
+    assert ways.locator(".plain .passes").inner_text() == "1 pass for 1 token"
+
+
+@pytest.mark.timeout(300)
+def test_the_tree_and_the_pace_follow_the_quality_of_the_draft(page, server) -> None:
+    page.goto(server)
+    settle(page)
+    ways = page.locator(".two-ways")
+    slider, said = ways.locator(".draft"), ways.locator(".promise")
+    assert "recorded" in said.inner_text()
+    recorded = ways.locator(".nodes .node").count()
+    rates = []
+    for value in ("0", slider.get_attribute("max")):
+        slider.fill(value)
+        assert "predicted" in said.inner_text()
+        rates.append(float(said.inner_text().split("pass, ")[1].split("×")[0]))
+        assert ways.locator(".nodes .node").count() > 2
+    assert rates[0] < 4 < rates[1]
+    ways.get_by_role("button", name="Back to the recorded run").click()
+    assert "recorded" in said.inner_text() and ways.locator(".nodes .node").count() == recorded
+
+
+@pytest.mark.timeout(300)
+def test_who_asked_for_less_motion_sees_the_end(page, server) -> None:
+    page.emulate_media(reduced_motion="reduce")
+    page.goto(server)
+    settle(page)
+    ways = page.locator(".two-ways")
+    assert ways.get_by_role("button", name="Play").is_visible()
+    assert "24 passes instead of 128" in ways.locator(".told").inner_text()

@@ -12,7 +12,7 @@ import urllib.request
 
 import pytest
 
-from benchmarks.served_app import ROOT
+from tests.served_app import ROOT
 from ui.runs.run_files import load_run, run_to_bytes
 
 from .browser import LONG_MS, go, settle
@@ -188,7 +188,7 @@ BROKEN = {
 
 def hostile_run() -> bytes:
     """A run that is read, with foreign text wherever there is text."""
-    run = load_run(ROOT / "assets" / "runs" / "recorded.json")
+    run = load_run(ROOT / "assets" / "runs" / "recorded.jsonl")
     for step in run["steps"]:
         step["tokens"] = [hostile("token")] * len(step["tokens"])
         step["pieces"] = [hostile("piece")] * len(step["pieces"])

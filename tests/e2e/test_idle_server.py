@@ -2,7 +2,7 @@
 
 import time
 
-from benchmarks.served_app import LONG_MS, settle
+from tests.served_app import LONG_MS, settle
 
 IDLE_SEC = 10.0
 MOST_SHARE = 0.05  # of one core; 0.01 is usual

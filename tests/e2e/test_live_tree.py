@@ -8,7 +8,7 @@ from ui.token_tree import CSS, HTML, SCRIPT
 
 from .browser import heap_mb
 
-ABOUT = {"prompt": "p", "greedy": True, "after_rejection": "", "at": None, "link": None, "tour": False}
+ABOUT = {"prompt": "p", "greedy": True, "after_rejection": "", "at": None, "link": None}
 FEED = """
 async ([script, messages, waitMs]) => {
   const module = await import(URL.createObjectURL(new Blob([script], { type: "text/javascript" })))
@@ -186,7 +186,7 @@ async ([script, shape, messages, each, pauseMs]) => {
   const module = await import(URL.createObjectURL(new Blob([script], { type: "text/javascript" })))
   const parentElement = document.getElementById("place")
   const size = shape.parents.length
-  const about = { prompt: "p", greedy: true, after_rejection: "", at: null, link: null, tour: false }
+  const about = { prompt: "p", greedy: true, after_rejection: "", at: null, link: null }
   const some = () => shape.parents.map(() => Math.random())
   const step = (index) => ({ index, shape: 0, tokens: shape.parents.map((_, node) => `t${node % 50}`), path: [0, 1],
     outcomes: "AA" + "N".repeat(size - 2), draft: some(), target: some(), bonus: "b", pieces: ["t", "b"], trials: [],

@@ -6,7 +6,7 @@ import copy
 
 import pytest
 
-from benchmarks.served_app import ROOT
+from tests.served_app import ROOT
 from ui.runs.run_files import load_run, run_to_bytes
 
 from .browser import go, metric, settle
@@ -20,6 +20,7 @@ def shorter(run: dict) -> dict:
         kept = min(len(step["path"]), 4)
         step |= {"shape": 1, "path": list(range(kept)), "outcomes": "A" * kept + "N" * (4 - kept), "trials": []}
         step |= {name: step[name][:4] for name in ("tokens", "draft", "target")}
+        step.pop("rows", None)
         step["pieces"] = [*step["pieces"][:kept][:-1], step["pieces"][-1]]
         step["bonus"] = step["pieces"][-1] if len(step["pieces"]) == kept else None
     return other
@@ -27,10 +28,10 @@ def shorter(run: dict) -> dict:
 
 @pytest.mark.timeout(600)
 def test_open_compare_save_and_link(page, server, tmp_path, shot):
-    other = shorter(load_run(ROOT / "assets" / "runs" / "recorded.json"))
+    other = shorter(load_run(ROOT / "assets" / "runs" / "recorded.jsonl"))
     page.goto(server)
     settle(page)
-    page.locator(".st-key-overview_tree").get_by_role("button", name="Pause").wait_for()  # it plays before any click
+    page.locator(".st-key-overview_ways").get_by_role("button", name="Pause").wait_for()  # it plays before any click
     go(page, "Runs")
     file = {"name": "turns.jsonl", "mimeType": "application/json", "buffer": run_to_bytes(other)}
     page.locator(".st-key-runs_file input[type=file]").set_input_files(file)
@@ -47,10 +48,10 @@ def test_open_compare_save_and_link(page, server, tmp_path, shot):
     saved.value.save_as(tmp_path / "run.html")
 
     page.get_by_role("link", name="Watch it step by step").click()
-    page.locator(".st-key-decode_tree .at").get_by_text("step 28 of 28").wait_for()
+    page.locator(".st-key-decode_tree .at").get_by_text("step 24 of 24").wait_for()
     tree = page.locator(".st-key-decode_tree")
     tree.locator(".tt").evaluate("root => (root.dataset.tag = 'kept')")
-    for nodes in (16, 4, 16):
+    for nodes in (32, 4, 32):
         tree.get_by_role("button", name="Previous step").click()
         assert tree.locator(".nodes .node:not(.bonus)").count() == nodes
     assert tree.locator(".tt").get_attribute("data-tag") == "kept"
@@ -61,11 +62,11 @@ def test_open_compare_save_and_link(page, server, tmp_path, shot):
     assert tree.locator(".tt").evaluate("root => root.scrollWidth <= root.clientWidth + 1")
     assert page.evaluate("document.documentElement.scrollWidth") <= 480
 
-    recorded = load_run(ROOT / "assets" / "runs" / "recorded.json")["id"]
+    recorded = load_run(ROOT / "assets" / "runs" / "recorded.jsonl")["id"]
     page.goto(f"{server}/decode?run={recorded}&step=5")  # what ships can be linked to from anywhere
     settle(page)
-    page.locator(".st-key-decode_tree .at").get_by_text("step 5 of 28").wait_for()
+    page.locator(".st-key-decode_tree .at").get_by_text("step 5 of 24").wait_for()
 
     page.context.set_offline(True)
     page.goto((tmp_path / "run.html").as_uri())
-    assert page.locator(".at").inner_text() == "step 28 of 28" and "turns" in page.locator("h1").inner_text()
+    assert page.locator(".at").inner_text() == "step 24 of 24" and "turns" in page.locator("h1").inner_text()

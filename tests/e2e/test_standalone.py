@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from benchmarks.served_app import ROOT
+from tests.served_app import ROOT
 from ui.runs.run_files import load_run
 from ui.token_tree.standalone import run_to_html
 
@@ -19,7 +19,7 @@ def opened(page, tmp_path, run: dict, title: str = "A run", **options) -> None:
 
 
 def test_it_plays_without_a_server_or_a_network(page, tmp_path) -> None:
-    run = load_run(ROOT / "assets" / "runs" / "recorded.json")
+    run = load_run(ROOT / "assets" / "runs" / "recorded.jsonl")
     page.clock.install(time="2026-01-01T00:00:00Z")
     opened(page, tmp_path, run)
     steps = len(run["steps"])
@@ -38,7 +38,7 @@ def test_it_plays_without_a_server_or_a_network(page, tmp_path) -> None:
 
 
 def test_it_says_what_nodes_add_and_what_was_left_out(page, tmp_path) -> None:
-    run = load_run(ROOT / "assets" / "runs" / "recorded.json")
+    run = load_run(ROOT / "assets" / "runs" / "recorded.jsonl")
     first = run["steps"][0]
     size = len(first["tokens"])
     left_out = [{"parent": 0, "text": HOSTILE, "gain": 0.1}]
@@ -53,7 +53,7 @@ def test_it_says_what_nodes_add_and_what_was_left_out(page, tmp_path) -> None:
 
 
 def test_a_looked_up_node_is_square_and_says_where_it_was_found(page, tmp_path) -> None:
-    run = load_run(ROOT / "assets" / "runs" / "recorded.json")
+    run = load_run(ROOT / "assets" / "runs" / "recorded.jsonl")
     first = run["steps"][0]
     found = {"match": 4, "earlier": True, "before": HOSTILE, "after": "went on"}
     both = found | {"drafted": True}
@@ -79,7 +79,7 @@ def test_a_looked_up_node_is_square_and_says_where_it_was_found(page, tmp_path) 
 
 
 def test_text_of_a_run_never_becomes_markup(page, tmp_path) -> None:
-    run = load_run(ROOT / "assets" / "runs" / "recorded.json")
+    run = load_run(ROOT / "assets" / "runs" / "recorded.jsonl")
     texts = json.loads(json.dumps(run["steps"][0]))
     texts |= {"tokens": [HOSTILE] * len(texts["tokens"]), "pieces": [HOSTILE] * len(texts["pieces"]), "bonus": HOSTILE}
     opened(page, tmp_path, run | {"prompt": HOSTILE, "steps": [texts]}, title=HOSTILE)
@@ -90,31 +90,8 @@ def test_text_of_a_run_never_becomes_markup(page, tmp_path) -> None:
     assert page.title() == HOSTILE and page.locator("img").count() == 0 and page.locator("script").count() == 2
 
 
-def test_a_tour_points_at_each_part_of_a_step(page, tmp_path) -> None:
-    run = load_run(ROOT / "assets" / "runs" / "recorded.json")
-    page.emulate_media(reduced_motion="reduce")
-    opened(page, tmp_path, run, tour=True)
-    shown = {
-        "1 Draft": ("draft", "has guessed", 0, 0),
-        "2 Verify": ("verify", "in one pass", 0, 0),
-        "3 Walk": ("walk", "Walking down the tree", None, 0),
-        "4 Commit": ("commit", "from one pass", None, 1),
-    }
-    page.locator(".tt").press("Home")
-    accepted = len(run["steps"][0]["path"]) - 1
-    for label, (part, words, walked, bonus) in shown.items():
-        button = page.get_by_role("button", name=label)
-        button.click()
-        assert button.get_attribute("aria-pressed") == "true"
-        assert page.locator(".tt").get_attribute("data-part") == part
-        assert words in page.locator(".caption").inner_text()
-        # the root counts as accepted from the start
-        assert page.locator(".nodes .accepted").count() == 1 + (accepted if walked is None else walked)
-        assert page.locator(".nodes .bonus:visible").count() == bonus
-
-
 def test_both_models_rows_stand_beside_a_decision_and_their_texts_stay_text(page, tmp_path) -> None:
-    run = json.loads(json.dumps(load_run(ROOT / "assets" / "runs" / "recorded.json")))
+    run = json.loads(json.dumps(load_run(ROOT / "assets" / "runs" / "recorded.jsonl")))
     first = run["steps"][0]
     row = {"texts": [HOSTILE, "x"], "probs": [0.75, 0.25]}
     rests = [{"texts": ["rest"], "probs": [1.0]}]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.served_app import ROOT
+from tests.served_app import ROOT
 
 from .browser import heap_mb, settle
 from .cable import Cable

@@ -1,13 +1,25 @@
-"""The first thing a newcomer sees: a recorded run, played slowly."""
+"""The first thing a newcomer sees: one answer written twice, without a draft and with a token tree."""
 
 from __future__ import annotations
 
-from ui.runs import kept_runs
-from ui.token_tree import live_tree
+from ui import scenarios
+from ui.runs import kept_runs, runs
+from ui.session import core_cache, session
+from ui.token_tree import two_ways
+
+RECORDED_IN = "demo-pair-disk"  # the scenario of the recorded run
 
 
 def draw() -> None:
-    """Play a recorded run, one that has a tree worth looking at; nothing where none ships."""
-    run = next(iter(kept_runs.recorded()), None)
-    if run is not None:
-        live_tree(key="overview_tree", epoch=run["id"], run=run, steps=run["steps"], running=False, tour=True)
+    """Play the session's last greedy run beside its baseline, else the recorded one; nothing where none ships."""
+    run = session.last_run()
+    if run is not None and run["baseline"] and run["temperature"] == 0 and run["steps"]:
+        origin, measured = "your last run", (session.acceptance(), session.profile())
+    else:
+        run, origin = next(iter(kept_runs.recorded()), None), "recorded on two cores of an AMD EPYC"
+        measured = next((scenarios.parts(one) for one in scenarios.known().values() if one.name == RECORDED_IN), None)
+    if run is None:
+        return
+    vector, profile = measured or (None, None)
+    drafts = [] if profile is None else core_cache.supposed_drafts(vector, profile)
+    two_ways.two_ways(run, drafts, label=f"{origin}: {runs.pair_of(run)}", key="overview_ways")

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from sequoia_core.design.planning import BestShape, ShapeSpread
     from sequoia_core.design.prediction import Prediction
     from sequoia_core.design.regret import Regret
+    from ui.token_tree.two_ways import SupposedDraft
 
 MAX_DEPTH = 24
 MAX_SIZE = 2048  # SpecExec's budgets; Sequoia's trees have 64 to 128 nodes on a GPU, 768 with offloading
@@ -123,6 +124,13 @@ def resampled_tables(vector: AcceptanceVector) -> np.ndarray | None:
     from sequoia_core.design.optimal_trees import bootstrap_tables
 
     return bootstrap_tables(vector, max_size=BAND_SIZE, max_depth=MAX_DEPTH)
+
+
+@st.cache_resource(show_spinner="Planning for better and worse drafts…", max_entries=8, hash_funcs=_SAMPLE_HASH)
+def supposed_drafts(vector: AcceptanceVector, profile: HardwareProfile) -> list[SupposedDraft]:
+    from ui.token_tree.two_ways import supposed_drafts
+
+    return supposed_drafts(vector, profile)
 
 
 def growth_band(vector: AcceptanceVector, depth: int) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:

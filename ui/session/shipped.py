@@ -29,8 +29,8 @@ def profile(name: str) -> HardwareProfile:
 
 
 def runs() -> dict[str, Path]:
-    """Return the recorded runs in `assets/runs` by name; JSON lines take the place of an older file of that name."""
-    return {path.stem: path for path in sorted((ASSETS / "runs").glob("recorded*.json*"))}
+    """Return the recorded runs in `assets/runs` by name."""
+    return {path.stem: path for path in sorted((ASSETS / "runs").glob("recorded*.jsonl"))}
 
 
 def sweeps() -> dict[str, Path]:

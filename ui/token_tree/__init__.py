@@ -26,13 +26,13 @@ TABLES = ("rows", "marginal")  # of a step: most of its bytes
 _HERE = Path(__file__).parent
 
 
-def _read(name: str) -> str:
+def read(name: str) -> str:
     return (_HERE / name).read_text(encoding="utf-8")
 
 
-HTML, CSS = _read("token_tree.html"), _read("token_tree.css")
+HTML, CSS = read("token_tree.html"), read("token_tree.css")
 SCRIPT = "\n".join(
-    map(_read, ("token_tree.js", "shapes.js", "drawing.js", "story.js", "rows.js", "marginal.js", "words.js"))
+    map(read, ("token_tree.js", "shapes.js", "drawing.js", "story.js", "rows.js", "marginal.js", "words.js"))
 )  # one module
 _COMPONENT = st.components.v2.component("sequoia_token_tree", html=HTML, css=CSS, js=SCRIPT)
 
@@ -79,7 +79,6 @@ def live_tree(
     lean: bool = False,
     at: int | None = None,
     link: str | None = None,
-    tour: bool = False,
 ) -> None:
     """Show a run step by step, following it while it grows.
 
@@ -94,7 +93,6 @@ def live_tree(
             processor time from the run.
         at: the step to begin at; None follows the run.
         link: what names the run in a link, where there can be one.
-        tour: play at once, decision by decision, again and again, without figures.
     """
     sent = st.session_state.setdefault(f"{key}_sent", {"epoch": None, "index": 0})
     fresh = sent["epoch"] != epoch
@@ -103,7 +101,7 @@ def live_tree(
     given = _that_fit(steps[start:], shapes)
     data = {
         "epoch": epoch,
-        "about": run_about(run, at=at, link=link, tour=tour) if fresh else None,
+        "about": run_about(run, at=at, link=link) if fresh else None,
         "shapes": _new_shapes(shapes, steps[:start], given),
         "from": start,
         "steps": [*map(_lean, given[:-1]), *given[-1:]] if lean else given,
@@ -116,9 +114,7 @@ def live_tree(
     _COMPONENT(key=key, data=to_wire(data), on_resync_change=partial(_resync, key))
 
 
-def run_about(
-    run: Mapping[str, Any], *, at: int | None = None, link: str | None = None, tour: bool = False
-) -> dict[str, Any]:
+def run_about(run: Mapping[str, Any], *, at: int | None = None, link: str | None = None) -> dict[str, Any]:
     """Return what the component is told of a run once, beside its shapes and steps; for the options see `live_tree`."""
     verifier = "greedy" if run["temperature"] == 0 else run["verifier"]
     return {
@@ -129,7 +125,6 @@ def run_about(
         "verifiers": [[name, NAMES[name], name == verifier] for name in ("sequoia", *RIVALS)],
         "at": at,
         "link": link,
-        "tour": tour,
     }
 
 
@@ -153,15 +148,15 @@ def _new_shapes(
 ) -> list[dict[str, Any]]:
     """Return the shapes the browser does not have yet."""
     new = {step["shape"] for step in given} - {step["shape"] for step in before}
-    return [_drawn(index, shapes[index]) for index in sorted(new)]
+    return [drawn_shape(index, shapes[index]) for index in sorted(new)]
 
 
 def whole_shapes(shapes: Sequence[Sequence[int]]) -> list[dict[str, Any]]:
     """Return every shape of a run for the component."""
-    return [_drawn(index, parents) for index, parents in enumerate(shapes)]
+    return [drawn_shape(index, parents) for index, parents in enumerate(shapes)]
 
 
-def _drawn(index: int, parents: Sequence[int]) -> dict[str, Any]:
+def drawn_shape(index: int, parents: Sequence[int]) -> dict[str, Any]:
     """Return a shape: the parents [n], and where each node stands across [n]."""
     return {"index": index, "parents": parents, "across": _across(tuple(parents))}
 

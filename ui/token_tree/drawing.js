@@ -94,7 +94,7 @@ function paint(view, step) {
     if (parent >= 0) paintEdge(parts.edge, state, curve(spots, parent, x, y))
     paintNode(spots, parts, {
       x, y, state, text: step.tokens[node], named: path.has(node),
-      q: node ? step.draft[node] : null, p: node ? step.target[node] : null, chosen: view.chosen === node,
+      q: node ? step.draft[node] ?? null : null, p: node ? step.target[node] ?? null : null, chosen: view.chosen === node,
       square: foundAt(step, node) !== null, both: Boolean(foundAt(step, node)?.drafted),
     })
   })

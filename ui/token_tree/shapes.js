@@ -20,7 +20,7 @@ function readShape({ parents, across }) {
 }
 
 function rowHeight(view, leaves) {
-  const fitted = Math.min(WIDEST_ROW, (STAGE_HEIGHT - 32) / (leaves + 1))
+  const fitted = Math.min(WIDEST_ROW, ((view.stageHeight ?? STAGE_HEIGHT) - 32) / (leaves + 1))
   return view.spread ? Math.max(fitted, SPREAD_ROW) : fitted
 }
 

@@ -37,7 +37,7 @@ h1 {{ font: 600 20px var(--st-font); color: var(--st-text-color); }}
 <script type="application/json" id="data">{data}</script>
 <script type="module">
 {script}
-liveTree({{
+{component}({{
   data: JSON.parse(document.getElementById("data").textContent),
   parentElement: document.getElementById("run"),
   setTriggerValue: () => {{}},
@@ -48,14 +48,14 @@ liveTree({{
 """
 
 
-def run_to_html(run: Mapping[str, Any], *, title: str, tour: bool = False) -> bytes:
+def run_to_html(run: Mapping[str, Any], *, title: str) -> bytes:
     """Return a run as a page that holds everything it needs, under that title.
 
     Texts of the run stand only in the JSON, where `<` is escaped so that none can end the script element.
     """
     data = {
         "epoch": run["id"],
-        "about": run_about(run, tour=tour),
+        "about": run_about(run),
         "shapes": whole_shapes(run["shapes"]),
         "from": 0,
         "steps": run["steps"],
@@ -63,14 +63,20 @@ def run_to_html(run: Mapping[str, Any], *, title: str, tour: bool = False) -> by
         "running": False,
         "waiting": "",
     }
+    return as_page(data, title=title, component="liveTree", body=HTML, css=CSS, script=SCRIPT)
+
+
+def as_page(data: Mapping[str, Any], *, title: str, component: str, body: str, css: str, script: str) -> bytes:
+    """Return a component as a page of its own, with what it is told."""
     page = PAGE.format(
         policy=POLICY,
         title=html.escape(title),
         colours=_colours(),
-        css=CSS,
-        body=HTML,
+        css=css,
+        body=body,
         data=json.dumps(to_wire(data), allow_nan=False).replace("<", "\\u003c"),
-        script=SCRIPT,
+        script=script,
+        component=component,
     )
     return page.encode()
 

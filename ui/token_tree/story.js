@@ -135,8 +135,6 @@ function describePhases(view, step) {
 function captionOf(view, step) {
   // What happens at this moment of a step that is played slowly.
   const { reveal } = view
-  if (reveal < 0) return `Step ${view.shown + 1}: the draft, a small model, has guessed ${count(step.tokens.length - 1, "token")} ahead, as a tree of possible texts.`
-  if (reveal === 0 && view.about.tour) return "The target, the large model, reads the whole tree in one pass: beside the draft's probability of each token now stands its own."
   if (reveal === 0) {
     return `Step ${view.shown + 1}: ${proposersOf(step)} proposed ${count(step.tokens.length - 1, "token")}; the target checks all of them in one pass.`
   }
@@ -153,44 +151,6 @@ function proposersOf(step) {
   const drafted = step.tokens.some((_, node) => isDrafted(step, node))
   if (!step.found_at) return "the draft has"
   return drafted ? "the draft and text already seen have" : "text already seen has"
-}
-
-const PARTS = [
-  ["draft", "Draft", () => -1],
-  ["verify", "Verify", () => 0],
-  ["walk", "Walk", (step) => step.trials.length],
-  ["commit", "Commit", (step) => step.trials.length + 1],
-]
-
-function partOf(view, step) {
-  const { reveal } = view
-  if (reveal === null) return null
-  return reveal < 0 ? "draft" : reveal === 0 ? "verify" : reveal <= step.trials.length ? "walk" : "commit"
-}
-
-function drawParts(view, step) {
-  // A tour names the part of the step that the picture shows; a click goes to that part and stays there.
-  const { tt, parts } = view.el
-  parts.hidden = !view.about.tour
-  const part = view.about.tour && step ? partOf(view, step) : null
-  tt.dataset.part = part ?? ""
-  if (!view.about.tour) return
-  if (!parts.children.length) {
-    parts.append(...PARTS.map(([, label], place) => {
-      const button = make("button", `${place + 1} ${label}`)
-      button.type = "button"
-      return button
-    }))
-  }
-  PARTS.forEach(([name, , reveal], place) => {
-    const button = parts.children[place]
-    button.setAttribute("aria-pressed", String(name === part))
-    button.onclick = () => {
-      play(view, false)
-      const now = view.steps[view.shown]
-      if (now) show(view, view.shown, reveal(now))
-    }
-  })
 }
 
 function drawGrowth(view) {

@@ -30,7 +30,7 @@ export default function liveTree(component) {
 
 function createView(parent) {
   const find = (name) => parent.querySelector("." + name)
-  const names = ["tt", "prev", "play", "next", "slow", "scrub", "at", "link", "size", "lanes", "phases", "growth", "growth-key", "parts", "caption", "stage", "graph", "edges",
+  const names = ["tt", "prev", "play", "next", "slow", "scrub", "at", "link", "size", "lanes", "phases", "growth", "growth-key", "caption", "stage", "graph", "edges",
     "bonus-edge", "nodes", "field", "tip", "wait", "counts", "text", "prompt", "body", "details", "gauge-key", "q-name", "found-key", "both-key",
     "left-out", "left-out-list"]
   const view = { el: Object.fromEntries(names.map((name) => [name, find(name)])) }
@@ -114,10 +114,6 @@ function receive(view, data) {
     view.goal = null
   } else if ((have > had || (have && !view.running)) && view.follow && !view.timer) follow(view, had, data.interval_sec)
   else refresh(view)
-  if (view.about.tour && !had && have && !matchMedia("(prefers-reduced-motion: reduce)").matches) {
-    show(view, 0)
-    play(view, true)
-  }
 }
 
 function follow(view, had, seconds) {
@@ -166,8 +162,7 @@ function begin(view, data) {
   Object.assign(view, { steps: [], shapes: [], rows: new Map(), reads: false, looksUp: false, drafts: false, both: false }) // reads: some step waited for weights
   Object.assign(view, { shown: -1, follow: true, chosen: null, linked: null })
   view.el.link.hidden = !data.about.link
-  view.el.tt.classList.toggle("compact", data.about.tour)
-  goSlow(view, data.about.tour)
+  goSlow(view, false)
   view.el.prompt.textContent = data.about.prompt
   view.el.body.replaceChildren()
   view.el.details.replaceChildren()
@@ -175,8 +170,7 @@ function begin(view, data) {
 }
 
 function show(view, index, reveal = null, brief = false) {
-  // `reveal`: how many of the step's decisions are shown, one more for the bonus token; null for the whole step. A tour
-  // begins at -1, with the tree as the draft proposed it.
+  // `reveal`: how many of the step's decisions are shown, one more for the bonus token; null for the whole step.
   if (!view.steps.length) return
   clearTimeout(view.pacer)
   view.shown = Math.max(0, Math.min(index, view.steps.length - 1))
@@ -199,7 +193,7 @@ function play(view, on) {
 }
 
 function startOf(view) {
-  return view.slow ? (view.about.tour ? -1 : 0) : null
+  return view.slow ? 0 : null
 }
 
 function tick(view) {
@@ -207,7 +201,6 @@ function tick(view) {
   const start = startOf(view)
   if (view.slow && view.reveal !== null && view.reveal <= view.steps[view.shown].trials.length) show(view, view.shown, view.reveal + 1)
   else if (!isLast) show(view, view.shown + 1, start)
-  else if (view.about.tour) show(view, 0, start)
   else play(view, false)
 }
 
@@ -249,7 +242,6 @@ function refresh(view, brief = false) {
   if (!brief) {
     drawLanes(view)
     drawGrowth(view)
-    drawParts(view, step)
   }
   el.caption.textContent = step && view.reveal !== null ? captionOf(view, step) : ""
   if (!step) return

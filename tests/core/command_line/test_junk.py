@@ -114,6 +114,7 @@ def short(text: str) -> str:
     return f"{text[:12]!r}{'…' if len(text) > 12 else ''}"
 
 
+@pytest.mark.sample(60)
 @pytest.mark.usefixtures("without_models")
 @pytest.mark.parametrize(
     ("command", "option", "junk"), CASES, ids=[f"{command} {option} {short(junk)}" for command, option, junk in CASES]

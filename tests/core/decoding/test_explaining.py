@@ -15,7 +15,6 @@ from sequoia_core.design.plain_trees import branching_tree
 from tests.conftest import tiny_llama
 from tests.core.decoding.test_rank_acceptance import exact_rank_acceptance
 
-pytestmark = pytest.mark.usefixtures("each_rows")  # with compiled rows and without
 PROMPT = [3, 14, 15, 9, 2, 6]
 VOCABULARY = 16
 

@@ -21,8 +21,6 @@ from sequoia_core.decoding.verifiers import VERIFIERS
 from sequoia_core.studies.node_enumeration import acceptance_probability, next_token_distribution
 from tests.core.decoding.test_verifiers import rows
 
-pytestmark = pytest.mark.usefixtures("each_rows")  # with compiled rows and without
-
 CUTS = [SamplingConfig(1.0, 0.6), SamplingConfig(1.0, 0.8), SamplingConfig(1.0, 0.9, 2)]
 DRAWING = ["sequoia", "specinfer", "traversal"]
 DRAWS = 20_000

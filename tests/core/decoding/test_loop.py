@@ -19,8 +19,6 @@ from sequoia_core.design.tree import TokenTree
 from sequoia_core.models.language_model import HuggingFaceModel
 from tests.conftest import around_passes, tiny_llama
 
-pytestmark = pytest.mark.usefixtures("each_rows")  # with compiled rows and without
-
 TREES = {
     "chain": chain_tree(4),
     "chains": independent_chains(3, 3),

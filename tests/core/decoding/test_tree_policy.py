@@ -22,7 +22,7 @@ from sequoia_core.design.tree import TokenTree
 from sequoia_core.studies.losslessness import check_losslessness
 from tests.conftest import tiny_llama
 
-pytestmark = pytest.mark.usefixtures("each_rows", "taking_turns")  # with compiled rows and without
+pytestmark = pytest.mark.usefixtures("taking_turns")
 PROMPT = [3, 14, 15, 9, 2, 6]
 RAGGED = TokenTree(np.array([-1, 0, 0, 0, 1, 1, 3, 4, 4, 6, 9]))
 

@@ -1,0 +1,260 @@
+// One answer decoded in two ways, by one clock: plain, and with a tree. Recorded steps last as long as they did, all slowed
+// by the same factor, so the two columns keep their true relative speed.
+
+const SPEEDS = [["As fast as it was", 1], ["Slow", 0], ["Slower", -1]]
+const PLAIN_SEC = 16 // what the slow speed makes of the whole text without a draft
+const FIRST_SEC = 3.2 // the first steps last so long at the slow speed
+const SLOW_STEPS = 3 // after which the clock gains speed,
+const GAIN = 0.6 // by so much of its way a step
+const REST_MS = 4000 // at the end, before it begins again
+const DRAFTED = 0.35 // of a step that is played: the tree has grown; then it is checked,
+const CHECKED = 0.65 // and from here on what is kept is shown
+const plays = new WeakMap()
+
+export default function twoWays({ data, parentElement }) {
+  let view = plays.get(parentElement)
+  if (!view) {
+    view = createPlay(parentElement)
+    plays.set(parentElement, view)
+  }
+  if (data && data.epoch !== view.epoch) begin(view, data)
+  view.observer ??= new ResizeObserver(() => view.el.stage.clientWidth !== view.width && redraw(view))
+  view.observer.observe(view.el.stage)
+  return () => {
+    play(view, false)
+    view.observer.disconnect()
+    view.observer = null
+  }
+}
+
+const isCalm = () => matchMedia("(prefers-reduced-motion: reduce)").matches
+const hover = () => {} // nodes are not asked about here
+const choose = () => {}
+
+function createPlay(parent) {
+  const find = (name) => parent.querySelector("." + name)
+  const names = ["tt", "play", "speeds", "scrub", "clock", "told", "stage", "graph", "edges", "bonus-edge", "nodes", "field", "quality", "draft", "promise", "measured",
+    "gauge-key", "q-name", "found-key", "both-key"]
+  const el = Object.fromEntries(names.map((name) => [name, find(name)]))
+  const ways = [...parent.querySelectorAll(".way")].map((way) => ({
+    way, passes: way.querySelector(".passes"), typed: way.querySelector(".typed"), prompt: way.querySelector(".prompt"), body: way.querySelector(".body"), shown: -1,
+  }))
+  const view = { el, ways, epoch: null, time: 0, speed: 0, playing: false, reveal: null, chosen: null, stageHeight: 230 }
+  el.play.onclick = () => play(view, !view.playing)
+  el.scrub.oninput = () => moveTo(view, (Number(el.scrub.value) / 1000) * view.end)
+  view.speedButtons = SPEEDS.map(([label, speed]) => {
+    const button = make("button", label)
+    button.type = "button"
+    button.onclick = () => setSpeed(view, speed)
+    el.speeds.append(button)
+    return [button, speed]
+  })
+  el.draft.oninput = () => suppose(view, Number(el.draft.value))
+  el.measured.onclick = () => {
+    el.draft.value = view.data.measured
+    suppose(view, view.data.measured)
+  }
+  el.tt.onkeydown = (event) => {
+    if (event.altKey || event.ctrlKey || event.metaKey || event.target.tagName === "INPUT") return
+    const step = stepEnds(view).ends
+    const at = stepsBy(step, view.time)
+    const moves = { ArrowLeft: at > 1 ? step[at - 2] : 0, ArrowRight: step[at] ?? view.end, Home: 0, End: view.end }
+    if (event.key in moves) moveTo(view, moves[event.key])
+    else if (event.key === " " && event.target.tagName !== "BUTTON") play(view, !view.playing)
+    else return
+    event.preventDefault()
+  }
+  return view
+}
+
+function begin(view, data) {
+  play(view, false)
+  Object.assign(view, { epoch: data.epoch, data, supposed: null, time: 0 })
+  view.recorded = data.shapes.map(readShape)
+  view.texts = data.steps.flatMap((step) => step.pieces)
+  view.ends = data.steps.reduce((ends, step) => [...ends, (ends.at(-1) ?? 0) + step.seconds.reduce((sum, part) => sum + part, 0)], [])
+  view.plainSec = data.plain_sec
+  view.end = Math.max(view.plainSec * view.texts.length, view.ends.at(-1))
+  for (const way of view.ways) way.prompt.textContent = data.prompt
+  const { quality, draft } = view.el
+  quality.hidden = !data.drafts.length
+  draft.max = Math.max(data.drafts.length - 1, 0)
+  draft.value = data.measured
+  setSpeed(view, 0)
+  suppose(view, data.measured)
+  if (isCalm()) moveTo(view, view.end)
+  else play(view, true)
+}
+
+function suppose(view, index) {
+  // The recorded run at the place of its own draft; elsewhere the planned tree, at the predicted pace.
+  const { data, el } = view
+  const draft = data.drafts[index]
+  view.supposed = index === data.measured || !draft ? null : draft
+  el.measured.hidden = !view.supposed
+  el.draft.setAttribute("aria-valuetext", draft ? `first guess right ${percent(draft.first)}` : "")
+  el.tt.classList.toggle("supposed", Boolean(view.supposed))
+  const [tokens, speedup] = view.supposed ? [draft.tokens, draft.speedup] : [view.texts.length / data.steps.length, paceOf(view)]
+  const found = `${tokens.toFixed(1)} tokens a pass, ${speedup.toFixed(2)}× as fast`
+  el.promise.textContent = draft ? `first guess right ${percent(draft.first)}: ${found} (${view.supposed ? "predicted" : data.label})` : ""
+  if (view.supposed) draft.read ??= readShape(draft)
+  view.shapes = view.supposed ? [draft.read] : view.recorded
+  redraw(view)
+}
+
+function paceOf(view) {
+  const { ends } = stepEnds(view)
+  return (view.plainSec * view.texts.length) / ends.at(-1)
+}
+
+function stepEnds(view) {
+  // When each step ended, and the tokens by then.
+  const draft = view.supposed
+  if (!draft) {
+    let tokens = 0
+    return { ends: view.ends, tokens: view.data.steps.map((step) => (tokens += step.pieces.length)) }
+  }
+  if (!draft.schedule) {
+    const sec = (view.plainSec * draft.tokens) / draft.speedup
+    const steps = Math.ceil(view.texts.length / draft.tokens)
+    const upTo = (step) => Math.min(Math.floor((step + 1) * draft.tokens + 1e-9), view.texts.length)
+    draft.schedule = { ends: Array.from({ length: steps }, (_, step) => (step + 1) * sec), tokens: Array.from({ length: steps }, (_, step) => upTo(step)) }
+  }
+  return draft.schedule
+}
+
+function setSpeed(view, speed) {
+  view.speed = speed
+  for (const [button, own] of view.speedButtons) button.setAttribute("aria-pressed", String(own === speed))
+}
+
+function rateAt(view) {
+  // Seconds of the run in a second of the playback.
+  if (view.speed === 1) return 1
+  const usual = (view.plainSec * view.texts.length) / PLAIN_SEC
+  const { ends } = stepEnds(view)
+  const slow = ends[0] / FIRST_SEC
+  if (view.speed === -1) return slow
+  const past = Math.max(0, stepsBy(ends, view.time) - SLOW_STEPS)
+  return Math.min(usual, slow * (1 + GAIN * past) ** 2)
+}
+
+function play(view, on) {
+  clearTimeout(view.rest)
+  cancelAnimationFrame(view.frame)
+  view.playing = on
+  if (on) {
+    if (view.time >= view.end) view.time = 0
+    view.last = performance.now()
+    view.frame = requestAnimationFrame(() => tick(view))
+  }
+  view.el.play.textContent = on ? "❚❚ Pause" : "▶ Play"
+  view.el.play.setAttribute("aria-label", on ? "Pause" : "Play")
+}
+
+function tick(view) {
+  const now = performance.now()
+  const passed = Math.min((now - view.last) / 1000, 0.1)
+  view.last = now
+  showAt(view, Math.min(view.time + passed * rateAt(view), view.end))
+  if (view.time < view.end) view.frame = requestAnimationFrame(() => tick(view))
+  else view.rest = setTimeout(() => play(view, view.playing), REST_MS)
+}
+
+function moveTo(view, time) {
+  play(view, false)
+  showAt(view, Math.max(0, Math.min(time, view.end)))
+}
+
+function redraw(view) {
+  view.drawn = null
+  for (const way of view.ways) way.shown = -1
+  arrange(view)
+  clearDrawing(view)
+  showAt(view, view.time)
+}
+
+function showAt(view, time) {
+  view.time = time
+  const { el, ways } = view
+  const plain = Math.min(Math.floor(time / view.plainSec + 1e-9), view.texts.length)
+  const { ends, tokens } = stepEnds(view)
+  const done = stepsBy(ends, time)
+  el.scrub.value = Math.round((1000 * time) / view.end)
+  el.clock.textContent = `${milliseconds(time)}`
+  type(ways[0], view, plain, plain, null)
+  type(ways[1], view, done ? tokens[done - 1] : 0, done, view.supposed ? null : view.data.steps)
+  ways[1].way.classList.toggle("first", done === ends.length)
+  const step = Math.min(done, ends.length - 1)
+  const began = step ? ends[step - 1] : 0
+  drawStep(view, step, done === ends.length ? 1 : (time - began) / (ends[step] - began))
+}
+
+function type(way, view, tokens, passes, steps) {
+  if (way.shown === tokens) return
+  way.shown = tokens
+  const each = passes > 1 || passes === 0 ? "passes" : "pass"
+  way.passes.replaceChildren(`${passes} ${each} `, make("small", `for ${count(tokens, "token")}`))
+  if (!steps) way.body.textContent = view.texts.slice(0, tokens).join("")
+  else markSteps(way, steps.slice(0, passes))
+  way.typed.scrollTop = way.typed.scrollHeight
+}
+
+function markSteps(way, steps) {
+  const parts = []
+  for (const step of steps) {
+    const accepted = step.path.length - 1
+    if (accepted) parts.push(make("span", step.pieces.slice(0, accepted).join(""), "accepted"))
+    if (step.pieces.length > accepted) parts.push(make("span", step.pieces.slice(accepted).join(""), "bonus"))
+  }
+  way.body.replaceChildren(...parts)
+}
+
+function drawStep(view, index, share) {
+  const phase = share < DRAFTED ? 0 : share < CHECKED ? 1 : 2
+  const step = view.supposed ? supposedStep(view, index) : view.data.steps[index]
+  const shape = shapeOf(view, step)
+  const over = share === 1
+  const levels = phase ? shape.depth : Math.floor((share / DRAFTED) * (shape.depth + 1))
+  const name = `${index} ${phase} ${levels} ${over}`
+  if (view.drawn === name) return
+  view.drawn = name
+  const { tokens } = stepEnds(view)
+  const kept = tokens[index] - (index ? tokens[index - 1] : 0)
+  view.reveal = phase === 2 ? null : -1
+  if (view.supposed) spotsOf(view, shape).pills = false // no words are known of a supposed draft
+  paint(view, { ...step, draft: [], target: [] }) // without bars: words need the room
+  view.nodes.forEach((parts, node) => {
+    for (const part of [parts.group, parts.edge].filter(Boolean)) {
+      part.classList.toggle("later", shape.depths[node] > levels)
+      part.style.opacity = view.supposed ? 0.3 + 0.7 * view.supposed.chance[node] : ""
+    }
+  })
+  view.el.stage.classList.toggle("checked", phase === 1)
+  const drafted = count(shape.parents.length - 1, "guess", "guesses")
+  const passes = stepEnds(view).ends.length
+  view.el.told.textContent = over ? `Done: ${count(passes, "pass", "passes")} instead of ${view.texts.length}, ${paceOf(view).toFixed(1)} times as fast, the same text.` : ["1 · The small model guesses a tree of next tokens.", `2 · The large model checks all ${drafted} in one pass.`,
+    `3 · ${count(kept - 1, "guess", "guesses")} right, and one token of its own: ${count(kept, "token")} from one pass, the same as without a draft.`][phase]
+}
+
+function supposedStep(view, index) {
+  // A step of the planned tree: the likeliest path stands for what is kept.
+  const { schedule } = view.supposed
+  const { children, parents } = view.supposed.read
+  const accepted = schedule.tokens[index] - (index ? schedule.tokens[index - 1] : 0) - 1
+  const path = [0]
+  while (path.length <= accepted && children[path.at(-1)].length) path.push(children[path.at(-1)][0])
+  const outcomes = parents.map((_, node) => (path.includes(node) ? "A" : "N"))
+  return { shape: 0, tokens: parents.map(() => ""), outcomes, path, bonus: null, trials: [] }
+}
+
+function stepsBy(ends, time) {
+  // How many steps had ended: binary search in the sorted times.
+  let [low, high] = [0, ends.length]
+  while (low < high) {
+    const middle = (low + high) >> 1
+    if (ends[middle] <= time + 1e-12) low = middle + 1
+    else high = middle
+  }
+  return low
+}
