@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..files.safe_files import json_bytes, read_bytes, write_atomic
+from ..files.safe_files import json_bytes, packed_json, read_bytes, write_atomic
 from .acceptance_files import MAX_BYTES, MAX_RANKS, SUM_TOLERANCE, checked_probs, checked_ranks, read_vector
 from .bootstrap import prompt_draws, wilson_interval
 from .calibration import Calibration
@@ -221,7 +221,10 @@ class AcceptanceVector:
         write_atomic(path, self.to_bytes())
 
     def to_bytes(self) -> bytes:
-        return json_bytes({"format": "sequoia-acceptance", "version": 2, **self._fields()})
+        fields = self._fields()
+        if self.calibration is not None:
+            fields["calibration"] = packed_json(fields["calibration"])
+        return json_bytes({"format": "sequoia-acceptance", "version": 2, **fields})
 
     def _fields(self) -> dict[str, Any]:
         optional = {

@@ -7,12 +7,22 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from pydantic import Field
 
-from ..files.json_models import checked
+from ..files.json_models import FileModel, checked
 from .tree import TokenTree
 
 MAX_GROWMAP_SIZE = 2048  # nodes: a growmap holds an n x n mask
 GROWMAP_KEYS = ("roots", "branches", "Successors", "mask", "depth", "size")
+
+
+class GrowmapFile(FileModel):
+    roots: list[list[int]]
+    branches: list[list[int]]
+    Successors: list[list[int]]
+    mask: list[list[int]]
+    depth: list[int]
+    size: int = Field(ge=1, le=MAX_GROWMAP_SIZE)
 
 
 def growmap(tree: TokenTree) -> dict[str, Any]:
@@ -77,19 +87,8 @@ def growmap_entries(content: Any) -> dict[str, Any]:
 
 def tree_from_growmap(content: Mapping[str, Any]) -> TokenTree:
     """Read the reference implementation's entries and check that they agree."""
-    from pydantic import BaseModel, ConfigDict, Field
-
-    class Schema(BaseModel):
-        model_config = ConfigDict(strict=True)
-        roots: list[list[int]]
-        branches: list[list[int]]
-        Successors: list[list[int]]
-        mask: list[list[int]]
-        depth: list[int]
-        size: int = Field(ge=1, le=MAX_GROWMAP_SIZE)
-
     try:
-        read = checked(Schema, content)
+        read = checked(GrowmapFile, content)
     except ValueError as error:
         raise ValueError(f"{error} (a growmap has {_all_keys()})") from error
     n = read.size

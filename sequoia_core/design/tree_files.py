@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from pydantic import Field
 
-from ..files.json_models import checked
+from ..files.json_models import FileModel, checked, naming
 from ..files.safe_files import (
     MAX_BYTES,
     json_bytes,
@@ -37,6 +38,16 @@ VERSION_NOTES = {
 }
 ENGINE_SETTING = re.compile("^(width|depth|num_beams|engine|top_?k|total_tokens?)$|speculative|draft|assistant|spec_")
 MAX_PATH_RANKS = 5_000_000  # path lists grow with n * depth
+
+
+class TreeFile(FileModel):
+    """A tree as native JSON."""
+
+    format: Literal["sequoia-tree"]
+    version: int = Field(ge=1, le=1)
+    parents: list[int] = Field(max_length=MAX_SIZE)
+    acceptance: dict[str, Any] | None = None
+    expected_tokens: float | None = None
 
 
 def export_tree(tree: TokenTree, format: str, path: str | Path, acceptance: AcceptanceVector | None = None) -> None:
@@ -95,10 +106,8 @@ def import_tree(path: str | Path) -> TokenTree:
 
 def tree_from_bytes(data: bytes, name: str) -> TokenTree:
     """Read a tree from a file's content, such as an upload; `name` is for the error message."""
-    try:
+    with naming(name):
         return _parse(data)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from error
 
 
 def nearest_parameters(tree: TokenTree) -> dict[str, Any]:
@@ -173,7 +182,7 @@ def _parse(data: bytes) -> TokenTree:
         return _from_choices(content)
     if isinstance(content, dict) and "Successors" in content:
         return tree_from_growmap(content)
-    return _from_native(content)
+    return TokenTree(np.array(checked(TreeFile, content).parents))
 
 
 def _other_than_a_tree(content: Any) -> str | None:
@@ -203,20 +212,6 @@ def _json_or_literal(data: bytes) -> Any:
     except ValueError as error:
         why = one_line(error).removeprefix("found ").split(", expected")[0]
         raise ValueError(f"found text that is no tree ({why}), expected JSON or a list of paths") from error
-
-
-def _from_native(content: Any) -> TokenTree:
-    from pydantic import BaseModel, ConfigDict, Field
-
-    class Schema(BaseModel):
-        model_config = ConfigDict(strict=True)
-        format: Literal["sequoia-tree"]
-        version: int = Field(ge=1, le=1)
-        parents: list[int] = Field(max_length=MAX_SIZE)
-        acceptance: dict[str, Any] | None = None
-        expected_tokens: float | None = None
-
-    return TokenTree(np.array(checked(Schema, content).parents))
 
 
 def _from_choices(content: list[Any]) -> TokenTree:
