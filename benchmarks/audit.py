@@ -21,10 +21,10 @@ from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 
-from sequoia_core.design.same_law import samples_needed
-from sequoia_core.files.local_server import running_server
-from sequoia_core.studies.audit import Side, audit
-from sequoia_core.studies.server_check import server_command
+from sequoia_core.servers.audit import Side, audit
+from sequoia_core.servers.check import server_command
+from sequoia_core.servers.local_server import running_server
+from sequoia_core.servers.same_law import samples_needed
 
 ROOT = Path(__file__).resolve().parent.parent
 VOCABULARY = 16

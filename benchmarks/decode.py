@@ -16,6 +16,7 @@ import platform
 from datetime import date
 from pathlib import Path
 
+import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.files.prompt_files import load_prompts
 from sequoia_core.models.loading import load_pair

@@ -14,14 +14,16 @@ import json
 import time
 from pathlib import Path
 
-import sequoia_core  # noqa: F401  before torch, whose threads read their settings once
+import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
 
 # isort: split
 import numpy as np
 import torch
 
-from sequoia_core import LookupTree, SamplingConfig, TextIndex, autoregressive, decode, load_pair
+from sequoia_core import LookupTree, SamplingConfig, autoregressive, decode, load_pair
 from sequoia_core.command_line.decode_commands import default_tree
+from sequoia_core.decoding.lookup.text_index import TextIndex
+from sequoia_core.decoding.record import TOKENS_ONLY
 from sequoia_core.files.prompt_files import load_prompts
 from sequoia_core.native.processor import processor_name
 
@@ -33,9 +35,9 @@ def seconds_per_token(prompt: list[int], pair, tree, sampling: SamplingConfig, t
     options = {"sampling": sampling, "max_new_tokens": tokens, "generator": torch.Generator().manual_seed(seed)}
     started = time.perf_counter()
     if tree is None:
-        steps = autoregressive(prompt, target=pair.target, **options)
+        steps = autoregressive(prompt, pair, **options)
     else:
-        steps = decode(prompt, target=pair.target, draft=pair.draft, tree=tree, explain=False, **options)
+        steps = decode(prompt, pair, tree=tree, details=TOKENS_ONLY, **options)
     count = sum(len(step.new_tokens) for step in steps)
     return (time.perf_counter() - started) / count
 

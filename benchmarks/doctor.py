@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
-from sequoia_core.design import server_doctor as rules
-from sequoia_core.design.server_diagnosis import diagnose
-from sequoia_core.files.server_counts import RequestTotals, ServerCounts
+from sequoia_core.servers import rules as rules
+from sequoia_core.servers.counts import RequestTotals, ServerCounts
+from sequoia_core.servers.diagnosis import diagnose
 
 ROOT = Path(__file__).resolve().parent.parent
 DRAFTS = (30, 100, 300, 1000, 10_000)

@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
-import sequoia_core  # noqa: F401  before torch, whose threads read their settings once
+import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
 
 # isort: split
 import numpy as np
@@ -36,6 +36,7 @@ from sequoia_core.decoding.dynamic.adaptive import AdaptiveTree
 from sequoia_core.decoding.dynamic.adaptive_expansion import RECIPES
 from sequoia_core.decoding.dynamic.spec_exec import SpecExecTree
 from sequoia_core.decoding.loop import decode
+from sequoia_core.decoding.record import TOKENS_ONLY
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.decoding.tree_policy import TreePolicy
 from sequoia_core.design.acceptance import AcceptanceVector
@@ -44,8 +45,8 @@ from sequoia_core.design.calibration import KINDS
 from sequoia_core.design.optimal_trees import optimal_tree
 from sequoia_core.design.tree import TokenTree
 from sequoia_core.files.prompt_files import load_prompts
+from sequoia_core.models.language_model import ModelPair
 from sequoia_core.models.loading import load_pair
-from sequoia_core.models.protocol import LanguageModel
 from sequoia_core.studies.measure_acceptance import measure_acceptance
 from sequoia_core.studies.measure_growth import DEPTH, SIZES, measure_growth
 from sequoia_core.studies.verifier_comparison import whole_tokens
@@ -86,10 +87,9 @@ def main() -> None:
     if args.quick:
         args.prompts, args.max_new_tokens, args.sizes = 4, 16, "8,32"
     started = time.perf_counter()
-    pair = load_pair(args.target, args.draft, dtype=args.dtype)
-    models = {"target": pair.target.ignore_eos(), "draft": pair.draft.ignore_eos()}
+    pair = load_pair(args.target, args.draft, dtype=args.dtype).ignore_eos()
     prompts = [pair.tokenizer.encode(text) for text in load_prompts(args.file)[: args.prompts]]
-    found = (growth if args.growth else budgets)(prompts, models, args)
+    found = (growth if args.growth else budgets)(prompts, pair, args)
     result = found | {
         "settings": {
             "date": date.today().isoformat(),
@@ -113,13 +113,13 @@ def main() -> None:
     print(json.dumps(result))
 
 
-def growth(prompts: Sequence[Sequence[int]], models: dict[str, LanguageModel], args: argparse.Namespace) -> dict:
+def growth(prompts: Sequence[Sequence[int]], pair: ModelPair, args: argparse.Namespace) -> dict:
     """Decode the prompts with trees of every size at every temperature that a vector ships for."""
     studies = []
     for temperature in _numbers(args.temperatures):
         study = measure_growth(
             prompts,
-            **models,
+            pair,
             acceptance=AcceptanceVector.load(ROOT / "assets" / "acceptance" / f"demo-t{temperature:g}.json"),
             sampling=SamplingConfig(temperature),
             sizes=[int(size) for size in _numbers(args.sizes)],
@@ -135,19 +135,19 @@ def growth(prompts: Sequence[Sequence[int]], models: dict[str, LanguageModel], a
     return {"studies": studies}
 
 
-def budgets(prompts: Sequence[Sequence[int]], models: dict[str, LanguageModel], args: argparse.Namespace) -> dict:
+def budgets(prompts: Sequence[Sequence[int]], pair: ModelPair, args: argparse.Namespace) -> dict:
     """Measure a vector on every second prompt at every temperature, and decode the others at every budget."""
     rows, gains = [], []
     for temperature in _numbers(args.temperatures):
         sampling = SamplingConfig(temperature)
         vector = measure_acceptance(
-            prompts[1::2], **models, sampling=sampling, max_new_tokens=args.max_new_tokens, width=16
+            prompts[1::2], pair, sampling=sampling, max_new_tokens=args.max_new_tokens, width=16
         )
         gains += calibration_gains(vector, temperature)
         print(f"\nT = {temperature:g}")
         print(f"{'n':>5}  {'tree':<30}{'tokens per step':>22}{'÷ static':>22}{'nodes':>8}")
         for size in _numbers(args.sizes):
-            rows += compared(prompts[::2], models, sampling, vector, int(size), args.max_depth, args.max_new_tokens)
+            rows += compared(prompts[::2], pair, sampling, vector, int(size), args.max_depth, args.max_new_tokens)
     return {"budgets": rows, "calibration": gains}
 
 
@@ -164,7 +164,7 @@ def calibration_gains(vector: AcceptanceVector, temperature: float) -> list[dict
 
 def compared(
     prompts: Sequence[Sequence[int]],
-    models: dict[str, LanguageModel],
+    pair: ModelPair,
     sampling: SamplingConfig,
     vector: AcceptanceVector,
     size: int,
@@ -189,7 +189,7 @@ def compared(
         tokens, steps, nodes = (np.zeros(len(prompts)) for _ in range(3))
         for place, prompt in enumerate(prompts):
             for step in decode(
-                prompt, **models, tree=tree, sampling=sampling, max_new_tokens=length, explain=False,
+                prompt, pair, tree=tree, sampling=sampling, max_new_tokens=length, details=TOKENS_ONLY,
                 generator=torch.Generator().manual_seed(place),
             ):  # fmt: skip
                 tokens[place] += whole_tokens([step])

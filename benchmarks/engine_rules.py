@@ -19,7 +19,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from itertools import product
 
-import sequoia_core  # noqa: F401  before torch, whose threads read their settings once
+import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
 
 # isort: split
 import numpy as np
@@ -28,13 +28,13 @@ import torch
 from sequoia_core import SamplingConfig, load_pair
 from sequoia_core.design.acceptance import AcceptanceVector
 from sequoia_core.design.bootstrap import ratio_estimate
-from sequoia_core.design.chain_acceptance import MATCH, REJECTION
 from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.design.replay import replay
 from sequoia_core.files.prompt_files import load_prompts
+from sequoia_core.models.language_model import ModelPair
 from sequoia_core.models.prompting import Prompting, encode_prompt
-from sequoia_core.models.protocol import LanguageModel
 from sequoia_core.native.processor import processor_name
+from sequoia_core.servers.chain_acceptance import MATCH, REJECTION
 from sequoia_core.studies.measure_acceptance import pair_settings, vector_from_prompts
 from sequoia_core.studies.prompt_loop import Report, one_by_one, room_after
 from sequoia_core.studies.ranks_along_text import ranks_on_target_text
@@ -70,9 +70,8 @@ def accepted_given_token(
 
 def measure_rules(
     prompts: Sequence[Sequence[int]],
+    pair: ModelPair,
     *,
-    target: LanguageModel,
-    draft: LanguageModel,
     sampling: SamplingConfig,
     max_new_tokens: int = 128,
     seed: int = 0,
@@ -84,18 +83,18 @@ def measure_rules(
     """
     if sampling.greedy:
         raise ValueError("temperature: found 0, expected more: there all rules accept the target's likeliest token")
-    room_after(prompts, (target, draft), max_new_tokens)
+    room_after(prompts, pair.models, max_new_tokens)
     cancel = threading.Event()
 
     def measure(number: int, report: Report) -> np.ndarray | None:
         parts = ranks_on_target_text(
-            prompts[number], target=target, draft=draft, sampling=sampling, questions={"rules": _ask},
+            prompts[number], pair, sampling=sampling, questions={"rules": _ask},
             max_new_tokens=max_new_tokens, seed=seed, number=number, cancel=cancel, report=report,
         )  # fmt: skip
         return None if parts is None else parts[0]["rules"]
 
     found = list(one_by_one(len(prompts), measure, progress=None, cancel=cancel))  # [N, 2, R] of each prompt
-    meta = pair_settings(target, draft) | {"temperature": sampling.temperature, "top_p": sampling.top_p}
+    meta = pair_settings(pair) | {"temperature": sampling.temperature, "top_p": sampling.top_p}
     return {
         rule: vector_from_prompts(
             [part[:, 0, place].sum(keepdims=True) for part in found], [len(part) for part in found],
@@ -147,9 +146,8 @@ def main() -> None:
     rows = []
     for temperature, top_p in product(temperatures, top_ps):
         found = measure_rules(
-            prompts, target=pair.target, draft=pair.draft, sampling=SamplingConfig(temperature, top_p=top_p),
-            max_new_tokens=args.max_new_tokens,
-        )  # fmt: skip
+            prompts, pair, sampling=SamplingConfig(temperature, top_p=top_p), max_new_tokens=args.max_new_tokens
+        )
         rows.append({"temperature": temperature, "top_p": top_p} | row_of(found, lengths))
         added = rows[-1]["over_match"][lengths[-1]][REJECTION]
         shown = "  ".join(f"{rule} {value:.3f}" for rule, value in rows[-1]["acceptance"].items())

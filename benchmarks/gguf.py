@@ -21,21 +21,22 @@ from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 
-import sequoia_core  # noqa: F401  before torch
+import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
 
 # isort: split
 import torch
 from servers import CALIBRATING, DEMO, LLAMA, PROMPTS, ROOT, as_gguf
 
-from sequoia_core import HybridTree, SamplingConfig, TextIndex, load_pair
+from sequoia_core import HybridTree, SamplingConfig, load_pair
+from sequoia_core.decoding.lookup.text_index import TextIndex
 from sequoia_core.decoding.tree_policy import ROOT_ONLY
 from sequoia_core.design.planning import plan_tree
 from sequoia_core.design.prediction import best_chain, predict
 from sequoia_core.models.device import describe_device
+from sequoia_core.servers.check import server_command, start_and_ask
 from sequoia_core.studies.measure_acceptance import measure_acceptance
 from sequoia_core.studies.measure_profile import measure_profile
 from sequoia_core.studies.race import MethodResult, own_method, take_turns
-from sequoia_core.studies.server_check import server_command, start_and_ask
 
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 LENGTHS = (0, 1, 2, 3, 4, 6, 8)  # drafted tokens of the server
@@ -43,8 +44,8 @@ LENGTHS = (0, 1, 2, 3, 4, 6, 8)  # drafted tokens of the server
 
 def ours(files: dict[str, str], prompts: Sequence[Sequence[int]], calibrating, length: int) -> dict:
     pair, sampling = load_pair(files["target"], files["draft"], tokenizer=DEMO / "target"), SamplingConfig(0.0)
-    vector = measure_acceptance(calibrating, target=pair.target, draft=pair.draft, sampling=sampling)
-    profile = measure_profile(target=pair.target, draft=pair.draft, sizes=SIZES)
+    vector = measure_acceptance(calibrating, pair, sampling=sampling)
+    profile = measure_profile(pair, sizes=SIZES)
     known = {"calibration": vector.calibration, "profile": profile, "holds_for": vector.holds_for}
     chain, planned = best_chain(vector, profile), plan_tree(vector, profile)
     trees = {

@@ -24,7 +24,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import sequoia_core  # noqa: F401  before torch, whose threads read their settings once
+import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
 
 # isort: split
 import gpu_speed
@@ -32,11 +32,14 @@ import torch
 from gpu_machine import EAGER_LAYER_SEC, ROOT, SHAPES, Machine, Peaks, Row, Shape
 from gpu_replay import WARM_UP
 
-from sequoia_core import SamplingConfig, check_losslessness, decode, load_pair
+from sequoia_core import SamplingConfig, decode, load_pair
+from sequoia_core.decoding.record import TOKENS_ONLY
 from sequoia_core.decoding.tree_policy import ROOT_ONLY
 from sequoia_core.decoding.verifiers import VERIFIERS
 from sequoia_core.design.optimal_trees import optimal_tree
 from sequoia_core.design.what_if import power_law
+from sequoia_core.models.language_model import ModelPair
+from sequoia_core.studies.losslessness import check_losslessness
 
 LAW_SAMPLES, DEMO_TOKENS = 500, 128
 BUDGET_SEC = 20 * 60  # of everything; a test holds the estimates to it
@@ -56,27 +59,25 @@ def tests(machine: Machine) -> list[Row]:
 
 def exactness(machine: Machine) -> list[Row]:
     """Test the law of what is written on the device, and greedy text against `generate` in float32."""
-    rows, (target, draft) = [], (machine.model("Llama-68M", seed, torch.float32) for seed in (0, 1))
+    rows, pair = [], ModelPair(*(machine.model("Llama-68M", seed, torch.float32) for seed in (0, 1)), tokenizer=None)
     tree = optimal_tree(power_law(0.6, 1.0, ranks=4), size=8)
     for temperature in (0.6, 1.0):
         for verifier in VERIFIERS:
             report = check_losslessness(
-                machine.prompt(3), target=target, draft=draft, tree=tree, verifier=verifier, new_tokens=1,
+                machine.prompt(3), pair, tree=tree, verifier=verifier, new_tokens=1,
                 sampling=SamplingConfig(temperature, top_k=16), samples=3 if machine.rehearse else LAW_SAMPLES,
                 generator=torch.Generator().manual_seed(0),
             )  # fmt: skip
             rows.append(Row(f"law, {verifier}, T = {temperature}", report.p_value, "p", "not refuted", report.passed))
     prompt, count = machine.prompt(16), 32
     ids = torch.tensor([prompt], device=machine.device)
-    wanted = target.model.generate(
+    wanted = pair.target.model.generate(
         ids, do_sample=False, max_new_tokens=count, pad_token_id=0, attention_mask=torch.ones_like(ids)
     )[0, 16:].tolist()
-    found = [
-        t for s in decode(prompt, target=target, draft=draft, tree=tree, max_new_tokens=count) for t in s.new_tokens
-    ]
+    found = [t for s in decode(prompt, pair, tree=tree, max_new_tokens=count) for t in s.new_tokens]
     same = sum(a == b for a, b in zip(found, wanted, strict=True)) / count
     drawn = decode(
-        prompt, target=target, draft=draft, tree=tree, sampling=SamplingConfig(1.0), max_new_tokens=4,
+        prompt, pair, tree=tree, sampling=SamplingConfig(1.0), max_new_tokens=4,
         generator=torch.Generator(machine.device).manual_seed(0),
     )  # fmt: skip
     tokens = sum(len(step.new_tokens) for step in drawn)
@@ -95,9 +96,7 @@ def demo(machine: Machine) -> list[Row]:
     taken = {}
     for name, own in (("one by one", ROOT_ONLY), ("a tree of 16", tree)):
         count = 8 if machine.rehearse else DEMO_TOKENS
-        steps = list(
-            decode(prompt, target=pair.target, draft=pair.draft, tree=own, max_new_tokens=count, explain=False)
-        )[2:]
+        steps = list(decode(prompt, pair, tree=own, max_new_tokens=count, details=TOKENS_ONLY))[2:]
         taken[name] = sum(s.seconds for s in steps) / max(1, sum(len(s.new_tokens) for s in steps))
     rows = [Row(f"demo pair, {name}", 1e3 * sec, "ms a token") for name, sec in taken.items()]
     return [*rows, Row("demo pair, speedup", taken["one by one"] / max(1e-9, taken["a tree of 16"]), "x")]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from typing import NamedTuple
 
-import sequoia_core  # noqa: F401  before torch, whose threads read their settings once
+import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
 
 # isort: split
 import numpy as np
@@ -26,6 +26,7 @@ from sequoia_core.decoding.tree_policy import policy_of
 from sequoia_core.decoding.verifiers import choose_verifier
 from sequoia_core.decoding.walk import Walk
 from sequoia_core.design.tree import TokenTree
+from sequoia_core.models.language_model import ModelPair
 from sequoia_core.models.prefill import prefill
 from sequoia_core.models.static_pass import StaticPass
 
@@ -96,8 +97,9 @@ def replayed(
         sequence = machine.prompt(machine.context)
         length = len(sequence) + (WARM_UP + steps) * (tree.depth + 1)
         drafter, judge, sessions = assemble(
-            target, draft, policy_of(tree), verifier=choose_verifier("sequoia", greedy=sampling.greedy),
-            sampling=sampling, capacity=length, generator=torch.Generator().manual_seed(seed),
+            ModelPair(target, draft, None), policy_of(tree),
+            verifier=choose_verifier("sequoia", greedy=sampling.greedy), sampling=sampling, capacity=length,
+            generator=torch.Generator().manual_seed(seed),
         )  # fmt: skip
         for session in sessions:
             prefill(session, sequence[:-1])

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Sequence
 from functools import partial
 
-import sequoia_core  # noqa: F401  before torch, whose threads read their settings once
+import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
 
 # isort: split
 import numpy as np
@@ -21,6 +21,7 @@ from sequoia_core.decoding.tree_policy import ROOT_ONLY
 from sequoia_core.design.optimal_trees import expected_tokens, optimal_tree
 from sequoia_core.design.step_time import autoregressive_sec, step_time
 from sequoia_core.design.what_if import power_law
+from sequoia_core.models.language_model import ModelPair
 from sequoia_core.models.prefill import prefill
 from sequoia_core.models.protocol import causal_mask
 from sequoia_core.models.random_models import write_random_model
@@ -49,7 +50,7 @@ def plain(machine: Machine) -> list[Row]:
     """Tokens without speculation, ours and those of `generate`, eager and compiled, against reading all weights."""
     model, count = machine.model("Llama-2-7B"), 8 if machine.rehearse else PLAIN_TOKENS
     prompt = machine.prompt(machine.context)
-    steps = [s.seconds for s in autoregressive(prompt, target=model, max_new_tokens=count)]
+    steps = [s.seconds for s in autoregressive(prompt, ModelPair(model, None, None), max_new_tokens=count)]
     own = float(np.median(steps[count // 4 :]))
     ids = torch.tensor([prompt], device=machine.device)
 
@@ -106,7 +107,8 @@ def outside(machine: Machine) -> list[Row]:
 def profile_of(machine: Machine, pair: Sequence[str]):
     target, draft = (machine.model(name, seed) for seed, name in enumerate(pair))
     sizes = [1, 4, machine.size] if machine.rehearse else [1, 2, 4, 8, 16, 32, 64, 128, 256]
-    profile = measure_profile(target=target, draft=draft, sizes=sizes, context=machine.context, repeats=machine.repeats)
+    both = ModelPair(target, draft, None)
+    profile = measure_profile(both, sizes=sizes, context=machine.context, repeats=machine.repeats)
     return target, draft, profile
 
 

@@ -24,10 +24,11 @@ import psutil
 from playwright.sync_api import Page, sync_playwright
 
 from sequoia_core.design.tree import TokenTree
+from sequoia_core.models.pair_spec import PairSpec
 from tests.served_app import QUIET, Server, cpu_sec, settle, use_pair
 from ui.jobs.decode_job import record_run
 from ui.runs.run_files import load_run
-from ui.runs.runs import DecodeRequest, PairSpec
+from ui.runs.runs import DecodeRequest
 
 ROOT = Path(__file__).resolve().parent.parent
 

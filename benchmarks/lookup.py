@@ -19,7 +19,9 @@ from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
-from sequoia_core import AdaptiveTree, HybridTree, LookupTree, SamplingConfig, TextIndex, load_pair
+import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
+from sequoia_core import AdaptiveTree, HybridTree, LookupTree, SamplingConfig, load_pair
+from sequoia_core.decoding.lookup.text_index import TextIndex
 from sequoia_core.decoding.tree_policy import ROOT_ONLY
 from sequoia_core.design.planning import plan_tree
 from sequoia_core.native import instruction_sets
@@ -152,7 +154,7 @@ def main() -> None:
     }
     encode = pair.tokenizer.encode
     calibrating = [encode(row["text"]) for row in rows["as-they-come"][CALIBRATING]]
-    profile = measure_profile(target=pair.target, draft=pair.draft)
+    profile = measure_profile(pair)
     instructions = instruction_sets.chosen()[0]
     result: dict = {
         "settings": {
@@ -166,9 +168,7 @@ def main() -> None:
     }
     for temperature in args.temperatures:
         sampling = SamplingConfig(temperature)
-        measured = measure_acceptance(
-            calibrating, target=pair.target, draft=pair.draft, sampling=sampling, max_new_tokens=args.max_new_tokens
-        )
+        measured = measure_acceptance(calibrating, pair, sampling=sampling, max_new_tokens=args.max_new_tokens)
         plain = own_method(pair, ROOT_ONLY, sampling)
         for workload in args.workloads:
             raced = rows[workload][: args.prompts]

@@ -32,7 +32,7 @@ from datetime import date
 from itertools import count
 from pathlib import Path
 
-import sequoia_core  # noqa: F401  before torch, whose threads read their settings once
+import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
 
 # isort: split
 import torch
@@ -47,9 +47,10 @@ from sequoia_core.design.planning import plan_tree
 from sequoia_core.design.prediction import best_chain, predict
 from sequoia_core.design.profile import HardwareProfile
 from sequoia_core.design.tree import TokenTree
+from sequoia_core.files.model_names import DEMO_PAIR
 from sequoia_core.files.prompt_files import load_prompts
 from sequoia_core.models.language_model import ModelPair
-from sequoia_core.models.loading import DEMO_PAIR, load_pair
+from sequoia_core.models.loading import load_pair
 from sequoia_core.models.offload.direct_reads import DirectFile, aligned_memory
 from sequoia_core.models.offload.tensor_files import PIECE
 from sequoia_core.native import compile_c
@@ -129,7 +130,7 @@ def streaming(pair: ModelPair, prompts: Sequence[Sequence[int]]) -> dict:
                 continue
             before, started = pair.target.bytes_read, time.perf_counter()
             while pair.target.bytes_read - before < READ_BYTES:
-                list(autoregressive(prompts[turn % len(prompts)], target=pair.target.ignore_eos(), max_new_tokens=32))
+                list(autoregressive(prompts[turn % len(prompts)], pair.ignore_eos(), max_new_tokens=32))
             streamed.append((pair.target.bytes_read - before) / (time.perf_counter() - started))
     disk, little = (
         {outstanding: statistics.median(values) for outstanding, values in found.items()} for found in (rates, cached)
@@ -185,7 +186,7 @@ def varied(pair: ModelPair, count: int, length: int) -> list[list[int]]:
     found: list[list[int]] = []
     for text in load_prompts(ROOT / "assets" / "prompts" / "prompts.jsonl"):
         prompt = pair.tokenizer.encode(text)
-        steps = autoregressive(prompt, target=pair.target.ignore_eos(), max_new_tokens=length)
+        steps = autoregressive(prompt, pair.ignore_eos(), max_new_tokens=length)
         if repeated_share([token for step in steps for token in step.new_tokens]) <= LOOPS_FROM:
             found.append(prompt)
         if len(found) == count:
@@ -197,7 +198,7 @@ def peak_of(target: str, draft: str, dtype: str) -> None:
     """Decode a little with a target on disk and print the most memory that this process held."""
     pair = load_pair(target, draft, device="cpu", dtype=dtype, offload="disk")
     prompt = pair.tokenizer.encode("def read_lines(path):")
-    list(autoregressive(prompt, target=pair.target.ignore_eos(), max_new_tokens=4))
+    list(autoregressive(prompt, pair.ignore_eos(), max_new_tokens=4))
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 
 
@@ -232,7 +233,7 @@ def one_temperature(args, setups: list[Setup], calibration, raced, temperature: 
     sampling, length = SamplingConfig(temperature), args.max_new_tokens
     vectors = {
         setup.draft: measure_acceptance(
-            calibration, target=setup.pair.target, draft=setup.pair.draft, sampling=sampling, width=args.width,
+            calibration, setup.pair, sampling=sampling, width=args.width,
             max_new_tokens=length,
         )
         for setup in setups
@@ -337,7 +338,7 @@ def main() -> None:
         for place in ("disk", "memory"):
             offload = "disk" if place == "disk" else None
             pair = load_pair(args.target, draft, device="cpu", dtype=args.dtype, offload=offload)
-            profile = measure_profile(target=pair.target, draft=pair.draft, sizes=SIZES, repeats=args.repeats)
+            profile = measure_profile(pair, sizes=SIZES, repeats=args.repeats)
             setups.append(Setup(Path(draft).name, place, pair, profile))
     disk, memory = setups[0], setups[1].pair
     prompts = [memory.tokenizer.encode(text) for text in load_prompts(args.file)[: args.prompts]]

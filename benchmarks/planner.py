@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
 import numpy as np
 
+import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
 from sequoia_core import AcceptanceVector, SamplingConfig, TokenTree, load_pair, measure_acceptance, optimal_tree
 from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.design.planning import plan_tree
@@ -125,12 +125,11 @@ def summary(splits: list[list[dict]]) -> dict:
 
 def run(pair, ids: list[list[int]], sampling: SamplingConfig, args: argparse.Namespace) -> dict:
     """Measure, plan and race at one temperature."""
-    models = {"target": pair.target, "draft": pair.draft}
-    vector = measure_acceptance(ids, sampling=sampling, max_new_tokens=args.max_new_tokens, **models)
+    vector = measure_acceptance(ids, pair, sampling=sampling, max_new_tokens=args.max_new_tokens)
     timed = ids[: args.raced]
     blocks = [timed[start : start + BLOCK] for start in range(0, len(timed), BLOCK)]
-    before = measure_profile(sizes=SIZES, repeats=args.repeats, **models)
-    rounds = StepRounds(sizes=SIZES, **models)
+    before = measure_profile(pair, sizes=SIZES, repeats=args.repeats)
+    rounds = StepRounds(pair, sizes=SIZES)
     rounds.warm_up()
     splits = [split(len(ids), args.raced, args.share, number) for number in range(SPLITS + 1)]
     planned_for = subset(vector, splits[0][0])
@@ -196,7 +195,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     pair = load_pair(device="cpu", dtype=args.dtype)
-    ignore_eos = replace(pair, target=pair.target.ignore_eos(), draft=pair.draft.ignore_eos())
+    ignore_eos = pair.ignore_eos()
     ids = [pair.tokenizer.encode(text) for text in load_prompts(args.file)[: args.prompts]]
     found = {}
     for temperature in args.temperatures:

@@ -32,36 +32,37 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
-import sequoia_core  # noqa: F401  before torch, whose threads read their settings once
+import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
 
 # isort: split
 import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
 
-from sequoia_core import AdaptiveTree, HybridTree, LookupTree, SamplingConfig, TextIndex, TokenTree, load_pair
+from sequoia_core import AdaptiveTree, HybridTree, LookupTree, SamplingConfig, TokenTree, load_pair
 from sequoia_core.decoding.dynamic.growing import predict_policy
+from sequoia_core.decoding.lookup.text_index import TextIndex
 from sequoia_core.decoding.tree_policy import ROOT_ONLY
 from sequoia_core.design.bootstrap import RESAMPLES, estimate, ratio_estimate
 from sequoia_core.design.planning import plan_tree
 from sequoia_core.design.prediction import Measured, Prediction, best_chain, predict, reasons
-from sequoia_core.files.local_server import ask, running_server
+from sequoia_core.files.gguf_header import LLAMA_CPP
 from sequoia_core.files.prompt_files import load_prompts
 from sequoia_core.files.safe_files import write_atomic
-from sequoia_core.files.server_counts import LLAMA_CPP
 from sequoia_core.models import gemma
 from sequoia_core.models.language_model import HuggingFaceModel, ModelPair
 from sequoia_core.models.protocol import LanguageModel
 from sequoia_core.models.transformers_passes import TransformersBackend
 from sequoia_core.native.instruction_sets import instructions_in_use
 from sequoia_core.native.processor import processor_name
+from sequoia_core.servers.check import REQUEST_SEC, server_command
+from sequoia_core.servers.local_server import ask, running_server
 from sequoia_core.studies import race
 from sequoia_core.studies.first_difference import first_difference
 from sequoia_core.studies.lookup_replay import Request
 from sequoia_core.studies.measure_acceptance import measure_acceptance
 from sequoia_core.studies.measure_profile import measure_profile
 from sequoia_core.studies.prediction_on_texts import predict_on_texts
-from sequoia_core.studies.server_check import REQUEST_SEC, server_command
 
 ROOT = Path(__file__).resolve().parent.parent
 PROMPTS = {
@@ -180,10 +181,10 @@ def race_of(
 def of_folder(pair: ModelPair, asked: Asked, args: argparse.Namespace) -> dict:
     sampling, target, draft = asked.sampling, pair.target, pair.draft
     vector = measure_acceptance(
-        [each.prompt_ids for each in asked.known], target=target, draft=draft, sampling=sampling,
+        [each.prompt_ids for each in asked.known], pair, sampling=sampling,
         max_new_tokens=asked.tokens,
     )  # fmt: skip
-    profile = measure_profile(target=target, draft=draft, sizes=SIZES, context=asked.context, repeats=args.repeats)
+    profile = measure_profile(pair, sizes=SIZES, context=asked.context, repeats=args.repeats)
     planned = plan_tree(vector, profile)
     costs = {
         "calibration": vector.calibration, "profile": profile, "holds_for": vector.holds_for, "planned": planned,
@@ -242,7 +243,7 @@ def server_method(address: str, sampling: SamplingConfig) -> race.Method:
 
 def of_file(pair: ModelPair, asked: Asked, args: argparse.Namespace) -> dict:
     file, sampling, threads = pair.target, asked.sampling, torch.get_num_threads()
-    profile = measure_profile(target=file, draft=file, sizes=SIZES, context=asked.context, repeats=args.repeats)
+    profile = measure_profile(replace(pair, draft=file), sizes=SIZES, context=asked.context, repeats=args.repeats)
     trees = {"plain": ROOT_ONLY, "lookup": LookupTree(TextIndex(), profile=profile)}
     predicted = predict_on_texts(
         trees["lookup"], asked.known, profile, temperature=sampling.temperature, prompts=len(asked.prompts)

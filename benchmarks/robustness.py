@@ -20,7 +20,7 @@ import time
 from datetime import date
 from pathlib import Path
 
-import sequoia_core  # noqa: F401  before torch, whose threads read their settings once
+import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
 
 # isort: split
 import torch
@@ -66,12 +66,11 @@ def main() -> None:
     if args.quick:
         args.prompts, args.max_new_tokens = 4, 16
     started = time.perf_counter()
-    loaded = load_pair(args.target, args.draft, dtype=args.dtype)
-    target, draft = (model.ignore_eos() for model in (loaded.target, loaded.draft))
+    pair = load_pair(args.target, args.draft, dtype=args.dtype).ignore_eos()
     texts = load_prompts(ROOT / "assets" / "prompts" / "prompts.jsonl")[: args.prompts]
-    prompts = [loaded.tokenizer.encode(text) for text in texts]
+    prompts = [pair.tokenizer.encode(text) for text in texts]
     tree = optimal_tree(AcceptanceVector.load(VECTOR), size=args.size, depth=args.depth)
-    models = {"target": target, "draft": draft, "max_new_tokens": args.max_new_tokens}
+    models = {"pair": pair, "max_new_tokens": args.max_new_tokens}
     samplings = sampling_grid(_numbers(args.temperatures))
     samplings += sampling_grid([args.top_p_temperature], _numbers(args.top_ps))
 
@@ -121,7 +120,7 @@ def main() -> None:
             "max_new_tokens": args.max_new_tokens,
             "tree": {"size": tree.size, "depth": tree.depth, "planned_for": VECTOR.name},
             "planned_expected_tokens": expected_tokens(tree, AcceptanceVector.load(VECTOR)),
-            "device": str(target.device),
+            "device": str(pair.target.device),
             "threads": torch.get_num_threads(),
             "torch": torch.__version__,
             "transformers": transformers.__version__,

@@ -26,19 +26,17 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
-from sequoia_core import HybridTree, SamplingConfig, TextIndex, load_pair
+import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
+from sequoia_core import HybridTree, SamplingConfig, load_pair
+from sequoia_core.decoding.lookup.text_index import TextIndex
 from sequoia_core.decoding.tree_policy import ROOT_ONLY
 from sequoia_core.design.bootstrap import ratio_estimate
 from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.design.planning import plan_tree
 from sequoia_core.design.prediction import predict
-from sequoia_core.files.local_server import ask
 from sequoia_core.models.device import describe_device
 from sequoia_core.native import instruction_sets
-from sequoia_core.studies.measure_acceptance import measure_acceptance
-from sequoia_core.studies.measure_profile import measure_profile
-from sequoia_core.studies.race import own_method, take_turns
-from sequoia_core.studies.server_check import (
+from sequoia_core.servers.check import (
     SETTINGS,
     Served,
     ask_servers,
@@ -47,6 +45,10 @@ from sequoia_core.studies.server_check import (
     server_command,
     start_and_ask,
 )
+from sequoia_core.servers.local_server import ask
+from sequoia_core.studies.measure_acceptance import measure_acceptance
+from sequoia_core.studies.measure_profile import measure_profile
+from sequoia_core.studies.race import own_method, take_turns
 
 ROOT = Path(__file__).resolve().parent.parent
 DEMO = ROOT / "assets" / "demo"
@@ -65,10 +67,8 @@ def ours(prompts: Sequence[Sequence[int]], length: int) -> dict:
     pair, sampling = load_pair(dtype="bfloat16"), SamplingConfig(0.0)
     lines = (PROMPTS / "prompts.jsonl").read_text().splitlines()[CALIBRATING]
     calibrating = [pair.tokenizer.encode(json.loads(line)["text"]) for line in lines]
-    vector = measure_acceptance(
-        calibrating, target=pair.target, draft=pair.draft, sampling=sampling, max_new_tokens=length
-    )
-    profile = measure_profile(target=pair.target, draft=pair.draft)
+    vector = measure_acceptance(calibrating, pair, sampling=sampling, max_new_tokens=length)
+    profile = measure_profile(pair)
     known = {"calibration": vector.calibration, "profile": profile, "holds_for": vector.holds_for}
     trees = {"planned tree": plan_tree(vector, profile), "hybrid": HybridTree(index=TextIndex(), **known)}
     chains = {str(k): chain_tree(k) if k else ROOT_ONLY for k in SETTINGS}

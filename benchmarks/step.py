@@ -11,13 +11,15 @@ import statistics
 import time
 from pathlib import Path
 
-import sequoia_core  # noqa: F401  before torch, whose threads read their settings once
+import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
 
 # isort: split
 import torch
 
 from sequoia_core import AcceptanceVector, SamplingConfig, autoregressive, decode, load_pair, optimal_tree
+from sequoia_core.decoding.record import TOKENS_ONLY
 from sequoia_core.files.prompt_files import load_prompts
+from sequoia_core.models.language_model import ModelPair
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -67,12 +69,13 @@ def main() -> None:
             AcceptanceVector.load(ROOT / "assets" / "acceptance" / f"{name}.json"), size=args.size, depth=args.depth
         )
         target, draft = Clocked(pair.target), Clocked(pair.draft)
+        clocked = ModelPair(target, draft, pair.tokenizer)
         options = {"sampling": SamplingConfig(temperature), "max_new_tokens": args.max_new_tokens}
         rows, plain = [], []
         for number, text in enumerate([texts[0], *texts]):  # the first run warms up
             ids = pair.tokenizer.encode(text)[-256:]
             before = (draft.sec, target.sec)
-            for step in decode(ids, target=target, draft=draft, tree=tree, explain=False, **options):
+            for step in decode(ids, clocked, tree=tree, details=TOKENS_ONLY, **options):
                 draft_sec, target_sec = draft.sec - before[0], target.sec - before[1]
                 before = (draft.sec, target.sec)
                 if number and step.index:  # the first step's forwards include the prompt
@@ -87,7 +90,7 @@ def main() -> None:
                         }
                     )
             if number:
-                steps = autoregressive(ids, target=pair.target, **options)
+                steps = autoregressive(ids, pair, **options)
                 plain.extend(step.seconds for step in steps if step.index)
         medians = {key: statistics.median(row[key] for row in rows) for key in rows[0]}
         whole = statistics.median(sum(row.values()) for row in rows)

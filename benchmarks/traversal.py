@@ -25,7 +25,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-import sequoia_core  # noqa: F401  before torch, whose threads read their settings once
+import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
 
 # isort: split
 import numpy as np
@@ -42,9 +42,9 @@ from sequoia_core.design.conditions import SEQUOIA, TRAVERSAL
 from sequoia_core.design.optimal_trees import optimal_tree
 from sequoia_core.design.tree import TokenTree
 from sequoia_core.files.prompt_files import load_prompts
+from sequoia_core.models.language_model import ModelPair
 from sequoia_core.models.loading import load_pair
 from sequoia_core.models.prefill import prefill
-from sequoia_core.models.protocol import LanguageModel
 from sequoia_core.studies.measure_acceptance import measure_acceptance
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -70,8 +70,7 @@ def main() -> None:
     if args.quick:
         args.prompts, args.max_new_tokens, args.seeds, args.measured = 4, 16, 1, 4
     started = time.perf_counter()
-    pair = load_pair(args.target, args.draft, dtype=args.dtype)
-    models = {"target": pair.target.ignore_eos(), "draft": pair.draft.ignore_eos()}
+    pair = load_pair(args.target, args.draft, dtype=args.dtype).ignore_eos()
     prompts = encoded(pair, "not-looping.jsonl", args.prompts)
     others = encoded(pair, "prompts.jsonl", args.measured)
     names = ("÷ on the same rows", "÷ as decoded", "tokens per step", "ms per step", "ms of the walk")
@@ -79,7 +78,7 @@ def main() -> None:
     rows = []
     for temperature in (float(part) for part in args.temperatures.split(",")):
         sampling = SamplingConfig(temperature)
-        vector = measure_acceptance(others, **models, sampling=sampling, max_new_tokens=args.max_new_tokens, width=16)
+        vector = measure_acceptance(others, pair, sampling=sampling, max_new_tokens=args.max_new_tokens, width=16)
         trees: dict[str, TokenTree | TreePolicy] = {
             "static": optimal_tree(vector, size=args.size, depth=args.depth),
             "adaptive": AdaptiveTree(
@@ -87,7 +86,7 @@ def main() -> None:
             ),
         }
         for name, tree in trees.items():
-            found = compared(prompts, models, policy_of(tree), sampling, args.max_new_tokens, args.seeds)
+            found = compared(prompts, pair, policy_of(tree), sampling, args.max_new_tokens, args.seeds)
             rows.append({"temperature": temperature, "tree": name, **found})
             print(table_row(rows[-1]), flush=True)
     result = {
@@ -131,7 +130,7 @@ class Step(NamedTuple):
 @torch.inference_mode()
 def steps_of(
     prompt: Sequence[int],
-    models: dict[str, LanguageModel],
+    pair: ModelPair,
     policy: TreePolicy,
     sampling: SamplingConfig,
     *,
@@ -142,7 +141,7 @@ def steps_of(
     """Decode one prompt until so many tokens are written; the last step is not cut, which leaves means unbiased."""
     sequence, end = list(prompt), len(prompt) + length
     drafter, judge, sessions = assemble(
-        models["target"], models["draft"], policy, verifier=VERIFIERS[verifier], sampling=sampling,
+        pair, policy, verifier=VERIFIERS[verifier], sampling=sampling,
         capacity=end + policy.max_depth + 1, generator=torch.Generator().manual_seed(seed),
     )  # fmt: skip
     for session in sessions:
@@ -195,7 +194,7 @@ def by_descent(tree: TokenTree, tokens: Sequence[int], *, target_row: Row, draft
 
 def compared(
     prompts: Sequence[Sequence[int]],
-    models: dict[str, LanguageModel],
+    pair: ModelPair,
     policy: TreePolicy,
     sampling: SamplingConfig,
     length: int,
@@ -208,7 +207,7 @@ def compared(
         for place, prompt in enumerate(prompts):
             for verifier in sorted(totals, reverse=bool((place + seed) % 2)):
                 for step in steps_of(
-                    prompt, models, policy, sampling, verifier=verifier, length=length, seed=1_000 * seed + place
+                    prompt, pair, policy, sampling, verifier=verifier, length=length, seed=1_000 * seed + place
                 ):
                     totals[verifier][place] += (*step, 1)
                     seconds[verifier].append((step.sec, step.walk_sec))

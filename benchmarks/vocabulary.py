@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import sequoia_core  # noqa: F401  before torch, whose threads read their settings once
+import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
 
 # isort: split
 import torch
@@ -26,6 +26,7 @@ from step import Clocked
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from sequoia_core import SamplingConfig, decode, load_pair, optimal_tree
+from sequoia_core.decoding.record import StepDetails
 from sequoia_core.design.what_if import power_law
 from sequoia_core.files.prompt_files import load_prompts
 from sequoia_core.models.language_model import HuggingFaceModel, ModelPair
@@ -59,6 +60,7 @@ def random_models(vocab_size: int) -> ModelPair:
 def shares(pair: ModelPair, prompts: list[list[int]], width: int, tokens: int) -> dict[str, dict[str, float]]:
     """Return for each row of the table the seconds in and outside the passes."""
     target, draft = Clocked(pair.target), Clocked(pair.draft)
+    pair = ModelPair(target, draft, pair.tokenizer)
     tree = optimal_tree(power_law(0.7, 1.0, ranks=8), size=16, depth=4)
 
     def clocked(run: Callable[[list[int]], int]) -> dict[str, float]:
@@ -71,14 +73,13 @@ def shares(pair: ModelPair, prompts: list[list[int]], width: int, tokens: int) -
 
     def measured(sampling: SamplingConfig) -> Callable[[list[int]], int]:
         return lambda prompt: (
-            measure_acceptance(
-                [prompt], target=target, draft=draft, sampling=sampling, width=width, max_new_tokens=tokens
-            ).trials
+            measure_acceptance([prompt], pair, sampling=sampling, width=width, max_new_tokens=tokens).trials
         )
 
     def decoded(sampling: SamplingConfig, likely: int) -> Callable[[list[int]], int]:
-        options = {"explain": bool(likely), "likely": likely, "sampling": sampling, "max_new_tokens": tokens}
-        return lambda prompt: sum(1 for _ in decode(prompt, target=target, draft=draft, tree=tree, **options))
+        details = StepDetails(probabilities=bool(likely), likely=likely)
+        options = {"details": details, "sampling": sampling, "max_new_tokens": tokens}
+        return lambda prompt: sum(1 for _ in decode(prompt, pair, tree=tree, **options))
 
     found = {}
     for name, sampling in SAMPLINGS.items():

@@ -2,8 +2,8 @@
 
 import streamlit as st
 
-from sequoia_core.design.server_diagnosis import diagnose
-from sequoia_core.design.server_plan import plan_server
+from sequoia_core.servers.diagnosis import diagnose
+from sequoia_core.servers.plan import plan_server
 from ui import page_setup
 from ui.markdown import escaped
 from ui.server import costs, figures, reading, verdict

@@ -4,9 +4,9 @@ import numpy as np
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from sequoia_core import AcceptanceVector, TokenTree, expected_tokens
+from sequoia_core import AcceptanceVector, TokenTree
 from sequoia_core.design.growth import next_node_value
-from sequoia_core.design.optimal_trees import ranks_not_measured
+from sequoia_core.design.optimal_trees import expected_tokens, ranks_not_measured
 from sequoia_core.design.plain_trees import chain_tree
 from ui import controls, page_setup, scenarios
 from ui.cards import Card, cards, draw_card, short_reason

@@ -30,6 +30,8 @@ import sys
 from datetime import date
 from pathlib import Path
 
+import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
+
 ROOT = Path(__file__).resolve().parent.parent
 
 ASSETS = ROOT / "assets"
@@ -130,7 +132,7 @@ def write_varied_prompts(work: Path, pair) -> None:
         for text in itertools.islice(passages(lines, ends, tokenizer), 24):
             tried += 1
             ids = pair.tokenizer.encode(text)
-            output = [t for step in autoregressive(ids, target=pair.target) for t in step.new_tokens]
+            output = [t for step in autoregressive(ids, pair) for t in step.new_tokens]
             if len(output) == 128 and repeated_share(output) <= LOOPS_FROM:
                 rows.append({"text": text, "source": name})
                 break
@@ -178,7 +180,7 @@ def write_responses(out: Path = RESPONSES, prompts: int | None = None, new_token
     lines = []
     for text in load_prompts(ASSETS / "prompts" / "not-looping.jsonl")[:prompts]:
         prompt = encode_prompt(pair, text)
-        steps = autoregressive(prompt, target=pair.target, max_new_tokens=new_tokens)
+        steps = autoregressive(prompt, pair, max_new_tokens=new_tokens)
         answer = [token for step in steps for token in step.new_tokens]
         lines.append(json.dumps({"prompt_ids": prompt, "token_ids": answer}, separators=(",", ":")))
     out.parent.mkdir(exist_ok=True)
@@ -208,9 +210,7 @@ def write_vectors() -> None:
 
     for name, pair in loaded_pairs(DTYPE):
         for temperature in TEMPERATURES:
-            vector = measure_acceptance(
-                encoded_prompts(pair), target=pair.target, draft=pair.draft, sampling=SamplingConfig(temperature)
-            )
+            vector = measure_acceptance(encoded_prompts(pair), pair, sampling=SamplingConfig(temperature))
             vector.meta["pair"] = f"{pair.target.name} ← {pair.draft.name}"
             vector.meta["source"] = f"measured on {PROMPT_COUNT} held-out prompts x 128 tokens that the target wrote"
             vector.save(ASSETS / "acceptance" / f"demo{name}-t{temperature:g}.json")
@@ -238,7 +238,7 @@ def write_disk_profiles() -> None:
 def write_profile(pair, path: Path, *, sizes: tuple[int, ...], repeats: int) -> None:
     from sequoia_core import measure_profile
 
-    profile = measure_profile(target=pair.target, draft=pair.draft, sizes=sizes, repeats=repeats)
+    profile = measure_profile(pair, sizes=sizes, repeats=repeats)
     profile.save(path)
     print(
         f"{path.stem}, {profile.device}: target {profile.verify_sec[0] * 1e3:.2f} ms, "
@@ -248,10 +248,10 @@ def write_profile(pair, path: Path, *, sizes: tuple[int, ...], repeats: int) -> 
 
 def write_run() -> None:
     from sequoia_core import AcceptanceVector, optimal_tree
+    from sequoia_core.models.pair_spec import PairSpec
     from ui.jobs.decode_job import record_run
     from ui.runs.run_files import run_to_bytes
     from ui.runs.runs import DecodeRequest
-    from ui.session.model_pairs import PairSpec
 
     vector = AcceptanceVector.load(ASSETS / "acceptance" / "demo-large-t0.json")
     request = DecodeRequest(
@@ -351,7 +351,7 @@ def kind_row(pair, kind: str, *, new_tokens: int = 128) -> str:
     cells = [kind, f"{torch.nn.functional.cross_entropy(logits.float(), written):.2f}"]
     for temperature in TEMPERATURES:
         vector = measure_acceptance(
-            prompts, target=pair.target, draft=pair.draft, sampling=SamplingConfig(temperature),
+            prompts, pair, sampling=SamplingConfig(temperature),
             max_new_tokens=new_tokens,
         )  # fmt: skip
         tokens = tokens_estimate(optimal_tree(vector, size=KIND_TREE), vector)
@@ -368,8 +368,7 @@ def write_card(pair) -> None:
     )
     profile = HardwareProfile.load(ASSETS / "profiles" / f"{PROFILES[DTYPE]}.json")
     outputs = [
-        [token for step in autoregressive(ids, target=pair.target) for token in step.new_tokens]
-        for ids in encoded_prompts(pair)
+        [token for step in autoregressive(ids, pair) for token in step.new_tokens] for ids in encoded_prompts(pair)
     ]
     looping = sum(repeated_share(output) > 0.5 for output in outputs) / len(outputs)
     rows = "\n".join(acceptance_rows(name) for name in DRAFTS)

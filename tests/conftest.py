@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from sequoia_core.design.calibration import Calibration, Sample
-from sequoia_core.models.language_model import HuggingFaceModel
+from sequoia_core.models.language_model import HuggingFaceModel, ModelPair
 from sequoia_core.models.loading import load_pair
 from sequoia_core.native import sampling_ops as rows
 
@@ -62,6 +62,11 @@ def tiny_llama(
     with torch.no_grad():
         model.lm_head.weight.mul_(scale * 10)
     return HuggingFaceModel(model, name=f"tiny-{seed}")
+
+
+def pair_of(target: HuggingFaceModel, draft: HuggingFaceModel | None = None) -> ModelPair:
+    """Return models as a pair without a tokenizer, which decoding and measuring do without."""
+    return ModelPair(target, draft, tokenizer=None)
 
 
 def calibration_of(sharpness: float, *, temperature: float = 0.0, prompts: int = 2) -> Calibration:

@@ -11,11 +11,11 @@ from sequoia_core.files.gguf_header import is_gguf
 from sequoia_core.files.model_names import NO_DRAFT
 from sequoia_core.models import gemma
 from sequoia_core.models.default_dtype import default_dtype
+from sequoia_core.models.pair_spec import PairSpec
 from ui import scenarios, weights_place
 from ui.jobs import session_jobs, steering
 from ui.markdown import escaped
 from ui.session import machine, model_pairs, predictions, session
-from ui.session.model_pairs import PairSpec
 
 DTYPES = {
     "Default": None,
@@ -96,7 +96,7 @@ def _pair_control() -> None:
             if st.form_submit_button("Use this pair", icon=":material/check:", width="stretch"):
                 names = new_target.strip(), NO_DRAFT if alone else new_draft.strip()
                 models = (names[0] or None, names[1]) if any(names) else demo_draft
-                wanted = PairSpec(*models, DTYPES[dtype], offload)
+                wanted = PairSpec(*models, dtype=DTYPES[dtype], offload=offload)
                 problem = pair_problem(*names) or weights_place.problem(wanted)
                 if problem:
                     st.error(escaped(problem))
@@ -144,7 +144,7 @@ def _demo_draft(spec: PairSpec) -> tuple[str | None, str | None]:
     chosen = st.selectbox(
         "Draft of the demo pair",
         drafts,
-        index=drafts.index(spec.demo_draft) if spec.demo_draft in drafts else 0,
+        index=drafts.index(model_pairs.demo_draft(spec)) if model_pairs.demo_draft(spec) in drafts else 0,
         key="sidebar_demo_draft",
         help="Used where target and draft are left empty. With the target in memory the small one is usually faster, "
         "with the target on disk the large one.",

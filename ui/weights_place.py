@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,9 +12,9 @@ from sequoia_core.design.profile import PLACES
 from sequoia_core.files.gguf_header import is_gguf, read_gguf_header
 from sequoia_core.models.free_memory import available_bytes
 from sequoia_core.models.gguf.bindings import load as llama_library
+from sequoia_core.models.pair_spec import PairSpec
 from ui.markdown import escaped
 from ui.session import machine, predictions
-from ui.session.model_pairs import PairSpec
 
 if TYPE_CHECKING:
     from sequoia_core.models.offload.needs import OffloadNeeds
@@ -131,4 +132,4 @@ def _can_tell(spec: PairSpec) -> bool:
 def _needs(spec: PairSpec, dtype: str) -> OffloadNeeds:
     from sequoia_core.models.loading import streaming_needs  # heavy: torch and transformers
 
-    return streaming_needs(spec.target, spec.draft, dtype=dtype, offload=spec.offload).needs
+    return streaming_needs(replace(spec, dtype=dtype)).needs

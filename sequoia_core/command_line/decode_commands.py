@@ -12,7 +12,8 @@ import typer
 from ..design.acceptance import AcceptanceVector
 from ..design.conditions import SEQUOIA, Conditions, measured_as
 from ..design.tree import TokenTree
-from ..files.model_names import ASSETS, shipped_files
+from ..files.model_names import ASSETS, needed_draft, shipped_files
+from ..models.pair_spec import PairSpec
 from .inputs import (
     checked_sampling,
     encode_within,
@@ -21,7 +22,6 @@ from .inputs import (
     pair_options,
     prompt_texts,
     prompting_of,
-    require_draft,
     vector_of,
 )
 from .measured_words import bench_parts, generate_parts
@@ -30,22 +30,17 @@ from .options import (
     READ,
     VERIFIER,
     Chat,
-    Device,
-    Draft,
-    Dtype,
     Entries,
     Json,
     MaxNewTokens,
-    Offload,
     Out,
-    PairTokenizer,
     Prompts,
     Seed,
-    Target,
     Temperature,
     TemplateArguments,
     TopP,
     app,
+    takes_pair,
 )
 from .output import check_out, report, tell
 from .progress import shown_progress
@@ -61,10 +56,10 @@ DEFAULT_CHAIN = 4  # drafted tokens where nothing was measured: short enough to 
 
 
 @app.command("generate")
+@takes_pair
 def generate_command(
     prompt: Annotated[str, typer.Option("--prompt")],
-    target: Target = None,
-    draft: Draft = None,
+    spec: PairSpec,
     max_new_tokens: MaxNewTokens = 128,
     temperature: Temperature = 0.0,
     top_p: TopP = 1.0,
@@ -85,10 +80,6 @@ def generate_command(
     verifier: Annotated[str | None, VERIFIER] = None,
     chat: Chat = None,
     template_arguments: TemplateArguments = None,
-    device: Device = None,
-    dtype: Dtype = None,
-    offload: Offload = None,
-    tokenizer: PairTokenizer = None,
     as_json: Json = False,
 ) -> None:
     """Decode a prompt with a token tree."""
@@ -104,8 +95,8 @@ def generate_command(
     shape = None if tree is None else import_tree(tree)
     vector = vector_of(acceptance, entries)
     hardware = None if profile is None else HardwareProfile.load(profile)
-    drafted = vector is not None or (shape is not None and shape.size > 1)
-    require_draft(target, draft, "it fills the tree that was asked for" if drafted else None)
+    if vector is not None or (shape is not None and shape.size > 1):
+        needed_draft(spec.names[1], "it fills the tree that was asked for")
     import torch
 
     from ..decoding.loop import decode
@@ -113,7 +104,7 @@ def generate_command(
     from ..models.protocol import dtype_name
 
     sampling = checked_sampling(temperature, top_p, verifier)
-    pair = open_pair(target, draft, device, dtype, offload, tokenizer=tokenizer)
+    pair = open_pair(spec)
     source = f"file {tree}"
     policy: TokenTree | TreePolicy | None = shape
     if policy is None and pair.draft is None:
@@ -129,9 +120,8 @@ def generate_command(
     started = time.perf_counter()
     with shown_progress(as_json) as progress:
         for step in decode(
-            encoded(pair, [prompt], prompting)[0], target=pair.target, draft=pair.draft, tree=policy,
-            sampling=sampling, max_new_tokens=max_new_tokens, verifier=verifier,
-            generator=torch.Generator().manual_seed(seed),
+            encoded(pair, [prompt], prompting)[0], pair, tree=policy, sampling=sampling, max_new_tokens=max_new_tokens,
+            verifier=verifier, generator=torch.Generator().manual_seed(seed),
         ):  # fmt: skip
             steps.append(step)
             tokens += step.new_tokens
@@ -148,7 +138,7 @@ def generate_command(
         **prompting.record(pair.tokenizer),
         "tree": {"size": bounds.max_size, "depth": bounds.max_depth, "source": source},
     }
-    report(result, as_json, generate_parts(result, pair_options(target, draft)))
+    report(result, as_json, generate_parts(result, pair_options(spec)))
 
 
 def _lookup_trees(pair: ModelPair, profile: HardwareProfile | None) -> tuple[TreePolicy, str]:
@@ -228,24 +218,20 @@ def default_tree(
 
 
 @app.command("bench")
+@takes_pair
 def bench_command(
-    target: Target = None,
-    draft: Draft = None,
+    spec: PairSpec,
     max_new_tokens: MaxNewTokens = 128,
     temperature: Temperature = 0.0,
     prompts: Prompts = None,
     prompt_count: Annotated[int, PROMPT_COUNT] = 8,
     chat: Chat = None,
     template_arguments: TemplateArguments = None,
-    device: Device = None,
-    dtype: Dtype = None,
-    offload: Offload = None,
-    tokenizer: PairTokenizer = None,
     out: Out = None,
     as_json: Json = False,
 ) -> None:
     """Race autoregressive, transformers' own and assisted generation, the best chain and the planned tree."""
-    require_draft(target, draft, "bench races trees that a draft fills")
+    needed_draft(spec.names[1], "bench races trees that a draft fills")
     from ..decoding.sampling import SamplingConfig
     from ..files.safe_files import json_bytes, write_atomic
     from ..studies.bench import bench
@@ -254,7 +240,7 @@ def bench_command(
     check_out(out)
     texts = prompt_texts(prompts, prompt_count)
     calibration = [] if prompts else prompt_texts(None, prompt_count + CALIBRATED)[prompt_count:]
-    pair = open_pair(target, draft, device, dtype, offload, tokenizer=tokenizer)
+    pair = open_pair(spec)
     ids, others = (encode_within(pair, part, max_new_tokens, prompting) for part in (texts, calibration))
     with shown_progress(as_json) as progress:
         result = bench(
@@ -270,4 +256,4 @@ def bench_command(
         )
     if out is not None:
         write_atomic(out, json_bytes(result.record))
-    report(result.record, as_json, bench_parts(result.record, result.over_plain, pair_options(target, draft)))
+    report(result.record, as_json, bench_parts(result.record, result.over_plain, pair_options(spec)))

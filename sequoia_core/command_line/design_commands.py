@@ -116,12 +116,12 @@ def plan_command(
 ) -> None:
     """Choose the tree size and depth with the largest predicted speedup, and say how sure that is."""
     from ..design.break_even import fastest_of_sizes, larger_tree
-    from ..design.draft_choice import llama_server_sentence
     from ..design.optimal_trees import optimal_tree
     from ..design.planning import best_shape, more_ranks_wanted, pair_mismatches, smallest_good_shape, speedup_surface
     from ..design.prediction import predict, prompts_for
     from ..design.profile import HardwareProfile
     from ..design.profile_files import odd_times
+    from ..servers.flags import llama_server_sentence
 
     vector, hardware = told(AcceptanceVector.load(acceptance, entries)), HardwareProfile.load(profile)
     surface = speedup_surface(vector, hardware, max_size=max_size, max_depth=max_depth, context=context)

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from ..design.acceptance import AcceptanceVector
     from ..design.bootstrap import Estimate
     from ..design.break_even import Larger
-    from ..design.chain_acceptance import ChainAcceptance
     from ..design.planning import BestShape
     from ..design.prediction import Prediction
     from ..design.profile import HardwareProfile
-    from ..design.request_spread import LengthPart, Spread
-    from ..design.server_diagnosis import Diagnosis
-    from ..design.server_plan import BatchPlan, ServerPlan
     from ..design.tree import TokenTree
-    from ..files.server_counts import ServerCounts
+    from ..servers.chain_acceptance import ChainAcceptance
+    from ..servers.counts import ServerCounts
+    from ..servers.diagnosis import Diagnosis
+    from ..servers.plan import BatchPlan, ServerPlan
+    from ..servers.request_spread import LengthPart, Spread
 
     Parts = Iterator[RenderableType]
 

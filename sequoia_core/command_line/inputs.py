@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from ..files.model_names import ASSETS, named_source, needed_draft, pair_names
+from ..files.model_names import ASSETS, named_source
+from ..models.pair_spec import PairSpec
 from .output import held_stderr, tell
 from .progress import shown_progress
 
@@ -47,15 +48,10 @@ def checked_sampling(temperature: float, top_p: float, verifier: str | None) -> 
     return sampling
 
 
-def require_draft(target: str | None, draft: str | None, why: str | None) -> None:
-    """Refuse a target alone where there has to be a draft, for a reason; before anything heavy is imported."""
-    if why is not None:
-        needed_draft(pair_names(target, draft)[1], why)
-
-
-def pair_options(target: str | None, draft: str | None) -> list[str]:
-    given = {"--target": target, "--draft": draft}
-    return [word for option, value in given.items() if value is not None for word in (option, value)]
+def pair_options(spec: PairSpec) -> list[str]:
+    """Return the options that name the models of a pair."""
+    given = {"--target": spec.target, "--draft": spec.draft}
+    return [word for option, value in given.items() if value is not None for word in (option, str(value))]
 
 
 def options_of(holds_for: Conditions | None) -> tuple[list[str], list[str]]:
@@ -65,7 +61,7 @@ def options_of(holds_for: Conditions | None) -> tuple[list[str], list[str]]:
     if holds_for is None:
         return [], []
     names = holds_for.target, holds_for.draft
-    pair = [] if names == pair_names(None, None) else pair_options(*map(named_source, names))
+    pair = [] if names == PairSpec().names else pair_options(PairSpec(*map(named_source, names)))
     if holds_for.temperature == 0:
         return pair, []
     sampling = ["--temperature", f"{holds_for.temperature:g}"]
@@ -73,32 +69,24 @@ def options_of(holds_for: Conditions | None) -> tuple[list[str], list[str]]:
     return pair, sampling + (["--verifier", holds_for.verifier] if holds_for.verifier != SEQUOIA else [])
 
 
-def open_pair(
-    target: str | None,
-    draft: str | None,
-    device: str | None = None,
-    dtype: str | None = None,
-    offload: str | None = None,
-    *,
-    tokenizer: str | None = None,
-) -> ModelPair:
+def open_pair(spec: PairSpec) -> ModelPair:
     """Load a pair, saying what is read and checked, and on a terminal which default dtype it is in."""
     from huggingface_hub.utils import logging as hub_logging
     from transformers.utils import logging
 
     from ..models.default_dtype import default_dtype
-    from ..models.loading import load_pair
+    from ..models.loading import load
     from ..models.protocol import dtype_name
 
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     hub_logging.set_verbosity_error()  # else each retry is a line of its own on stderr
     with held_stderr() as real, shown_progress(as_json=False, to=real) as progress:
-        pair = load_pair(target, draft, device, dtype, offload, progress, tokenizer=tokenizer)
+        pair = load(spec, progress=progress)
     for remark in pair.remarks:
         print(remark, file=sys.stderr)
-    if dtype is None:
-        chosen = default_dtype(target, gpu=pair.target.device.type != "cpu")
+    if spec.dtype is None:
+        chosen = default_dtype(spec.target, gpu=pair.target.device.type != "cpu")
         other = "; --dtype chooses another" if pair.in_transformers else ""
         tell(f"Loaded in {dtype_name(pair.target)} ({chosen.reason}){other}.")
     return pair

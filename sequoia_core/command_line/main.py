@@ -13,6 +13,7 @@ import typer
 from typer.exceptions import TyperException
 
 from ..files.faults import OUT_OF_MEMORY, is_out_of_memory, is_panic
+from ..native import short_spins  # noqa: F401  before a command imports torch
 from . import decode_commands, design_commands, measure_commands, server_check, server_commands, sweep_command
 from .options import app
 

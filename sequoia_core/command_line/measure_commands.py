@@ -10,6 +10,8 @@ import typer
 
 from ..design.acceptance import AcceptanceVector
 from ..design.break_even import chain_pays, idle_arithmetic
+from ..files.model_names import needed_draft
+from ..models.pair_spec import PairSpec
 from .inputs import (
     checked_sampling,
     encode_within,
@@ -18,7 +20,6 @@ from .inputs import (
     pair_options,
     prompt_texts,
     prompting_of,
-    require_draft,
 )
 from .measured_words import measure_parts, profile_parts
 from .options import (
@@ -27,21 +28,16 @@ from .options import (
     VERIFIER,
     Chat,
     Column,
-    Device,
-    Draft,
-    Dtype,
     Json,
     MaxNewTokens,
-    Offload,
     Out,
-    PairTokenizer,
     Prompts,
     Seed,
-    Target,
     Temperature,
     TemplateArguments,
     TopP,
     app,
+    takes_pair,
 )
 from .output import check_out, report
 from .progress import shown_progress
@@ -62,9 +58,9 @@ def _json_probs(vector: AcceptanceVector) -> dict:
 
 
 @app.command("measure")
+@takes_pair
 def measure_command(
-    target: Target = None,
-    draft: Draft = None,
+    spec: PairSpec,
     prompts: Prompts = None,
     column: Column = None,
     chat: Chat = None,
@@ -84,18 +80,14 @@ def measure_command(
     max_new_tokens: MaxNewTokens = 128,
     prompt_count: Annotated[int | None, PROMPT_COUNT] = None,
     seed: Seed = 0,
-    device: Device = None,
-    dtype: Dtype = None,
-    offload: Offload = None,
-    tokenizer: PairTokenizer = None,
     as_json: Json = False,
 ) -> None:
     """Measure a pair's acceptance vector on text the target writes, or on your own.
 
     With --out the vector so far is saved after each prompt; the same command goes on from there when it was cut.
     """
-    require_draft(target, draft, "measuring acceptance compares two models")
-    from ..studies.measure_acceptance import CannotResume, check_measured, measure_acceptance
+    needed_draft(spec.names[1], "measuring acceptance compares two models")
+    from ..studies.measure_acceptance import CannotResume, Checkpoints, check_measured, measure_acceptance
 
     sampling = checked_sampling(temperature, top_p, verifier)
     check_measured(verifier)
@@ -103,16 +95,18 @@ def measure_command(
     check_out(out)
     texts = prompt_texts(prompts, prompt_count, column)
     partial = _partial_vector(resume, out)
-    pair = open_pair(target, draft, device, dtype, offload, tokenizer=tokenizer)
+    pair = open_pair(spec)
     ids = encoded(pair, texts, prompting) if own_text else encode_within(pair, texts, max_new_tokens, prompting)
     started = time.perf_counter()
     try:
         with shown_progress(as_json) as progress:
             vector = measure_acceptance(
-                ids, target=pair.target, draft=pair.draft, sampling=sampling, width=width,
-                max_new_tokens=max_new_tokens, verifier=verifier, own_text=own_text, seed=seed, resume=partial,
-                prompted=prompting.record(pair.tokenizer),
-                checkpoint=None if out is None else lambda v: v.save(out), progress=progress,
+                ids, pair, sampling=sampling, width=width, max_new_tokens=None if own_text else max_new_tokens,
+                verifier=verifier, seed=seed,
+                checkpoints=Checkpoints(
+                    partial, None if out is None else lambda v: v.save(out), prompting.record(pair.tokenizer)
+                ),
+                progress=progress,
             )  # fmt: skip
     except CannotResume as error:
         source = f"--resume {resume}" if resume is not None else f"--out {out} (partial)"
@@ -130,7 +124,7 @@ def measure_command(
         | {"holds_for": vector.holds_for.to_json()}
         | {"seconds": time.perf_counter() - started}
     )
-    models = pair_options(target, draft)
+    models = pair_options(spec)
     people = measure_parts(vector, result, within=MORE_PROMPTS_FOR, models=models, out=out)
     report(result, as_json, people)
 
@@ -151,13 +145,9 @@ def _partial_vector(resume: Path | None, out: Path | None) -> AcceptanceVector |
 
 
 @app.command("profile")
+@takes_pair
 def profile_command(
-    target: Target = None,
-    draft: Draft = None,
-    device: Device = None,
-    dtype: Dtype = None,
-    offload: Offload = None,
-    tokenizer: PairTokenizer = None,
+    spec: PairSpec,
     target_shape: Annotated[
         str | None,
         typer.Option("--target-shape", help="Sizes of a target without weights: a name or a config.json."),
@@ -195,18 +185,18 @@ def profile_command(
     check_out(out)
     without_weights = (target_shape, draft_shape, device_model) != (None, None, None)
     if not without_weights:
-        require_draft(target, draft, "a profile has the times of two models")
-    elif (target, draft, device, resume) != (None, None, None, None):
+        needed_draft(spec.names[1], "a profile has the times of two models")
+    elif (spec.target, spec.draft, spec.device, resume) != (None, None, None, None):
         raise ValueError(
             "found a shape or --device-model beside --target, --draft, --device or --resume, expected one or the other"
         )
     if device_model is not None:
         from ..design.roofline import SIZES, modelled_profile
 
-        shapes, dtype = _shapes(target_shape, draft_shape), dtype or "bfloat16"
+        shapes, dtype = _shapes(target_shape, draft_shape), str(spec.dtype or "bfloat16")
         machine = _device(device_model, shapes[0].weight_bytes(dtype))
         profile = modelled_profile(
-            *shapes, machine, dtype=dtype, context=context, offload=offload, sizes=wanted or SIZES
+            *shapes, machine, dtype=dtype, context=context, offload=spec.offload, sizes=wanted or SIZES
         )
     else:
         from ..design.profile import HardwareProfile
@@ -215,14 +205,13 @@ def profile_command(
         wanted = checked_sizes(wanted or DEFAULT_SIZES)
         earlier = None if resume is None else HardwareProfile.load(resume)
         if without_weights:
-            pair = _random_pair(_shapes(target_shape, draft_shape), dtype, offload)
+            pair = _random_pair(_shapes(target_shape, draft_shape), spec)
         else:
-            pair = open_pair(target, draft, device, dtype, offload, tokenizer=tokenizer)
+            pair = open_pair(spec)
         with shown_progress(as_json) as progress:
             profile = measure_profile(
-                target=pair.target, draft=pair.draft, sizes=wanted, context=context, repeats=repeats, resume=earlier,
-                progress=progress,
-            )  # fmt: skip
+                pair, sizes=wanted, context=context, repeats=repeats, resume=earlier, progress=progress
+            )
     if out is not None:
         profile.save(out)
     pays = None if guess is None else chain_pays(guess, profile)
@@ -249,18 +238,17 @@ def _device(name: str, working_bytes: int) -> Machine:
     return measure_bounds(working_bytes=min(working_bytes, MAX_WORKING_BYTES))
 
 
-def _random_pair(shapes: tuple[ModelShape, ModelShape], dtype: str | None, offload: str | None) -> ModelPair:
+def _random_pair(shapes: tuple[ModelShape, ModelShape], spec: PairSpec) -> ModelPair:
     """Make a pair of two shapes in memory, in the dtype that models stored in bfloat16 load in here."""
     from ..models.default_dtype import dtype_for
     from ..models.random_models import random_pair
 
-    if offload is not None:
+    if spec.offload is not None:
         raise ValueError(
-            f"--offload: found {offload!r} for shapes without files, expected --device-model beside it, or --target "
-            "and --draft written by scripts/make_random_model.py"
+            f"--offload: found {spec.offload!r} for shapes without files, expected --device-model beside it, or "
+            "--target and --draft written by scripts/make_random_model.py"
         )
     first, second = (f"{shape.model or shape.name} (random weights)" for shape in shapes)
     target, draft = (shape.to_config() for shape in shapes)
-    return random_pair(
-        target, draft, names=(first, second), dtype=dtype or dtype_for("bfloat16", target, gpu=False).dtype
-    )
+    dtype = str(spec.dtype or dtype_for("bfloat16", target, gpu=False).dtype)
+    return random_pair(target, draft, names=(first, second), dtype=dtype)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from ..models.pair_spec import PairSpec
 
 app = typer.Typer(add_completion=False, no_args_is_help=False, help="Sequoia: token trees for speculative decoding.")
 
@@ -24,28 +29,6 @@ Entries = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")]
 Out = Annotated[Path | None, typer.Option("--out", help="File to write.")]
-Target = Annotated[
-    str | None, typer.Option("--target", help="Target model: local folder, hub id or GGUF file. Default: demo pair.")
-]
-Draft = Annotated[
-    str | None,
-    typer.Option("--draft", help="Draft: local folder, hub id, GGUF file, or none. Default: demo pair."),
-]
-PairTokenizer = Annotated[
-    str | None,
-    typer.Option("--tokenizer", help="Folder or hub id whose tokenizer is used; default: the target's own."),
-]
-Device = Annotated[
-    str | None,
-    typer.Option(
-        "--device", help="Such as cpu or cuda; auto: the target over all GPUs. Default: CUDA where there is one."
-    ),
-]
-Dtype = Annotated[str | None, typer.Option("--dtype", help="float32, bfloat16 or float16.")]
-Offload = Annotated[
-    str | None,
-    typer.Option("--offload", help="disk or host: stream the target's layers from there; default: all in memory."),
-]
 Prompts = Annotated[Path | None, typer.Option("--prompts", help="JSONL, CSV, parquet, or plain text lines.", **READ)]
 Column = Annotated[str | None, typer.Option("--column", help="Column of the prompts; default: by its usual names.")]
 Chat = Annotated[
@@ -64,3 +47,35 @@ VERIFIER = typer.Option(
     "--verifier", help="sequoia, specinfer, topk; generate has traversal too. Default: the tree's own."
 )
 MaxNewTokens = Annotated[int, typer.Option("--max-new-tokens", help="Tokens to generate per prompt.", min=1)]
+PAIR_HELP = {  # by the fields of `PairSpec`
+    "target": "Target model: local folder, hub id or GGUF file. Default: demo pair.",
+    "draft": "Draft: local folder, hub id, GGUF file, or none. Default: demo pair.",
+    "device": "Such as cpu or cuda; auto: the target over all GPUs. Default: CUDA where there is one.",
+    "dtype": "float32, bfloat16 or float16.",
+    "offload": "disk or host: stream the target's layers from there; default: all in memory.",
+    "tokenizer": "Folder or hub id whose tokenizer is used; default: the target's own.",
+}
+
+
+def takes_pair(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of a pair in place of its parameter `spec`, which gets what they say."""
+    kind = inspect.Parameter.KEYWORD_ONLY
+    options = [
+        inspect.Parameter(
+            name, kind, default=None, annotation=Annotated[str | None, typer.Option(f"--{name}", help=words)]
+        )
+        for name, words in PAIR_HELP.items()
+    ]
+    given = inspect.signature(command, eval_str=True)
+    shown = [each.replace(kind=kind) for each in given.parameters.values()]
+    place = [each.name for each in shown].index("spec")
+    shown[place : place + 1] = options
+
+    @wraps(command)
+    def run(**values: object) -> None:
+        spec = PairSpec(**{name: values.pop(name) for name in PAIR_HELP})  # type: ignore[arg-type]
+        command(spec=spec, **values)
+
+    run.__signature__ = given.replace(parameters=shown)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in shown}
+    return run

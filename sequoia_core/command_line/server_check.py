@@ -57,9 +57,9 @@ def server_check_command(
 ) -> None:
     """Run the same requests on a server at several lengths of draft, and compare with what two of them predict."""
     # Long only by its options, which typer reads from the signature.
-    from ..files.local_server import checked_address
     from ..files.safe_files import json_bytes, write_atomic
-    from ..studies.server_check import ask_servers, check_planned_from, compare, server_command, start_and_ask
+    from ..servers.check import ask_servers, check_planned_from, compare, server_command, start_and_ask
+    from ..servers.local_server import checked_address
 
     if engine not in PROGRAMS:
         raise ValueError(f"--engine: found {engine[:40]!r}, expected one of {', '.join(PROGRAMS)}")
@@ -118,10 +118,10 @@ def audit_command(
 ) -> None:
     """Say whether a server's speculation is lossless: the same requests with a draft and without."""
     # Long only by its options, which typer reads from the signature.
-    from ..design.same_law import FALSE_ALARM, POWER, samples_needed
-    from ..files.local_server import checked_address
     from ..files.safe_files import json_bytes, write_atomic
-    from ..studies.audit import Side, audit
+    from ..servers.audit import Side, audit
+    from ..servers.local_server import checked_address
+    from ..servers.same_law import FALSE_ALARM, POWER, samples_needed
 
     check_out(out)
     plain = checked_address(server if against is None else against, remote=remote)

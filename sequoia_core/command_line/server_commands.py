@@ -16,11 +16,11 @@ from .output import check_out, report
 
 if TYPE_CHECKING:
     from ..design.acceptance import AcceptanceVector
-    from ..design.chain_acceptance import ChainAcceptance
     from ..design.profile import HardwareProfile
-    from ..design.server_costs import TimedSetting
-    from ..design.server_plan import BatchPlan, ServerPlan
-    from ..files.server_counts import ServerCounts
+    from ..servers.chain_acceptance import ChainAcceptance
+    from ..servers.costs import TimedSetting
+    from ..servers.counts import ServerCounts
+    from ..servers.plan import BatchPlan, ServerPlan
 
 TIMED = "expected k=tokens per second, perhaps @batch"
 After = Annotated[
@@ -73,10 +73,10 @@ def doctor_command(
     as_json: Json = False,
 ) -> None:
     """Say what is wrong with a server's speculative decoding, if anything, by what it counted. Loads no model."""
-    from ..design.chain_acceptance import chain_acceptance
-    from ..design.request_spread import by_prompt_length, spread
-    from ..design.server_costs import costs_of
-    from ..design.server_diagnosis import diagnose
+    from ..servers.chain_acceptance import chain_acceptance
+    from ..servers.costs import costs_of
+    from ..servers.diagnosis import diagnose
+    from ..servers.request_spread import by_prompt_length, spread
 
     _check_times(profile, draft_profile)
     counts = _counts(after, before, engine, model, rates)
@@ -135,13 +135,13 @@ def server_plan_command(
 ) -> None:
     """Say which draft length pays on a server, from what it counted. Loads no model."""
     # Long only by its options, which typer reads from the signature.
-    from ..design.chain_acceptance import chain_acceptance
     from ..design.matrix_files import matrix_bytes
     from ..design.model_shapes import find_shape
-    from ..design.server_costs import costs_of
-    from ..design.server_flags import METHODS
-    from ..design.server_plan import plan_server
     from ..files.safe_files import write_atomic
+    from ..servers.chain_acceptance import chain_acceptance
+    from ..servers.costs import costs_of
+    from ..servers.flags import METHODS
+    from ..servers.plan import plan_server
 
     batches = [_number("--batch", part, 1) for part in batch.split(",")]
     if method not in (None, *METHODS):
@@ -175,7 +175,7 @@ def server_plan_command(
 
 
 def _result(chains: ChainAcceptance, plan: ServerPlan | None, method: str) -> dict[str, Any]:
-    from ..design.server_flags import flags_by_batch
+    from ..servers.flags import flags_by_batch
 
     result = _about(chains.counts) | {
         "survival": chains.survival.tolist(),
@@ -208,10 +208,10 @@ def _counts(
 ) -> ServerCounts:
     """Read a server's counts, also of a matrix that was saved of them, or as a vector implies."""
     from ..design.acceptance import AcceptanceVector
-    from ..design.chain_acceptance import MATCH, counts_of_matrix, counts_of_vector, other_rule_note
     from ..design.matrix_files import acceptance_from_bytes
     from ..files.safe_files import read_bytes
-    from ..files.server_readings import MAX_READING_BYTES, counts_from_bytes
+    from ..servers.chain_acceptance import MATCH, counts_of_matrix, counts_of_vector, other_rule_note
+    from ..servers.readings import MAX_READING_BYTES, counts_from_bytes
 
     data = read_bytes(after, limit=MAX_READING_BYTES)
     if before is None and b'"sequoia-acceptance"' in data[:4096]:
@@ -234,8 +234,8 @@ def _about(counts: ServerCounts) -> dict[str, Any]:
 
 def _doubts(counts: ServerCounts) -> list[str]:
     """Return the doctor's verdict, unless it is healthy or unknown."""
-    from ..design.server_diagnosis import diagnose
-    from ..design.server_doctor import HEALTHY, UNKNOWN
+    from ..servers.diagnosis import diagnose
+    from ..servers.rules import HEALTHY, UNKNOWN
 
     verdict = diagnose(counts).verdict
     return [] if verdict.verdict in (HEALTHY, UNKNOWN) else [f"{verdict.title}: {verdict.says} More: sequoia doctor."]
@@ -266,7 +266,7 @@ def _profile(path: Path, draft: Path | None, needs_draft: bool) -> HardwareProfi
 
 
 def _settings(text: str, chains: ChainAcceptance) -> list[TimedSetting]:
-    from ..design.server_costs import timed_setting
+    from ..servers.costs import timed_setting
 
     settings = []
     for part in text.split(","):

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import torch
 
-from ..models.protocol import LanguageModel, Session
+from ..models.language_model import ModelPair
+from ..models.protocol import Session
 from ..models.static_pass import padded
 from .compiled_drafting import CompiledDrafter
 from .drafting import Drafter, LevelDrafter, Reach, RootDrafter
@@ -39,8 +40,7 @@ class Parts(NamedTuple):
 
 
 def assemble(
-    target: LanguageModel,
-    draft: LanguageModel | None,
+    pair: ModelPair,
     policy: TreePolicy,
     *,
     verifier: Verifier,
@@ -49,6 +49,7 @@ def assemble(
     generator: torch.Generator,
 ) -> Parts:
     """Choose a drafter and a judge, and open their sessions for `capacity` committed tokens."""
+    target, draft = pair.target, pair.draft
     draft_sampling = sampling_of_draft(sampling, verifier)
     policy = policy.timed(target) if isinstance(policy, LookupTree) else policy
     session = target.open(capacity + padded(policy.max_size))
@@ -69,7 +70,7 @@ def assemble(
             own, policy, draft_sampling=verifier.draft_sampling, sampling=draft_sampling, reach=reach,
             generator=_generator_on(draft.device, generator),
         )  # fmt: skip
-    on_cpu = all(torch.device(model.device).type == "cpu" for model in (target, draft) if model is not None)
+    on_cpu = all(torch.device(model.device).type == "cpu" for model in pair.models)
     judges = CPU_JUDGES if on_cpu else JUDGES
     judging = next(kind for kind in judges if kind.supports(session, verifier=verifier, sampling=sampling))
     judge = judging(

@@ -14,12 +14,13 @@ import torch
 from ..design.conditions import Conditions
 from ..design.tree import TokenTree
 from ..models.finite_weights import overflow_words
+from ..models.language_model import ModelPair
 from ..models.prefill import prefill
-from ..models.protocol import LanguageModel, Session
+from ..models.protocol import Session
 from .assemble import Parts, assemble
 from .drafting import Drafter
 from .judging import Judge
-from .record import DecodeStep, outcomes_of
+from .record import PROBABILITIES, TOKENS_ONLY, DecodeStep, StepDetails, outcomes_of
 from .sampling import SamplingConfig
 from .tree_policy import ROOT_ONLY, TreePolicy, policy_of
 from .verifiers import choose_verifier
@@ -27,18 +28,15 @@ from .verifiers import choose_verifier
 
 def decode(
     prompt_ids: Sequence[int],
+    pair: ModelPair,
     *,
-    target: LanguageModel,
-    draft: LanguageModel | None,
     tree: TokenTree | TreePolicy,
     sampling: SamplingConfig | None = None,
     max_new_tokens: int = 128,
     verifier: str | None = None,
     generator: torch.Generator | None = None,
     cancel: threading.Event | None = None,
-    explain: bool = True,
-    likely: int = 0,
-    left_out: int = 0,
+    details: StepDetails = PROBABILITIES,
 ) -> Iterator[DecodeStep]:
     """Decode with token trees (paper §3, Algorithm 2); the output follows the warped target exactly.
 
@@ -46,8 +44,8 @@ def decode(
 
     Args:
         prompt_ids: int [L], at least one token.
-        draft: None if the policy needs no draft model. Where its context is full the target goes on without it, with
-            a warning.
+        pair: its draft may be None if the policy needs no draft model. Where the draft's context is full the target
+            goes on without it, with a warning.
         tree: a fixed tree, or a policy that chooses one per step.
         sampling: warps the target; the draft is sampled at the same temperature. None is greedy.
         verifier: "sequoia", "specinfer", "topk" or "traversal"; None is the policy's own, "sequoia" for a tree. At
@@ -56,10 +54,7 @@ def decode(
             Compiled and PyTorch sampling consume the generator differently: same distribution, other text.
         cancel: looked at between phases, and while the prompt is read after every 512 tokens; a cancelled run ends
             without a further record.
-        explain: also work out what the target gave every node's token, which decoding itself does not need.
-        likely: how many of both models' most likely tokens to record at each node of the accepted path; above 0, also
-            where looked-up nodes were found.
-        left_out: how many of a growing tree's best left-out candidates to record, with what its nodes add and cost.
+        details: what steps record beyond what decoding needs; `TOKENS_ONLY` is the fastest.
 
     Returns:
         An iterator of `DecodeStep`; it stops at EOS, at exactly `max_new_tokens`, or at the target's context limit.
@@ -70,8 +65,8 @@ def decode(
     """
     sampling = sampling or SamplingConfig()
     prompt = [int(token) for token in prompt_ids]
-    context, policy = target.max_context, policy_of(tree)
-    _check_request(prompt, target, draft, policy, max_new_tokens=max_new_tokens)
+    context, policy = pair.target.max_context, policy_of(tree)
+    _check_request(prompt, pair, policy, max_new_tokens=max_new_tokens)
     chosen = choose_verifier(policy.verifiers[0] if verifier is None else verifier, greedy=sampling.greedy)
     if not sampling.greedy and chosen.name not in policy.verifiers:
         raise ValueError(
@@ -82,45 +77,40 @@ def decode(
         generator = torch.Generator()
         generator.seed()
     end = End(
-        eos_ids=target.eos_ids,
+        eos_ids=pair.target.eos_ids,
         length=min(context, len(prompt) + max_new_tokens),
         reason="length" if len(prompt) + max_new_tokens <= context else "context",
     )
-    if draft is not None:
-        _warn_of_other_conditions(policy, target, draft, sampling)
-        if policy.needs_draft and draft.max_context < end.length:
-            warnings.warn(short_draft(draft.max_context, end.length), stacklevel=2)
+    if pair.draft is not None:
+        _warn_of_other_conditions(policy, pair.target.name, pair.draft.name, sampling)
+        if policy.needs_draft and pair.draft.max_context < end.length:
+            warnings.warn(short_draft(pair.draft.max_context, end.length), stacklevel=2)
     parts = partial(
-        assemble, target, draft, policy, verifier=chosen, sampling=sampling, capacity=end.length, generator=generator
+        assemble, pair, policy, verifier=chosen, sampling=sampling, capacity=end.length, generator=generator
     )
-    contexts = [model.max_context for model in (target, draft) if model is not None]
-    return _steps(prompt, parts, contexts, end, cancel or threading.Event(), explain, likely, left_out)
+    contexts = [model.max_context for model in pair.models]
+    return _steps(prompt, parts, contexts, end, cancel or threading.Event(), details)
 
 
 def autoregressive(
     prompt_ids: Sequence[int],
+    pair: ModelPair,
     *,
-    target: LanguageModel,
     sampling: SamplingConfig | None = None,
     max_new_tokens: int = 128,
     generator: torch.Generator | None = None,
     cancel: threading.Event | None = None,
 ) -> Iterator[DecodeStep]:
-    """Decode one token per target pass: the baseline, on the same code path as `decode`."""
+    """Decode one token per target pass, without the draft: the baseline, on the same code path as `decode`."""
+    alone = ModelPair(pair.target, None, pair.tokenizer)
     return decode(
-        prompt_ids, target=target, draft=None, tree=ROOT_ONLY, sampling=sampling, max_new_tokens=max_new_tokens,
-        generator=generator, cancel=cancel,
+        prompt_ids, alone, tree=ROOT_ONLY, sampling=sampling, max_new_tokens=max_new_tokens, generator=generator,
+        cancel=cancel,
     )  # fmt: skip
 
 
-def _check_request(
-    prompt: Sequence[int],
-    target: LanguageModel,
-    draft: LanguageModel | None,
-    policy: TreePolicy,
-    *,
-    max_new_tokens: int,
-) -> None:
+def _check_request(prompt: Sequence[int], pair: ModelPair, policy: TreePolicy, *, max_new_tokens: int) -> None:
+    target, draft = pair.target, pair.draft
     if not prompt:
         raise ValueError("prompt: found no tokens, expected at least one")
     outside = next((token for token in prompt if not 0 <= token < target.vocab_size), None)
@@ -159,12 +149,8 @@ def short_draft(context: int, length: int) -> str:
     )
 
 
-def _warn_of_other_conditions(
-    policy: TreePolicy, target: LanguageModel, draft: LanguageModel, sampling: SamplingConfig
-) -> None:
-    wanted = Conditions(
-        target.name, draft.name, sampling.temperature, sampling.top_p, policy.verifiers[0], top_k=sampling.top_k
-    )
+def _warn_of_other_conditions(policy: TreePolicy, target: str, draft: str, sampling: SamplingConfig) -> None:
+    wanted = Conditions(target, draft, sampling.temperature, sampling.top_p, policy.verifiers[0], top_k=sampling.top_k)
     if reasons := policy.differences(wanted):
         warnings.warn(
             f"tree: found one measured for {'; '.join(reasons)}: the text stays exact, but takes longer than it could",
@@ -198,9 +184,7 @@ def _steps(
     contexts: Sequence[int],
     end: End,
     cancel: threading.Event,
-    explain: bool,
-    likely: int,
-    left_out: int,
+    details: StepDetails,
 ) -> Iterator[DecodeStep]:
     drafter, judge, sessions = choose_parts()
     for session, context in zip(sessions, contexts, strict=False):
@@ -209,10 +193,7 @@ def _steps(
             return
     index, finished = 0, None
     while finished is None and not cancel.is_set():
-        step = take_step(
-            drafter, judge, sequence, end, sessions=sessions, index=index, cancel=cancel, explain=explain,
-            likely=likely, left_out=left_out,
-        )  # fmt: skip
+        step = take_step(drafter, judge, sequence, end, sessions=sessions, index=index, cancel=cancel, details=details)
         if step is None:
             return
         finished = step.finished
@@ -229,9 +210,7 @@ def take_step(
     sessions: Sequence[Session],
     index: int = 0,
     cancel: threading.Event,
-    explain: bool = False,
-    likely: int = 0,
-    left_out: int = 0,
+    details: StepDetails = TOKENS_ONLY,
 ) -> DecodeStep | None:
     """Draft, score, walk and commit once; the new tokens are added to `sequence`.
 
@@ -260,10 +239,10 @@ def take_step(
         new, finished = end.cut(sequence, yielded)
         walk = walk.up_to(draft.tree, len(new))
         walked = time.perf_counter()
-        target_probs = judge.target_probs(draft) if explain else ()
-        path_rows = judge.path_rows(draft, walk, likely) if likely else ()
-        gains = draft.marginal_gains(left_out) if left_out and draft.marginal_gains is not None else None
-        occurrences = draft.occurrences() if likely else ()
+        target_probs = judge.target_probs(draft) if details.probabilities else ()
+        path_rows = judge.path_rows(draft, walk, details.likely) if details.likely else ()
+        gains = draft.marginal_gains(details.left_out) if details.left_out and draft.marginal_gains else None
+        occurrences = draft.occurrences() if details.likely else ()
     except FloatingPointError as error:
         words = overflow_words(session.logits_dtype for session in sessions)
         raise FloatingPointError(f"step {index}: {error}{words}") from error
@@ -278,7 +257,7 @@ def take_step(
         tree=draft.tree,
         tokens=tuple(tokens),
         outcomes=outcomes_of(len(tokens), walk),
-        draft_probs=tuple(draft.probs.tolist()) if explain else (),
+        draft_probs=tuple(draft.probs.tolist()) if details.probabilities else (),
         target_probs=target_probs,
         accepted_path=walk.path,
         bonus_token=walk.bonus_token if len(new) == len(yielded) else None,

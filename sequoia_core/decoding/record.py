@@ -12,6 +12,25 @@ from .walk import Trial, Walk
 
 
 @dataclass(frozen=True, slots=True)
+class StepDetails:
+    """What a step records beyond what decoding needs.
+
+    Attributes:
+        probabilities: what both models gave every node's token.
+        likely: how many of both models' most likely tokens at each node of the accepted path; above 0, also where
+            looked-up nodes were found.
+        left_out: how many of a growing tree's best left-out candidates, with what its nodes add and cost.
+    """
+
+    probabilities: bool = True
+    likely: int = 0
+    left_out: int = 0
+
+
+PROBABILITIES, TOKENS_ONLY = StepDetails(), StepDetails(probabilities=False)
+
+
+@dataclass(frozen=True, slots=True)
 class DecodeStep:
     """One draft-verify-commit round.
 
@@ -20,7 +39,7 @@ class DecodeStep:
         outcomes: per node [n] "accepted", "rejected" or "not reached"; the root counts as accepted. What lies beyond
             the end of the text was not reached.
         draft_probs, target_probs: what each model gave the node's token after its parent [n]; 1 for the root. At
-            temperature 0 these are the probabilities at temperature 1. Empty unless `explain`.
+            temperature 0 these are the probabilities at temperature 1. Empty unless asked for (`StepDetails`).
         accepted_path: node ids, root first, up to the end of the text.
         bonus_token: sampled by the target after the last accepted node; None where the text ends with that node.
         new_tokens: what this step committed: accepted path, then bonus token, cut at EOS and at the number asked for.
@@ -28,10 +47,10 @@ class DecodeStep:
         draft_sec, verify_sec, walk_sec, commit_sec: wall time of the phases in seconds.
         finished: None, or why the run ends with this step: "eos", "length" or "context".
         cut_by_length: tokens that the step yielded beyond such a length; a mean of tokens per step should count them.
-        path_rows: the most likely tokens of both models at each node of the accepted path; empty unless `likely`.
-        marginal_gains: what its nodes were expected to add and cost; None for a given tree, and unless `left_out`.
+        path_rows: the most likely tokens of both models at each node of the accepted path; empty unless asked for.
+        marginal_gains: what its nodes were expected to add and cost; None for a given tree, and unless asked for.
         occurrences: where each node was found in text already seen [n], None for the root and what was not; empty where
-            none was looked up, and unless `likely`.
+            none was looked up, and unless asked for.
         draft_widths: nodes that each pass of the draft read, where trees grow; empty for a tree that was given.
         read_wait_sec: of these, seconds waited for weights from a slower tier; 0 where they are in memory.
     """

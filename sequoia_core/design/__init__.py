@@ -6,10 +6,7 @@ Each module imports, of this room, only the modules named:
     conditions        -
     model_shapes      -
     near_ties         -
-    request_spread    -
-    same_law          -
     scenarios         -
-    server_flags      -
     tree              -
     tree_search       -
     calibration       bootstrap
@@ -25,11 +22,6 @@ Each module imports, of this room, only the modules named:
     optimal_trees     tree, tree_search, acceptance
     replay            tree, acceptance
     matrix_files      acceptance_files, acceptance
-    chain_acceptance  bootstrap, conditions, acceptance, replay
-    server_costs      model_shapes, profile_files, profile, step_time, chain_acceptance
-    server_plan       bootstrap, chain_acceptance, server_costs
-    server_doctor     bootstrap, request_spread
-    server_diagnosis  bootstrap, chain_acceptance, server_costs, server_plan, server_doctor
     what_if           acceptance_files, acceptance
     plain_trees       tree, tree_search, acceptance, optimal_trees
     planning          tree, tree_search, profile, acceptance, step_time, optimal_trees, replay, what_if
@@ -39,5 +31,5 @@ Each module imports, of this room, only the modules named:
     growth            bootstrap, tree, acceptance, optimal_trees, plain_trees
     prediction        bootstrap, tree, profile, acceptance, step_time, optimal_trees, replay, plain_trees, planning
     tree_comparison   tree, acceptance, optimal_trees, plain_trees
-    draft_choice      server_flags, tree, profile, acceptance, planning, prediction
+    draft_choice      tree, profile, acceptance, planning, prediction
 """

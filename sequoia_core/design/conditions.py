@@ -23,7 +23,7 @@ class Conditions:
     """The settings under which acceptance was measured, or under which someone is about to decode.
 
     Args:
-        target, draft: the models' names, as `model_names.pair_names` gives them; "none" is no draft.
+        target, draft: the models' names, as `PairSpec.names` has them; "none" is no draft.
         temperature, top_p, top_k: of the target's sampling, as in `SamplingConfig`.
         verifier: "sequoia", "specinfer" or "topk".
         declared: whether a person said so, rather than the measurement.

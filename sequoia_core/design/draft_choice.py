@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..files.server_counts import LLAMA_CPP
 from .acceptance import AcceptanceVector
 from .planning import pair_mismatches, plan_tree
-from .prediction import Prediction, best_chain, predict, predicted_speedup
+from .prediction import Prediction, predict
 from .profile import HardwareProfile
-from .server_flags import server_flags
 from .tree import TokenTree
 
 SHARED_FIELDS = ("device", "dtype", "context")  # profiles must agree in these if their drafts are compared
@@ -56,19 +54,3 @@ def compare_drafts(candidates: Mapping[str, tuple[AcceptanceVector, HardwareProf
         plan = predict(tree, acceptance, profile)
         plans.append(DraftPlan(name, tree, plan, float(acceptance.probs[0]), profile.c))
     return sorted(plans, key=lambda plan: -plan.prediction.speedup.value)
-
-
-def llama_server_sentence(
-    acceptance: AcceptanceVector, profile: HardwareProfile, tree_speedup: float, *, context: float | None = None
-) -> str | None:
-    """Say what llama.cpp's server should be told, and what the tree's speedup adds; None for other profiles."""
-    if not profile.by_llama_cpp:
-        return None
-    chain = best_chain(acceptance, profile)
-    speedup = predicted_speedup(chain, acceptance, profile, context=context)
-    if speedup <= 1:
-        words = f"llama-server: {server_flags(LLAMA_CPP, 0)}: no chain is predicted to be faster than no draft"
-    else:
-        words = f"llama-server: {server_flags(LLAMA_CPP, chain.depth)}: the best chain, predicted {speedup:.2f}×"
-    beyond = tree_speedup / max(speedup, 1.0)
-    return f"{words}. The planned tree would be {beyond:.2f} times as fast as that; llama-server drafts chains only."

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from ..files.gguf_header import MOST_SEQUENCES
+from ..files.gguf_header import LLAMA_CPP, MOST_SEQUENCES
 from ..files.safe_files import json_bytes, read_bytes, write_atomic
-from ..files.server_counts import LLAMA_CPP
 from .profile_files import (
     FORMAT,
     MAX_FILE_BYTES,
@@ -247,7 +246,7 @@ class HardwareProfile:
         Modelled times never hold.
 
         Args:
-            target, draft: names as `model_names.pair_names` gives them.
+            target, draft: names as `PairSpec.names` has them.
             device: the name of the processor or GPU, with or without its number of threads.
             instructions: as `instructions_in_use` names them; None, here or in the file, is unknown.
         """

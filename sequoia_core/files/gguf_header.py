@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+LLAMA_CPP = "llama.cpp"  # the engine that reads such files, as profiles and counts name it
 MOST_SEQUENCES = 256  # of one llama.cpp context (LLAMA_MAX_SEQ)
 NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 STRING, ARRAY = 8, 9

@@ -60,13 +60,6 @@ def named_source(recorded: str) -> str:
     return str(DEMO_PAIR / recorded.removeprefix("demo ")) if recorded.startswith("demo ") else recorded
 
 
-def pair_names(target: str | os.PathLike | None, draft: str | os.PathLike | None) -> tuple[str, str]:
-    """Return the names of a pair as `load_pair` would call its models; None twice is the demo pair."""
-    return model_name(target or DEMO_PAIR / "target"), (
-        NO_DRAFT if draft == NO_DRAFT else model_name(draft or DEMO_PAIR / "draft")
-    )
-
-
 def needed_draft(draft: Draft | None, why: str) -> Draft:
     """Return a draft, by model or by name; `why` it is needed, such as "measuring acceptance compares two models"."""
     if draft is None or draft == NO_DRAFT:

@@ -12,6 +12,7 @@ Each module imports, of this room, only the modules named:
     model_files               -
     offload.direct_reads      -
     offload.layer_ring        -
+    pair_spec                 -
     protocol                  -
     tree_cache                -
     finite_weights            protocol
@@ -39,5 +40,5 @@ Each module imports, of this room, only the modules named:
     offload.needs             free_memory, offload.layer_ring, offload.tensor_files, offload.four_bits, offload.packed_content, offload.streamed_modules
     offload.streamed_llama    offload.layer_ring, offload.tensor_files, offload.four_bits, offload.layer_sources, offload.packed_content, offload.packed_layers
     offload.loading           model_files, protocol, checkpoint, language_model, offload.tensor_files, offload.four_bits, offload.streamed_modules, offload.needs, offload.streamed_llama
-    loading                   architectures, model_files, protocol, default_dtype, checkpoint, gguf.model, gguf.tokenizer, language_model, generation_settings, pair_tokenizer, tree_pass_check, offload.packed_layers, offload.needs, offload.loading
+    loading                   architectures, model_files, protocol, default_dtype, checkpoint, gguf.model, gguf.tokenizer, language_model, generation_settings, pair_spec, pair_tokenizer, tree_pass_check, offload.packed_layers, offload.needs, offload.loading
 """  # noqa: E501

@@ -171,6 +171,11 @@ class ModelPair:
         """The target, and the draft where there is one."""
         return (self.target,) if self.draft is None else (self.target, self.draft)
 
+    def ignore_eos(self) -> ModelPair:
+        """Return this pair, weights shared, with no end of text."""
+        endless = self.draft and self.draft.ignore_eos()
+        return ModelPair(self.target.ignore_eos(), endless, self.tokenizer, self.remarks)
+
     @property
     def vocab_size(self) -> int:
         """V, tokens that its models read and draw."""

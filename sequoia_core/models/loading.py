@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 
 from ..files.gguf_header import is_gguf, read_gguf_header
-from ..files.model_names import DEMO_PAIR, NO_DRAFT, model_name
+from ..files.model_names import model_name
 from ..native.instruction_sets import check_environment
 from .architectures import check_gguf_architecture
 from .checkpoint import COMPRESSED_TENSORS, SPREAD, Plan, load_weights, read_plan
@@ -28,6 +28,7 @@ from .model_files import Source, explained, locate, one_line
 from .offload.loading import check_tier, load_offloaded, predicted_needs
 from .offload.needs import OffloadNeeds, free_bytes
 from .offload.packed_layers import DamagedCopy
+from .pair_spec import PairSpec
 from .pair_tokenizer import cut_to_real_tokens, known_ids, tokenizer_of
 from .protocol import LoadedModel, Tokenizer, find_dtype
 from .tree_pass_check import check_tree_pass
@@ -39,12 +40,19 @@ def load_pair(
     device: str | None = None,
     dtype: str | torch.dtype | None = None,
     offload: str | None = None,
-    progress: Callable[[float, str], None] | None = None,
-    *,
     tokenizer: str | os.PathLike | None = None,
+) -> ModelPair:
+    """Load the pair of a `PairSpec` with these fields; see `load`."""
+    return load(PairSpec(target, draft, device, dtype, offload, tokenizer))
+
+
+def load(
+    spec: PairSpec,
+    *,
+    progress: Callable[[float, str], None] | None = None,
     llama_cpp: LlamaCppOptions | None = None,
 ) -> ModelPair:
-    """Load a target and a draft from local folders, hub ids or GGUF files.
+    """Load a target and a draft, or a target alone.
 
     Models are often padded to a rounder number of logits than their tokenizer has tokens, differently so within one
     family. Both are cut to the ids that the target's tokenizer knows, so that no other token is ever drafted or
@@ -52,20 +60,10 @@ def load_pair(
 
     Attention runs through PyTorch's fused kernel where the family has it and as plain operations elsewhere. Each model
     then reads one small tree (`tree_pass_check`), which takes four passes over at most twelve tokens.
+    `pair.target.close()` ends the streaming of layers.
 
     Args:
-        target, draft: None, None loads the shipped demo pair; otherwise both are needed. The word "none" for the draft
-            loads the target alone, the demo's for None; a folder of that name is "./none". `~` is the home folder. A
-            name that ends in .gguf is a file that llama.cpp runs; one of the two may be that and the other a folder.
-        device: such as "cpu" or "cuda"; None takes CUDA where there is one; "auto" has accelerate spread the target
-            over several GPUs, then memory and disk. A GGUF file goes to whatever llama.cpp was
-            built for, or with "cpu" to the CPU.
-        dtype: "float32", "bfloat16" or "float16"; None for the rule of `default_dtype`. GGUF files have their own.
-        offload: "disk" or "host" streams the target's decoder layers from there in every pass, for targets larger than
-            memory, see `offload.loading.load_offloaded`; None keeps them in memory. `pair.target.close()` ends it.
         progress: called with a fraction and words: what is read, with its size, and what is checked.
-        tokenizer: folder or hub id whose tokenizer is used; None for the target's, or that of a draft folder beside a
-            GGUF target. llama.cpp's files hold a copy that may split text otherwise than the original does.
         llama_cpp: options for GGUF files; None for those in llama.cpp's own environment variables.
 
     Raises:
@@ -73,73 +71,58 @@ def load_pair(
             that are missing, of another shape, without a place in the model or not finite; for a model that cannot read
             a tree; and for a draft with fewer logits than the target has real tokens: it could not read those tokens.
     """
-    names, place = _request(target, draft, device, dtype, offload)
-    with_options = (GGUFSettings(device, llama_cpp), tokenizer)
+    device = _checked_device(spec)
+    tell = progress or (lambda fraction, words: None)
     try:
-        return _load(names, place, dtype, offload, progress, *with_options)
+        return _load(spec, device, tell, llama_cpp)
     except DamagedCopy:
         pass  # what was loaded goes before the copy is made anew: once, as the disk may do so again
-    return _load(names, place, dtype, offload, progress, *with_options)
-
-
-class GGUFSettings(NamedTuple):
-    """How GGUF files are opened: the device as it was asked for, and llama.cpp's options."""
-
-    device: str | None
-    options: LlamaCppOptions | None
-
-    def open(self, name: str | os.PathLike) -> GGUFModel:
-        device = None if self.device == SPREAD else self.device
-        return GGUFModel(gguf_path(name), model_name(name), device=device, options=self.options)
+    return _load(spec, device, tell, llama_cpp)
 
 
 def _load(
-    names: _Names,
-    place: torch.device,
-    dtype: str | torch.dtype | None,
-    offload: str | None,
-    progress: Callable[[float, str], None] | None,
-    settings: GGUFSettings,
-    tokenizer: str | os.PathLike | None,
+    spec: PairSpec, device: torch.device, tell: Callable[[float, str], None], llama_cpp: LlamaCppOptions | None
 ) -> ModelPair:
-    tell = progress or (lambda fraction, words: None)
-    target_files = _read(names.target)
-    draft_files = None if names.draft is None else _read(names.draft)
-    folders = [name for name in names if name is not None and not is_gguf(name)]
-    kind = _dtype(folders, dtype, place)
-    reading = f"reading {model_name(names.target)}, {_size(names.target, target_files)}"
+    def open_file(name: str | os.PathLike) -> GGUFModel:
+        asked = None if spec.device == SPREAD else spec.device
+        return GGUFModel(gguf_path(name), model_name(name), device=asked, options=llama_cpp)
+
+    target, *drafts = spec.sources
+    target_files, *draft_files = map(_read, spec.sources)
+    dtype = _dtype(spec, device)
+    reading = f"reading {model_name(target)}, {_size(target, target_files)}"
     file: GGUFModel | None = None
     chosen: Tokenizer
     remarks: tuple[str, ...] = ()
-    if target_files is None and names.draft is None and tokenizer is None:  # there is nothing to compare: read it once
+    if target_files is None and spec.is_alone and spec.tokenizer is None:  # there is nothing to compare: read it once
         tell(0.0, reading)
-        file = settings.open(names.target)
-        chosen = GGUFTokenizer(gguf_path(names.target), str(names.target), file.weights)
+        file = open_file(target)
+        chosen = GGUFTokenizer(gguf_path(target), str(target), file.weights)
     else:
         tell(0.0, "reading the tokenizer")
-        chosen, remarks = tokenizer_of(names, tokenizer)
+        chosen, remarks = tokenizer_of(spec.sources, spec.tokenizer)
     with ExitStack() as undo:
         target_model: LoadedModel
         tell(0.2, reading)
         if target_files is None:
-            target_model = file or settings.open(names.target)
-        elif offload is None:
-            weights = load_weights(*target_files, place, kind, spread=settings.device == SPREAD)
-            target_model = HuggingFaceModel(weights, model_name(names.target))
+            target_model = file or open_file(target)
+        elif spec.offload is None:
+            weights = load_weights(*target_files, device, dtype, spread=spec.device == SPREAD)
+            target_model = HuggingFaceModel(weights, model_name(target))
         else:
             target_model = load_offloaded(
-                *target_files, place, kind, offload, name=model_name(names.target),
-                beside=_weights_bytes(draft_files, kind),
+                *target_files, device, dtype, spec.offload, name=model_name(target),
+                beside=_weights_bytes(draft_files, dtype),
                 progress=lambda done, words: tell(0.2 + 0.4 * done, words),
             )  # fmt: skip
         undo.callback(target_model.close)
         draft_model: LoadedModel | None = None
-        if names.draft is not None:
-            tell(0.6, f"reading {model_name(names.draft)}, {_size(names.draft, draft_files)}")
-        if draft_files is not None:
-            draft_model = HuggingFaceModel(load_weights(*draft_files, place, kind), model_name(draft_files.source.name))
-        elif names.draft is not None:
-            draft_model = settings.open(names.draft)
+        for draft, files in zip(drafts, draft_files, strict=True):
+            tell(0.6, f"reading {model_name(draft)}, {_size(draft, files)}")
+            if files is None:
+                draft_model = open_file(draft)
+            else:
+                draft_model = HuggingFaceModel(load_weights(*files, device, dtype), model_name(files.source.name))
         pair = ModelPair(target_model, draft_model, chosen, (*remarks, *left_out_remark(target_model)))
         cut_to_real_tokens(pair)
         for number, model in enumerate(pair.models):
@@ -157,27 +140,22 @@ class StreamingNeeds(NamedTuple):
     free: int | None
 
 
-def streaming_needs(
-    target: str | os.PathLike | None = None,
-    draft: str | os.PathLike | None = None,
-    device: str | None = None,
-    dtype: str | torch.dtype | None = None,
-    offload: str = "disk",
-) -> StreamingNeeds:
-    """Predict what `load_pair` with `offload` would take, from settings and file headers; nothing large is read.
+def streaming_needs(spec: PairSpec) -> StreamingNeeds:
+    """Predict what loading a pair that streams would take, from settings and file headers; nothing large is read.
 
     Raises:
-        ValueError: for what `load_pair` refuses in these, and where memory does not suffice; the message has the
-            numbers.
+        ValueError: for what `load` refuses in these, and where memory does not suffice; the message has the numbers.
     """
-    names, place = _request(target, draft, device, dtype, offload)
-    target_files, draft_files = _read(names.target), None if names.draft is None else _read(names.draft)
+    assert spec.offload is not None, "a pair in memory does not stream"
+    device = _checked_device(spec)
+    target_files, *draft_files = map(_read, spec.sources)
     assert target_files is not None, "a GGUF target does not stream"
     source, plan = target_files
-    kind = _dtype([names.target], dtype, place)
-    needs = predicted_needs(source, plan, place, kind, offload, beside=_weights_bytes(draft_files, kind))
-    needs.check(source.name, place)
-    return StreamingNeeds(needs, free_bytes(place))
+    dtype = _dtype(spec, device)
+    beside = _weights_bytes(draft_files, dtype)
+    needs = predicted_needs(source, plan, device, dtype, spec.offload, beside=beside)
+    needs.check(source.name, device)
+    return StreamingNeeds(needs, free_bytes(device))
 
 
 class PairFacts(NamedTuple):
@@ -195,47 +173,27 @@ class PairFacts(NamedTuple):
     dtype: str | None
 
 
-def pair_facts(
-    target: str | os.PathLike | None = None,
-    draft: str | os.PathLike | None = None,
-    device: str | None = None,
-    dtype: str | torch.dtype | None = None,
-    offload: str | None = None,
-    *,
-    tokenizer: str | os.PathLike | None = None,
-) -> PairFacts:
-    """Return what settings, headers and tokenizers say of a pair; arguments as for `load_pair`.
-
-    Raises:
-        ValueError: for what `load_pair` refuses without reading weights.
-    """
-    names, place = _request(target, draft, device, dtype, offload)
-    chosen, _ = tokenizer_of(names, tokenizer)
-    vocab_size = known_ids(chosen)
-    contexts = []
-    for name in names:
-        if name is None:
-            continue
-        files = _read(name)
-        if files is not None and name == names.target:
-            vocab_size = min(vocab_size, files.plan.config.get_text_config().vocab_size)
-        contexts.append(
-            int(read_gguf_header(gguf_path(name)).of_model("context_length"))
-            if files is None
-            else context_of(files.plan.config)
-        )
-    folders = [name for name in names if name is not None and not is_gguf(name)]
-    loaded = str(_dtype(folders, dtype, place)).removeprefix("torch.") if folders else None
-    return PairFacts(chosen, vocab_size, tuple(contexts), loaded)
+def pair_facts(spec: PairSpec) -> PairFacts:
+    """Return what settings, headers and tokenizers say of a pair; refuse what `load` does without reading weights."""
+    device = _checked_device(spec)
+    chosen, _ = tokenizer_of(spec.sources, spec.tokenizer)
+    read = [(name, _read(name)) for name in spec.sources]
+    known, (_, target_files) = known_ids(chosen), read[0]
+    if target_files is not None:
+        known = min(known, target_files.plan.config.get_text_config().vocab_size)
+    contexts = tuple(
+        int(read_gguf_header(gguf_path(name)).of_model("context_length"))
+        if files is None
+        else context_of(files.plan.config)
+        for name, files in read
+    )
+    loaded = None if all(map(is_gguf, spec.sources)) else str(_dtype(spec, device)).removeprefix("torch.")
+    return PairFacts(chosen, known, contexts, loaded)
 
 
-def _dtype(folders: Sequence[str | os.PathLike], given: str | torch.dtype | None, place: torch.device) -> torch.dtype:
-    return find_dtype(given or default_dtype(next(iter(folders), None), gpu=place.type != "cpu").dtype)
-
-
-class _Names(NamedTuple):
-    target: str | os.PathLike
-    draft: str | os.PathLike | None
+def _dtype(spec: PairSpec, device: torch.device) -> torch.dtype:
+    folder = next((name for name in spec.sources if not is_gguf(name)), None)
+    return find_dtype(spec.dtype or default_dtype(folder, gpu=device.type != "cpu").dtype)
 
 
 class _Files(NamedTuple):
@@ -243,35 +201,28 @@ class _Files(NamedTuple):
     plan: Plan
 
 
-def _request(
-    target: str | os.PathLike | None,
-    draft: str | os.PathLike | None,
-    device: str | None,
-    dtype: str | torch.dtype | None,
-    offload: str | None,
-) -> tuple[_Names, torch.device]:
-    """Return the names of both models and where they go; refuse what can be refused before any file is read."""
+def _checked_device(spec: PairSpec) -> torch.device:
+    """Return where the models go; refuse what can be refused before any file is read."""
     check_environment()
-    alone = draft == NO_DRAFT
-    if (target is None) != (draft is None) and not alone:
+    if (spec.target is None) != (spec.draft is None) and not spec.is_alone:
         raise ValueError(
             "found only one of target and draft, expected both, neither (the demo pair), or none as the draft"
         )
-    place = _device(device)
-    if offload is not None:
-        check_tier(offload, place)
-        if target is not None and is_gguf(target):
+    device = _device(spec.device)
+    if spec.offload is not None:
+        check_tier(spec.offload, device)
+        if is_gguf(spec.sources[0]):
             raise ValueError(
-                f"offload: found {offload!r} for a GGUF file, expected none: llama.cpp reads its files through memory "
-                "itself"
+                f"offload: found {spec.offload!r} for a GGUF file, expected none: llama.cpp reads its files through "
+                "memory itself"
             )
-    if dtype is not None:
-        find_dtype(dtype)
-        if all(name is not None and is_gguf(name) for name in (target, target if alone else draft)):
-            raise ValueError(f"dtype: found {str(dtype)[:40]!r} for GGUF files, expected none: they have their own")
-    target = DEMO_PAIR / "target" if target is None else target
-    draft = DEMO_PAIR / "draft" if draft is None else draft
-    return _Names(target, None if alone else draft), place
+    if spec.dtype is not None:
+        find_dtype(spec.dtype)
+        if all(map(is_gguf, spec.sources)):
+            raise ValueError(
+                f"dtype: found {str(spec.dtype)[:40]!r} for GGUF files, expected none: they have their own"
+            )
+    return device
 
 
 def _read(name: str | os.PathLike) -> _Files | None:
@@ -292,13 +243,13 @@ def _size(name: str | os.PathLike, files: _Files | None) -> str:
     return f"{sum(math.prod(shape) for shape, _ in files.plan.stored.values()) / 1e6:,.0f} million weights"
 
 
-def _weights_bytes(draft_files: _Files | None, dtype: torch.dtype) -> int:
-    """Return the memory of a resident draft: its weights twice, dequantised, as compiled passes hold them in tiles."""
-    if draft_files is None:
-        return 0
-    packed = 8 if draft_files.plan.quantised == COMPRESSED_TENSORS else 1
-    stored = draft_files.plan.stored.values()
-    return 2 * sum(math.prod(shape) * (packed if kind == "I32" else 1) for shape, kind in stored) * dtype.itemsize
+def _weights_bytes(drafts: Sequence[_Files | None], dtype: torch.dtype) -> int:
+    """Return the memory of resident drafts: weights twice, dequantised, as compiled passes hold them in tiles."""
+    weights = 0
+    for _, plan in filter(None, drafts):
+        packed = 8 if plan.quantised == COMPRESSED_TENSORS else 1
+        weights += sum(math.prod(shape) * (packed if kind == "I32" else 1) for shape, kind in plan.stored.values())
+    return 2 * weights * dtype.itemsize
 
 
 def _device(name: str | None) -> torch.device:

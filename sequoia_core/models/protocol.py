@@ -115,7 +115,7 @@ class LoadedModel(LanguageModel, Protocol):
         """Return the logits of a text, float [tokens, V], read in one pass without a tree."""
         ...
 
-    def ignore_eos(self) -> LanguageModel:
+    def ignore_eos(self) -> LoadedModel:
         """Return this model, weights shared, with no end of text."""
         ...
 

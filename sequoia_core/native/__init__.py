@@ -2,6 +2,7 @@
 
 Each module imports, of this room, only the modules named:
 
+    short_spins       -
     plain_decoder     -
     processor         -
     compile_c         processor

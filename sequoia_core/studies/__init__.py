@@ -20,8 +20,6 @@ Each module imports, of this room, only the modules named:
     race                 prompt_loop, request_law
     ranks_along_text     prompt_loop
     measure_acceptance   prompt_loop, ranks_along_text
-    audit                prompt_loop
-    server_check         prompt_loop, race
     bench                first_difference, measure_profile, prompt_loop, race, measure_acceptance
     sweep.results        measure_acceptance
     sweep.jobs           sweep.content, sweep.plan, sweep.results

@@ -99,10 +99,9 @@ def bench(
     texts = np.array([0, len(calibration), PROFILED_TEXTS, RACED_TEXTS * len(raced)]).cumsum()
     parts = [part_of(progress, *ends, doing) for ends, doing in zip(pairwise(texts / texts[-1]), PARTS, strict=True)]
     acceptance = measure_acceptance(
-        calibration, target=pair.target, draft=draft, sampling=sampling, max_new_tokens=max_new_tokens,
-        progress=parts[0],
-    )  # fmt: skip
-    profile = measure_profile(target=pair.target, draft=draft, progress=parts[1])
+        calibration, pair, sampling=sampling, max_new_tokens=max_new_tokens, progress=parts[0]
+    )
+    profile = measure_profile(pair, progress=parts[1])
     trees = {"chain": best_chain(acceptance, profile), "sequoia": plan_tree(acceptance, profile)}
     dynamic = dynamic_trees(acceptance, profile, trees["sequoia"])
     policies = cast("dict[str, TreePolicy]", dynamic)  # an adaptive policy has a size once it is created

@@ -12,6 +12,7 @@ import torch
 from scipy.stats import chi2
 
 from ..decoding.loop import decode
+from ..decoding.record import TOKENS_ONLY
 from ..decoding.sampling import (
     SamplingConfig,
     check_logits,
@@ -20,6 +21,7 @@ from ..decoding.sampling import (
 from ..decoding.tree_policy import TreePolicy
 from ..design.tree import TokenTree
 from ..files.faults import Cancelled
+from ..models.language_model import ModelPair
 from ..models.prefill import prefill
 from ..models.protocol import LanguageModel, causal_mask
 from .first_difference import Difference, first_difference
@@ -67,9 +69,8 @@ class LosslessnessReport:
 
 def check_losslessness(
     prompt_ids: Sequence[int],
+    pair: ModelPair,
     *,
-    target: LanguageModel,
-    draft: LanguageModel | None,
     tree: TokenTree | TreePolicy,
     sampling: SamplingConfig | None = None,
     verifier: str = "sequoia",
@@ -111,8 +112,8 @@ def check_losslessness(
         nonlocal expected
         text, finished = [], None
         for step in decode(
-            prompt, target=target, draft=draft, tree=tree, sampling=sampling, max_new_tokens=new_tokens,
-            verifier=verifier, generator=generator, explain=False, cancel=cancel,
+            prompt, pair, tree=tree, sampling=sampling, max_new_tokens=new_tokens, verifier=verifier,
+            generator=generator, details=TOKENS_ONLY, cancel=cancel,
         ):  # fmt: skip
             text.extend(step.new_tokens)
             finished = step.finished
@@ -123,7 +124,7 @@ def check_losslessness(
         if finished is None:  # cancelled on the way
             return None
         if expected is None:  # here a cancel can end it, and `decode` has checked the prompt
-            expected = _ExpectedCells(prompt, target, sampling, new_tokens)
+            expected = _ExpectedCells(prompt, pair.target, sampling, new_tokens)
             if not prefill(expected.session, prompt[:-1], cancel=cancel):
                 return None
         report(1.0)
@@ -139,7 +140,7 @@ def check_losslessness(
     report = _g_test(expected, seen)
     if sampling.greedy and report.impossible and not report.pooled[0]:
         odd = next(text for text in seen if expected.cell_of(text) is None)
-        return replace(report, difference=first_difference(prompt, report.cells[0], odd, target))
+        return replace(report, difference=first_difference(prompt, report.cells[0], odd, pair.target))
     return report
 
 

@@ -10,6 +10,7 @@ import hashlib
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -21,6 +22,7 @@ from ..design.acceptance import AcceptanceVector
 from ..design.calibration import RANKS, Calibration, Sample
 from ..design.conditions import Conditions, measured_as
 from ..files.model_names import needed_draft
+from ..models.language_model import ModelPair
 from ..models.protocol import LanguageModel, dtype_name
 from .prompt_loop import Progress, Report, one_by_one, require_a_prompt, room_after
 from .ranks_along_text import (
@@ -41,20 +43,31 @@ class CannotResume(ValueError):
     """The vector to resume from was measured with other settings; the message names them."""
 
 
+@dataclass(frozen=True, slots=True)
+class Checkpoints:
+    """How a measurement that may be cut is kept and resumed.
+
+    Attributes:
+        resume: the vector of an earlier run with the same settings; its prompts are the first of this run's.
+        save: called with the vector so far after each prompt.
+        prompted: what the meta says of how the prompts were made, as `Prompting.record` returns it.
+    """
+
+    resume: AcceptanceVector | None = None
+    save: Callable[[AcceptanceVector], None] | None = None
+    prompted: Mapping[str, Any] | None = None
+
+
 def measure_acceptance(
     prompts: Sequence[Sequence[int]],
+    pair: ModelPair,
     *,
-    target: LanguageModel,
-    draft: LanguageModel | None,
     sampling: SamplingConfig | None = None,
     width: int = 32,
-    max_new_tokens: int = 128,
-    own_text: bool = False,
+    max_new_tokens: int | None = 128,
     verifier: str = "sequoia",
     seed: int = 0,
-    resume: AcceptanceVector | None = None,
-    prompted: Mapping[str, Any] | None = None,
-    checkpoint: Callable[[AcceptanceVector], None] | None = None,
+    checkpoints: Checkpoints | None = None,
     progress: Progress | None = None,
     cancel: threading.Event | None = None,
 ) -> AcceptanceVector:
@@ -67,14 +80,11 @@ def measure_acceptance(
     the vector of a run that was not.
 
     Args:
-        max_new_tokens: positions per prompt that the target writes; fewer, with a warning, where a context ends.
-        own_text: teacher-forced: the prompts are themselves the text, every token after the first is a position, and
+        max_new_tokens: positions per prompt that the target writes; fewer, with a warning, where a context ends. None
+            for teacher-forced: the prompts are themselves the text, every token after the first is a position, and
             nothing is generated. Text longer than the models' context is read in pieces of that length.
         verifier: whose draft sampling and rule are measured: "sequoia", "specinfer" or "topk". At temperature 0 all
             compare with the argmax.
-        resume: the vector of an earlier run with the same settings; its prompts are the first of `prompts`.
-        prompted: what the meta says of how the prompts were made, as `Prompting.record` returns it.
-        checkpoint: called with the vector so far after each prompt, to save it.
         cancel: looked at between passes; the prompts complete by then are returned.
 
     Returns:
@@ -84,24 +94,25 @@ def measure_acceptance(
     Raises:
         Cancelled: before the first prompt was complete.
     """
-    draft = needed_draft(draft, "measuring acceptance compares two models")
     sampling, cancel = sampling or SamplingConfig(), cancel or threading.Event()
-    _check_request(prompts, target, draft, width=width, seed=seed, own_text=own_text)
-    if not own_text:
-        room_after(prompts, (target, draft), max_new_tokens)
+    checkpoints, own_text = checkpoints or Checkpoints(), max_new_tokens is None
+    _check_request(prompts, pair, width=width, seed=seed, own_text=own_text)
+    if max_new_tokens is not None:
+        room_after(prompts, pair.models, max_new_tokens)
     chosen = choose_verifier(verifier, greedy=sampling.greedy)
     check_measured(verifier)
     settings = {
-        "source": OWN_TEXT if own_text else TARGET_TEXT, **pair_settings(target, draft), "verifier": verifier,
+        "source": OWN_TEXT if own_text else TARGET_TEXT, **pair_settings(pair), "verifier": verifier,
         "temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k, "width": width,
-        "max_new_tokens": None if own_text else max_new_tokens, "seed": seed, **(prompted or {}),
+        "max_new_tokens": max_new_tokens, "seed": seed, **(checkpoints.prompted or {}),
     }  # fmt: skip
     if not (sampling.plain or sampling.greedy):
         settings["first_cut"] = True
+    resume, save = checkpoints.resume, checkpoints.save
     measured = ([], [], []) if resume is None else _resumed(resume, settings, prompts)
     measure = partial(
-        _measure_prompt, prompts=prompts, target=target, draft=draft, sampling=sampling, verifier=chosen, width=width,
-        max_new_tokens=None if own_text else max_new_tokens, seed=seed, cancel=cancel,
+        _measure_prompt, prompts=prompts, pair=pair, sampling=sampling, verifier=chosen, width=width,
+        max_new_tokens=max_new_tokens, seed=seed, cancel=cancel,
     )  # fmt: skip
     for sums, accepted, calibration in one_by_one(
         len(prompts), measure, done=len(measured[0]), progress=progress, cancel=cancel
@@ -109,10 +120,10 @@ def measure_acceptance(
         measured[0].append(sums)
         measured[1].append(accepted)
         measured[2].append(calibration)
-        if checkpoint is not None:
-            checkpoint(_vector_so_far(measured, prompts, target, settings))
+        if save is not None:
+            save(_vector_so_far(measured, prompts, pair.target, settings))
     require_a_prompt(measured[0], "acceptance")
-    return _vector_so_far(measured, prompts, target, settings)
+    return _vector_so_far(measured, prompts, pair.target, settings)
 
 
 def _measure_prompt(
@@ -120,8 +131,7 @@ def _measure_prompt(
     report: Report,
     *,
     prompts: Sequence[Sequence[int]],
-    target: LanguageModel,
-    draft: LanguageModel,
+    pair: ModelPair,
     sampling: SamplingConfig,
     verifier: Verifier,
     width: int,
@@ -130,19 +140,20 @@ def _measure_prompt(
     cancel: threading.Event,
 ) -> tuple[np.ndarray, np.ndarray, Calibration] | None:
     """Return one prompt's sums by rank, outcomes and calibration; None once cancelled."""
+    assert pair.draft is not None, "the request was checked"
     forced = max_new_tokens is None
-    _, _, outcome_stream, calibration_stream = prompt_generators(seed, number, draft.device)
+    _, _, outcome_stream, calibration_stream = prompt_generators(seed, number, pair.draft.device)
     options: dict[str, Any] = {
-        "target": target, "draft": draft, "sampling": sampling,
+        "sampling": sampling,
         "questions": rank_questions({"ranks": verifier.ranks}, width)
         | {"outcomes": outcome_question(verifier, width, teacher_forced=forced, generator=outcome_stream)}
-        | {"calibration": calibration_question(min(RANKS, target.vocab_size), generator=calibration_stream)},
+        | {"calibration": calibration_question(min(RANKS, pair.vocab_size), generator=calibration_stream)},
         "seed": seed, "number": number, "report": report, "cancel": cancel,
     }  # fmt: skip
     if max_new_tokens is None:
-        parts = ranks_on_teacher_forced_text(prompts[number], **options)
+        parts = ranks_on_teacher_forced_text(prompts[number], pair, **options)
     else:
-        parts = ranks_on_target_text(prompts[number], max_new_tokens=max_new_tokens, **options)
+        parts = ranks_on_target_text(prompts[number], pair, max_new_tokens=max_new_tokens, **options)
     if parts is None:
         return None
     seen = np.concatenate([part["calibration"] for part in parts])
@@ -179,9 +190,10 @@ def is_partial(vector: AcceptanceVector) -> bool:
     return isinstance(done, int) and isinstance(wanted, int) and done < wanted
 
 
-def pair_settings(target: LanguageModel, draft: LanguageModel) -> dict[str, str]:
+def pair_settings(pair: ModelPair) -> dict[str, str]:
     """Return what identifies the models in a result's settings."""
-    return {"target": target.name, "draft": draft.name, "dtype": dtype_name(target)}
+    assert pair.draft is not None, "studies of a pair need its draft"
+    return {"target": pair.target.name, "draft": pair.draft.name, "dtype": dtype_name(pair.target)}
 
 
 def prompts_hash(prompts: Sequence[Sequence[int]]) -> str:
@@ -223,13 +235,14 @@ def check_measured(verifier: str) -> None:
 
 def _check_request(
     prompts: Sequence[Sequence[int]],
-    target: LanguageModel,
-    draft: LanguageModel,
+    pair: ModelPair,
     *,
     width: int,
     seed: int,
     own_text: bool,
 ) -> None:
+    target = pair.target
+    draft = needed_draft(pair.draft, "measuring acceptance compares two models")
     if not prompts:
         raise ValueError("prompts: found none, expected at least one")
     if draft.vocab_size != target.vocab_size:

@@ -18,7 +18,7 @@ from ..design.optimal_trees import expected_tokens, optimal_tree, table_within_r
 from ..design.plain_trees import best_chains, independent_chains
 from ..design.tree import TokenTree
 from ..files.model_names import needed_draft
-from ..models.protocol import LanguageModel
+from ..models.language_model import ModelPair
 from .measure_acceptance import pair_settings
 from .prompt_loop import Progress
 from .verifier_comparison import TreeRun, decode_in_turns
@@ -61,9 +61,8 @@ class GrowthStudy:
 
 def measure_growth(
     prompts: Sequence[Sequence[int]],
+    pair: ModelPair,
     *,
-    target: LanguageModel,
-    draft: LanguageModel | None,
     acceptance: AcceptanceVector,
     sampling: SamplingConfig | None = None,
     sizes: Sequence[int] = SIZES,
@@ -85,13 +84,13 @@ def measure_growth(
     Raises:
         Cancelled: before the first prompt was complete.
     """
-    draft = needed_draft(draft, "the growth of trees is that of drafted ones")
+    needed_draft(pair.draft, "the growth of trees is that of drafted ones")
     sampling = sampling or SamplingConfig()
     if not prompts or not sizes or min(sizes) < 2:
         raise ValueError(
             f"found {len(prompts)} prompts and sizes {list(sizes)}, expected some of each, and sizes from 2"
         )
-    room = min(target.max_context, draft.max_context) - max(map(len, prompts)) - max_new_tokens
+    room = pair.max_context - max(map(len, prompts)) - max_new_tokens
     depth = max(min(depth, room), 1)  # where no level has room, less is decoded
     verifier = SEQUOIA if acceptance.holds_for is None else acceptance.holds_for.verifier
     trees = growing_trees(acceptance, sizes, depth)
@@ -99,14 +98,13 @@ def measure_growth(
         (kind, sampling, tree, verifier if isinstance(tree, TokenTree) else None) for (kind, _), tree in trees.items()
     ]
     runs = decode_in_turns(
-        prompts, methods, target=target, draft=draft, max_new_tokens=max_new_tokens, seed=seed, progress=progress,
-        cancel=cancel,
-    )  # fmt: skip
+        prompts, methods, pair, max_new_tokens=max_new_tokens, seed=seed, progress=progress, cancel=cancel
+    )
     points = tuple(
         GrowthPoint(size, expected_tokens(tree, acceptance) if isinstance(tree, TokenTree) else None, run)
         for ((_, size), tree), run in zip(trees.items(), runs, strict=True)
     )
-    names = pair_settings(target, draft)
+    names = pair_settings(pair)
     conditions = Conditions(
         names["target"], names["draft"], sampling.temperature, sampling.top_p, verifier, top_k=sampling.top_k
     )

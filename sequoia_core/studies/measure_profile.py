@@ -18,7 +18,8 @@ from ..design.profile import HardwareProfile
 from ..files.faults import Cancelled
 from ..files.model_names import needed_draft
 from ..models.device import describe_device
-from ..models.protocol import LanguageModel, dtype_name
+from ..models.language_model import ModelPair
+from ..models.protocol import dtype_name
 from ..native.instruction_sets import instructions_in_use
 from .step_timers import GREEDY, LEVELS, MOST_CHILDREN, GrownStep, GrowthTimer, StepTimer, even_tree, growing_tree
 
@@ -32,9 +33,8 @@ MAX_MEASURED = 4096  # tokens of a pass that is timed: its mask alone is 64 MiB
 
 
 def measure_profile(
+    pair: ModelPair,
     *,
-    target: LanguageModel,
-    draft: LanguageModel | None,
     sizes: Sequence[int] = DEFAULT_SIZES,
     context: int = 128,
     repeats: int = 9,
@@ -65,10 +65,7 @@ def measure_profile(
     """
     if repeats < 1:
         raise ValueError(f"repeats: found {repeats}, expected at least 1")
-    draft = needed_draft(draft, "a profile has the times of two models")
-    rounds = StepRounds(
-        target=target, draft=draft, sizes=sizes, context=context, further_context=further_context, cancel=cancel
-    )
+    rounds = StepRounds(pair, sizes=sizes, context=context, further_context=further_context, cancel=cancel)
     done = 0 if resume is None else _rounds_of(resume, rounds)
     repeats = max(1, repeats - done)
     wanted, number = repeats, 0
@@ -137,35 +134,35 @@ class StepRounds:
 
     def __init__(
         self,
+        pair: ModelPair,
         *,
-        target: LanguageModel,
-        draft: LanguageModel,
         sizes: Sequence[int] = DEFAULT_SIZES,
         context: int = 128,
         further_context: int | None = None,
         cancel: threading.Event | None = None,
     ) -> None:
-        self.target, self.draft, self.context = target, draft, context
+        draft = needed_draft(pair.draft, "a profile has the times of two models")
+        self.target, self.draft, self.context = pair.target, draft, context
         self.cancel = cancel = cancel or threading.Event()
         self.sizes = checked_sizes(sizes)
-        trees = [FixedTree(even_tree(n, min(MOST_CHILDREN, target.vocab_size))) for n in self.sizes]
+        trees = [FixedTree(even_tree(n, min(MOST_CHILDREN, pair.vocab_size))) for n in self.sizes]
         deepest = max(LEVELS, *(tree.max_depth for tree in trees))
-        room = min(target.max_context, draft.max_context) - deepest - 2  # no tree is cut
+        room = pair.max_context - deepest - 2  # no tree is cut
         if not 1 <= context <= room:
             raise ValueError(f"context: found {context}, expected 1 to {room} as the models and the trees allow")
         longer = min(3 * context if further_context is None else further_context, room)
         self.longer = longer if longer >= 1.25 * context else None
         chain = FixedTree(chain_tree(LEVELS))  # for the cost of passes over one token
-        timers = [StepTimer(target, draft, tree, context, cancel) for tree in (*trees, chain)]
+        timers = [StepTimer(pair, tree, context, cancel) for tree in (*trees, chain)]
         # three sizes are enough to time what a temperature or a longer context adds to a step
         self.shown = sorted({0, len(trees) // 2, len(trees) - 1})
-        timers += [StepTimer(target, draft, trees[i], context, cancel, SamplingConfig(SAMPLED_AT)) for i in self.shown]
+        timers += [StepTimer(pair, trees[i], context, cancel, SamplingConfig(SAMPLED_AT)) for i in self.shown]
         if self.longer is not None:
-            timers += [StepTimer(target, draft, trees[i], self.longer, cancel) for i in self.shown]
+            timers += [StepTimer(pair, trees[i], self.longer, cancel) for i in self.shown]
         self.timers = timers
         grown = min(GROWN_SIZE, self.sizes[-1])
         self.growers = [
-            GrowthTimer(target, draft, growing_tree(grown, sampling, target.vocab_size), context, cancel, sampling)
+            GrowthTimer(pair, growing_tree(grown, sampling, pair.vocab_size), context, cancel, sampling)
             for sampling in GROWN_AT
         ]
         self.taken: list[list[tuple[float, float, float]]] = []

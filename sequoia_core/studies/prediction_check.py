@@ -16,7 +16,7 @@ from ..design.bootstrap import RESAMPLES, Estimate, estimate, resampled
 from ..design.optimal_trees import expected_tokens
 from ..design.tree import TokenTree
 from ..files.faults import Cancelled
-from ..models.protocol import LanguageModel
+from ..models.language_model import ModelPair
 from .measure_acceptance import pair_settings, vector_from_prompts
 from .prompt_loop import Progress, Report, one_by_one, room_after
 from .ranks_along_text import rank_questions, ranks_on_target_text
@@ -77,9 +77,8 @@ class StaticVersusReal:
 def static_versus_real(
     fit_prompts: Sequence[Sequence[int]],
     held_out_prompts: Sequence[Sequence[int]],
+    pair: ModelPair,
     *,
-    target: LanguageModel,
-    draft: LanguageModel,
     tree: TokenTree,
     sampling: SamplingConfig | None = None,
     verifier: str = "sequoia",
@@ -107,7 +106,7 @@ def static_versus_real(
     if tree.size == 1:
         raise ValueError("tree: found one node, expected at least one child")
     prompts = [*fit_prompts, *held_out_prompts]
-    rooms = room_after(prompts, (target, draft), max_new_tokens, depth=tree.depth)
+    rooms = room_after(prompts, pair.models, max_new_tokens, depth=tree.depth)
     width = int(tree.child_ranks.max())
     questions = rank_questions({verifier: choose_verifier(verifier, greedy=sampling.greedy).ranks}, width)
     fitted: list[_Fitted] = []
@@ -119,14 +118,12 @@ def static_versus_real(
         index, fitting = turns[number]
         stream = index if fitting else len(fit_prompts) + index
         prompt, room = prompts[stream], rooms[stream]
-        steps = decode_prompt(
-            prompt, target, draft, tree, sampling, verifier, room, seed=seed, number=stream, cancel=cancel
-        )
+        steps = decode_prompt(prompt, pair, tree, sampling, verifier, room, seed=seed, number=stream, cancel=cancel)
         outcome: tuple[int, int] | _Fitted = (whole_tokens(steps), len(steps))
         if fitting and not cancel.is_set():
             parts = ranks_on_target_text(
-                prompt, target=target, draft=draft, sampling=sampling, questions=questions,
-                max_new_tokens=room, seed=seed, number=total + index, cancel=cancel,
+                prompt, pair, sampling=sampling, questions=questions, max_new_tokens=room, seed=seed,
+                number=total + index, cancel=cancel,
             )  # fmt: skip
             if parts is None:
                 return None
@@ -146,7 +143,7 @@ def static_versus_real(
         raise Cancelled(
             "static versus real: cancelled before 2 prompts of each set were complete, expected at least those"
         )
-    settings = pair_settings(target, draft) | {
+    settings = pair_settings(pair) | {
         "temperature": sampling.temperature, "top_p": sampling.top_p, "verifier": verifier, "seed": seed,
         "max_new_tokens": max_new_tokens, "fit_prompts": len(fitted), "held_out_prompts": len(held_out),
         "tree": tree.parents.tolist(),

@@ -14,7 +14,7 @@ import torch
 from transformers import GenerationConfig
 
 from ..decoding.loop import decode
-from ..decoding.record import DecodeStep
+from ..decoding.record import TOKENS_ONLY, DecodeStep
 from ..decoding.sampling import SamplingConfig
 from ..decoding.tree_policy import ROOT_ONLY, TreePolicy
 from ..design.bootstrap import Estimate, ratio_estimate
@@ -120,16 +120,16 @@ def own_method(
 ) -> Method:
     """Return what decodes a prompt with a tree, EOS switched off; `ROOT_ONLY` is the autoregressive baseline.
 
-    `options` are those of `decode`; explanations are off by default.
+    `options` are those of `decode`; steps record tokens only by default.
     """
-    models = {"target": pair.target.ignore_eos(), "draft": pair.draft and pair.draft.ignore_eos()}
-    options = {**models, "tree": tree, "sampling": sampling, "explain": False, **options}
+    endless = pair.ignore_eos()
+    options = {"tree": tree, "sampling": sampling, "details": TOKENS_ONLY, **options}
 
     def run(prompt: Sequence[int], length: int, turn: int, report: Report) -> Decoded | None:
         generator = torch.Generator().manual_seed(seed + turn)
         steps, output, seconds = [], [], 0.0
         started = time.perf_counter()
-        for step in decode(prompt, **options, max_new_tokens=length, generator=generator):
+        for step in decode(prompt, endless, **options, max_new_tokens=length, generator=generator):
             seconds += time.perf_counter() - started
             steps.append(step)
             output += step.new_tokens

@@ -12,6 +12,7 @@ import torch
 
 from ..decoding.loop import autoregressive, decode
 from ..decoding.rank_acceptance import RankRule, rank_acceptance_of_drawn
+from ..decoding.record import TOKENS_ONLY
 from ..decoding.sampling import (
     SamplingConfig,
     draft_probabilities,
@@ -23,6 +24,7 @@ from ..decoding.verifiers import Verifier
 from ..design.optimal_trees import optimal_tree
 from ..design.tree import TokenTree
 from ..design.what_if import power_law
+from ..models.language_model import ModelPair
 from ..models.prefill import prefill
 from ..models.protocol import LanguageModel, causal_mask
 from .prompt_loop import Report
@@ -107,9 +109,8 @@ def prompt_generators(seed: int, number: int, device: torch.device | str = "cpu"
 
 def ranks_on_target_text(
     prompt: Sequence[int],
+    pair: ModelPair,
     *,
-    target: LanguageModel,
-    draft: LanguageModel,
     sampling: SamplingConfig,
     questions: Mapping[str, Question],
     max_new_tokens: int,
@@ -124,20 +125,20 @@ def ranks_on_target_text(
         questions: by name, asked in this order.
         seed, number: of the study and of the prompt in it; both give this prompt its own random stream.
     """
-    text_generator, draws, *_ = prompt_generators(seed, number, draft.device)
+    assert pair.draft is not None, "questions are about both models"
+    text_generator, draws, *_ = prompt_generators(seed, number, pair.draft.device)
     text = continuation(
-        prompt, target=target, draft=draft, sampling=sampling, max_new_tokens=max_new_tokens,
-        generator=text_generator, report=report, cancel=cancel,
+        prompt, pair, sampling=sampling, max_new_tokens=max_new_tokens, generator=text_generator, report=report,
+        cancel=cancel,
     )  # fmt: skip
-    answers = ranks_along(prompt, text, target, draft, sampling, questions, draws, cancel=cancel)
+    answers = ranks_along(prompt, text, pair, sampling, questions, draws, cancel=cancel)
     return None if answers is None else [answers]
 
 
 def ranks_on_teacher_forced_text(
     text: Sequence[int],
+    pair: ModelPair,
     *,
-    target: LanguageModel,
-    draft: LanguageModel,
     sampling: SamplingConfig,
     questions: Mapping[str, Question],
     seed: int,
@@ -146,11 +147,12 @@ def ranks_on_teacher_forced_text(
     report: Report,
 ) -> list[Answers] | None:
     """Ask about every position of a given text, in pieces that the models' context holds; None when cancelled."""
-    _, draws, *_ = prompt_generators(seed, number, draft.device)
-    pieces = _pieces(text, min(target.max_context, draft.max_context))
+    assert pair.draft is not None, "questions are about both models"
+    _, draws, *_ = prompt_generators(seed, number, pair.draft.device)
+    pieces = _pieces(text, pair.max_context)
     parts = []
     for count, (before, after) in enumerate(pieces, start=1):
-        answers = ranks_along(before, after, target, draft, sampling, questions, draws, cancel=cancel)
+        answers = ranks_along(before, after, pair, sampling, questions, draws, cancel=cancel)
         if answers is None:
             return None
         parts.append(answers)
@@ -166,9 +168,8 @@ def _pieces(text: Sequence[int], context: int) -> list[tuple[Sequence[int], Sequ
 
 def continuation(
     prompt: Sequence[int],
+    pair: ModelPair,
     *,
-    target: LanguageModel,
-    draft: LanguageModel,
     sampling: SamplingConfig,
     max_new_tokens: int,
     generator: torch.Generator,
@@ -181,14 +182,14 @@ def continuation(
     same text, above that text of the same distribution (another one for the same seed). The text ends where the draft,
     which reads it afterwards, has no more room.
     """
-    max_new_tokens = min(max_new_tokens, draft.max_context - len(prompt))
+    assert pair.draft is not None, "it reads the text afterwards"
+    max_new_tokens = min(max_new_tokens, pair.draft.max_context - len(prompt))
     options: dict[str, Any]
     options = {"sampling": sampling, "max_new_tokens": max_new_tokens, "generator": generator, "cancel": cancel}
-    if target.offload is None:
-        steps = autoregressive(prompt, target=target, **options)
+    if pair.target.offload is None:
+        steps = autoregressive(prompt, pair, **options)
     else:
-        tree = writing_tree(target.vocab_size)
-        steps = decode(prompt, target=target, draft=draft, tree=tree, explain=False, **options)
+        steps = decode(prompt, pair, tree=writing_tree(pair.vocab_size), details=TOKENS_ONLY, **options)
     text: list[int] = []
     for step in steps:
         text.extend(step.new_tokens)
@@ -211,8 +212,7 @@ def writing_tree(vocab_size: int) -> TokenTree:
 def ranks_along(
     prompt: Sequence[int],
     text: Sequence[int],
-    target: LanguageModel,
-    draft: LanguageModel,
+    pair: ModelPair,
     sampling: SamplingConfig,
     questions: Mapping[str, Question],
     generator: torch.Generator,
@@ -223,6 +223,8 @@ def ranks_along(
 
     Questions are asked in order and get the generator, on the draft's device.
     """
+    target, draft = pair.target, pair.draft
+    assert draft is not None, "questions are about both models"
     parts: dict[str, list[torch.Tensor]] = {name: [] for name in questions}
     written = torch.tensor(text, dtype=torch.int64, device=draft.device).split(CHUNK)
     draft_sampling = SamplingConfig(temperature=1.0) if sampling.greedy else sampling

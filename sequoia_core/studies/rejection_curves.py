@@ -16,7 +16,7 @@ from ..design.acceptance import AcceptanceVector
 from ..design.bootstrap import bounds, resampled
 from ..design.conditions import VERIFIERS
 from ..files.model_names import needed_draft
-from ..models.protocol import LanguageModel
+from ..models.language_model import ModelPair
 from .measure_acceptance import pair_settings, vector_from_prompts
 from .prompt_loop import Progress, Report, one_by_one, require_a_prompt, room_after
 from .ranks_along_text import rank_questions, ranks_on_target_text
@@ -86,9 +86,8 @@ def _curve_rows(curve: RejectionCurve) -> Iterator[dict[str, Any]]:
 
 def measure_rejection(
     prompts: Sequence[Sequence[int]],
+    pair: ModelPair,
     *,
-    target: LanguageModel,
-    draft: LanguageModel | None,
     samplings: Sequence[SamplingConfig],
     verifiers: Sequence[str] = VERIFIERS,
     width: int = 16,
@@ -112,13 +111,13 @@ def measure_rejection(
     Raises:
         Cancelled: before the first prompt was complete.
     """
-    draft = needed_draft(draft, "measuring rejection compares two models")
+    needed_draft(pair.draft, "measuring rejection compares two models")
     cancel = cancel or threading.Event()
     if not prompts or not samplings:
         raise ValueError(f"found {len(prompts)} prompts and {len(samplings)} samplings, expected some of each")
-    if not 1 <= width <= target.vocab_size:
-        raise ValueError(f"width: found {width}, expected 1 to {target.vocab_size}")
-    room_after(prompts, (target, draft), max_new_tokens)
+    if not 1 <= width <= pair.vocab_size:
+        raise ValueError(f"width: found {width}, expected 1 to {pair.vocab_size}")
+    room_after(prompts, pair.models, max_new_tokens)
     samplings = list(dict.fromkeys(samplings))
     rules = {sampling: _rules(verifiers, sampling, optimum) for sampling in samplings}
     pairings = [(sampling, name) for sampling in samplings for name in rules[sampling]]
@@ -129,7 +128,7 @@ def measure_rejection(
         rows_by_curve: dict[tuple[SamplingConfig, str], np.ndarray] = {}
         for index, sampling in enumerate(samplings):
             parts = ranks_on_target_text(
-                prompts[number], target=target, draft=draft, sampling=sampling, seed=seed, number=number,
+                prompts[number], pair, sampling=sampling, seed=seed, number=number,
                 questions=rank_questions(rules[sampling], width),
                 max_new_tokens=max_new_tokens,
                 report=lambda share, index=index: report((index + share) / len(samplings)),  # type: ignore[misc]
@@ -146,7 +145,7 @@ def measure_rejection(
             counts[pairing].append(len(rows))
     done = len(counts[pairings[0]])
     require_a_prompt(counts[pairings[0]], "rejection")
-    settings = pair_settings(target, draft) | {
+    settings = pair_settings(pair) | {
         "max_new_tokens": max_new_tokens, "seed": seed, "prompts": done, "width": width,
     }  # fmt: skip
     curves = tuple(

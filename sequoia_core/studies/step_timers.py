@@ -19,8 +19,8 @@ from ..design.calibration import RANKS, Calibration, Sample
 from ..design.profile import HardwareProfile
 from ..design.step_time import level_widths
 from ..design.tree import TokenTree
+from ..models.language_model import ModelPair
 from ..models.prefill import prefill
-from ..models.protocol import LanguageModel
 
 LEVELS, MOST_CHILDREN = 4, 8  # of the trees that are timed
 STEPS = 3  # in a row make one sample, after one with cold caches that is not timed: decoding repeats such steps
@@ -75,20 +75,19 @@ class StepTimer:
 
     def __init__(
         self,
-        target: LanguageModel,
-        draft: LanguageModel,
+        pair: ModelPair,
         policy: TreePolicy,
         context: int,
         cancel: threading.Event,
         sampling: SamplingConfig = GREEDY,
     ) -> None:
         generator = torch.Generator().manual_seed(policy.max_size)
-        self.sequence = torch.randint(target.vocab_size, (context + 1,), generator=generator).tolist()
+        self.sequence = torch.randint(pair.vocab_size, (context + 1,), generator=generator).tolist()
         self.cancel = cancel
         longest = len(self.sequence) + policy.max_depth + 1
         self.end = End(eos_ids=frozenset(), length=longest + 1, reason="length")
         self.drafter, self.judge, self.sessions = assemble(
-            target, draft, policy, verifier=choose_verifier(policy.verifiers[0], greedy=sampling.greedy),
+            pair, policy, verifier=choose_verifier(policy.verifiers[0], greedy=sampling.greedy),
             sampling=sampling, capacity=longest, generator=generator,
         )  # fmt: skip
         for session in self.sessions:

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..decoding.loop import DecodeStep, decode
+from ..decoding.loop import decode
+from ..decoding.record import TOKENS_ONLY, DecodeStep
 from ..decoding.sampling import SamplingConfig
 from ..decoding.tree_policy import TreePolicy, policy_of
 from ..decoding.verifiers import GREEDY, choose_verifiers
 from ..design.bootstrap import Estimate, estimate, ratio_estimate, resampled
 from ..design.conditions import SEQUOIA, VERIFIERS
 from ..design.tree import TokenTree
-from ..models.protocol import LanguageModel
+from ..models.language_model import ModelPair
 from .measure_acceptance import pair_settings
 from .prompt_loop import Progress, Report, one_by_one, require_a_prompt, room_after
 from .ranks_along_text import prompt_generators
@@ -141,9 +142,8 @@ class VerifierComparison:
 
 def compare_verifiers(
     prompts: Sequence[Sequence[int]],
+    pair: ModelPair,
     *,
-    target: LanguageModel,
-    draft: LanguageModel,
     tree: TokenTree,
     samplings: Sequence[SamplingConfig],
     verifiers: Sequence[str] = VERIFIERS,
@@ -172,10 +172,9 @@ def compare_verifiers(
         methods += [(name, sampling, tree, name) for name in choose_verifiers(verifiers, greedy=sampling.greedy)]
         methods += [(name, sampling, policy, None) for (at, name), policy in policies.items() if at == sampling]
     runs = decode_in_turns(
-        prompts, methods, target=target, draft=draft, max_new_tokens=max_new_tokens, seed=seed, progress=progress,
-        cancel=cancel,
-    )  # fmt: skip
-    settings = pair_settings(target, draft) | {
+        prompts, methods, pair, max_new_tokens=max_new_tokens, seed=seed, progress=progress, cancel=cancel
+    )
+    settings = pair_settings(pair) | {
         "max_new_tokens": max_new_tokens, "seed": seed, "prompts": len(runs[0].steps), "tree": tree.parents.tolist(),
         "first_cut": True,
     }  # fmt: skip
@@ -185,9 +184,8 @@ def compare_verifiers(
 def decode_in_turns(
     prompts: Sequence[Sequence[int]],
     methods: Sequence[Method],
+    pair: ModelPair,
     *,
-    target: LanguageModel,
-    draft: LanguageModel,
     max_new_tokens: int,
     seed: int = 0,
     progress: Progress | None = None,
@@ -196,12 +194,12 @@ def decode_in_turns(
     """Decode every prompt by every method, which take turns -> a run for each method; Cancelled before the first."""
     cancel = cancel or threading.Event()
     deepest = max(policy_of(tree).max_depth for _, _, tree, _ in methods)
-    rooms = room_after(prompts, (target, draft), max_new_tokens, depth=deepest)
+    rooms = room_after(prompts, pair.models, max_new_tokens, depth=deepest)
 
     def run(number: int, method: Method, length: int) -> list[DecodeStep]:
         _, sampling, tree, verifier = method
         return decode_prompt(
-            prompts[number], target, draft, tree, sampling, verifier, length, seed=seed, number=number, cancel=cancel
+            prompts[number], pair, tree, sampling, verifier, length, seed=seed, number=number, cancel=cancel
         )
 
     for method in methods:  # warm-up: first calls allocate and pick kernels
@@ -231,8 +229,7 @@ def decode_in_turns(
 
 def decode_prompt(
     prompt: Sequence[int],
-    target: LanguageModel,
-    draft: LanguageModel,
+    pair: ModelPair,
     tree: TokenTree | TreePolicy,
     sampling: SamplingConfig,
     verifier: str | None,
@@ -244,9 +241,9 @@ def decode_prompt(
 ) -> list[DecodeStep]:
     return list(
         decode(
-            prompt, target=target, draft=draft, tree=tree, sampling=sampling, max_new_tokens=max_new_tokens,
+            prompt, pair, tree=tree, sampling=sampling, max_new_tokens=max_new_tokens,
             verifier=None if verifier == GREEDY.name else verifier, generator=prompt_generators(seed, number)[0],
-            cancel=cancel, explain=False,
+            cancel=cancel, details=TOKENS_ONLY,
         )
     )  # fmt: skip
 

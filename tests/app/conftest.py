@@ -18,13 +18,14 @@ from sequoia_core.design.conditions import Conditions
 from sequoia_core.files.model_names import DEMO_PAIR
 from sequoia_core.models import default_dtype
 from sequoia_core.models.language_model import HuggingFaceModel, ModelPair
+from sequoia_core.models.pair_spec import PairSpec
 from ui.jobs import jobs
-from ui.session import core_cache, machine, model_pairs, shipped
+from ui.session import core_cache, machine, shipped
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "pages").glob("*.py"))
 DEMO_NAMES = ("demo target", "demo draft")
-OTHER_DRAFT = model_pairs.PairSpec(*map(str, (DEMO_PAIR / "target", DEMO_PAIR / "draft-large")))  # of the same target
+OTHER_DRAFT = PairSpec(*map(str, (DEMO_PAIR / "target", DEMO_PAIR / "draft-large")))  # of the same target
 TIMEOUT_SEC = 60  # torch loads in the first test that touches it
 
 
@@ -81,7 +82,9 @@ def run_job(page: AppTest, kind: str) -> AppTest:
 class OpenPair(SimpleNamespace):
     """A pair whose parts tests may replace."""
 
-    vocab_size, text = ModelPair.vocab_size, ModelPair.text
+    remarks = ()
+    models, text, ignore_eos = ModelPair.models, ModelPair.text, ModelPair.ignore_eos
+    vocab_size, max_context = ModelPair.vocab_size, ModelPair.max_context
 
 
 def as_demo_pair(target: HuggingFaceModel, draft: HuggingFaceModel, tokenizer: SimpleNamespace) -> SimpleNamespace:
@@ -89,8 +92,7 @@ def as_demo_pair(target: HuggingFaceModel, draft: HuggingFaceModel, tokenizer: S
     models = [copy.copy(model) for model in (target, draft)]
     for model, name in zip(models, DEMO_NAMES, strict=True):
         model.name = name
-    context = min(model.max_context for model in models)
-    return OpenPair(target=models[0], draft=models[1], tokenizer=tokenizer, max_context=context)
+    return OpenPair(target=models[0], draft=models[1], tokenizer=tokenizer)
 
 
 @pytest.fixture

@@ -103,7 +103,7 @@ def start_measuring(page):
 def test_measuring_shows_progress_and_is_adopted(pair, monkeypatch: pytest.MonkeyPatch) -> None:
     go, seen = threading.Event(), {}
 
-    def measure(prompts, *, progress, cancel, sampling, width, **rest):
+    def measure(prompts, pair, *, progress, cancel, sampling, width, **rest):
         seen.update(prompts=prompts, sampling=sampling, width=width)
         progress(0.25, "prompt 1 of 3")
         assert go.wait(20)
@@ -139,7 +139,7 @@ def test_a_measurement_that_ends_on_another_page_is_used_there(pair, monkeypatch
 
 
 def test_cancelling_keeps_what_was_measured(pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    def measure(prompts, *, progress, cancel, **rest):
+    def measure(prompts, pair, *, progress, cancel, **rest):
         progress(0.1, "prompt 1 of 3")
         assert cancel.wait(20)
         return AcceptanceVector(np.array([0.5]), trials=7)
@@ -267,8 +267,8 @@ def file_of_prompts(page, name: str, content: bytes):
 def test_prompts_come_from_a_file_and_a_column(pair, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = {}
 
-    def measure(prompts, *, own_text, resume, **rest):
-        seen.update(prompts=prompts, own_text=own_text, resume=resume)
+    def measure(prompts, pair, *, max_new_tokens, checkpoints, **rest):
+        seen.update(prompts=prompts, max_new_tokens=max_new_tokens, resume=checkpoints.resume)
         return AcceptanceVector(np.array([0.8]), trials=9)
 
     monkeypatch.setattr("sequoia_core.measure_acceptance", measure)
@@ -281,7 +281,7 @@ def test_prompts_come_from_a_file_and_a_column(pair, monkeypatch: pytest.MonkeyP
     job = page.session_state["studio_jobs"]["measure"]
     wait_for(lambda: not job.active)
     settled(page.run())
-    assert seen == {"prompts": [[len("What?")], [len("Where to?")]], "own_text": True, "resume": None}
+    assert seen == {"prompts": [[len("What?")], [len("Where to?")]], "max_new_tokens": None, "resume": None}
     assert "own text" in "".join(text.value for text in page.markdown)
 
 
@@ -294,12 +294,12 @@ def test_a_broken_file_of_prompts_says_so(name: str, content: bytes) -> None:
 def test_a_cut_measurement_can_be_continued(pair, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
-    def measure(prompts, *, resume, checkpoint, cancel, **rest):
-        seen.append(resume)
-        done = 1 if resume is None else 3
+    def measure(prompts, pair, *, checkpoints, cancel, **rest):
+        seen.append(checkpoints.resume)
+        done = 1 if checkpoints.resume is None else 3
         cut = AcceptanceVector(np.array([0.5]), trials=7 * done, meta={"prompts": done, "prompts_wanted": 3})
-        checkpoint(cut)
-        if resume is None:
+        checkpoints.save(cut)
+        if checkpoints.resume is None:
             assert cancel.wait(20)
         return cut
 

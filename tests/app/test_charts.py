@@ -10,8 +10,10 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from sequoia_core import AcceptanceVector, TokenTree, best_shape, node_scores, optimal_tree, speedup_surface
+from sequoia_core import AcceptanceVector, TokenTree, optimal_tree, speedup_surface
+from sequoia_core.design.optimal_trees import node_scores
 from sequoia_core.design.plain_trees import chain_tree, k_ary_tree
+from sequoia_core.design.planning import best_shape
 from tests.app.conftest import profile, vector
 from ui import charts
 from ui.robustness import charts as robustness_charts

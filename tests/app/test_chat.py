@@ -10,7 +10,7 @@ from streamlit.testing.v1 import AppTest
 
 from sequoia_core import AcceptanceVector, TokenTree
 from sequoia_core.design.conditions import Conditions
-from sequoia_core.files.model_names import pair_names
+from sequoia_core.models.pair_spec import PairSpec
 from tests.app.conftest import ROOT, TIMEOUT_SEC, settled, wait_for
 from tests.app.test_decode_page import finish, payload
 from tests.chat_pair import CHATML, FAILING, NO_SYSTEM, save_chat_pair
@@ -20,7 +20,6 @@ from ui.jobs.jobs import Job
 from ui.runs import run_files
 from ui.runs.runs import DecodeRequest
 from ui.session.conversation import Conversation, Exchange
-from ui.session.model_pairs import PairSpec
 
 pytestmark = pytest.mark.usefixtures("assets", "nothing_left_waiting")
 
@@ -107,7 +106,7 @@ def test_template_arguments_are_checked_and_a_run_records_them(folders) -> None:
 
 def test_a_vector_of_prompts_that_ended_otherwise_is_said_to_be_one(folders) -> None:
     page = opened(folders["chatml"])
-    held = Conditions(*pair_names(*folders["chatml"][:2]), temperature=0.0)
+    held = Conditions(*folders["chatml"].names, temperature=0.0)
     vector = AcceptanceVector([0.5, 0.2], holds_for=held, meta={"prompt_ending": "chat, thinking off"})
     page.session_state["studio_acceptance"] = vector
     page = answered(settled(page.run()), "Hello?")
@@ -294,7 +293,7 @@ def test_an_answer_says_how_it_ended(state: str, finished: str | None, cut: str)
 
 def test_another_pair_drops_the_conversation_with_a_word(folders) -> None:
     page = answered(opened(folders["chatml"]), "Hello?")
-    page.session_state["studio_pair"] = folders["chatml"]._replace(dtype="bfloat16")
+    page.session_state["studio_pair"] = replace(folders["chatml"], dtype="bfloat16")
     page = settled(page.run())
     assert len(talk(page)) == 2  # another dtype is the same pair
     page.session_state["studio_pair"] = folders["no system"]

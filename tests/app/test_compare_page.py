@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from sequoia_core.files.faults import Cancelled
+from sequoia_core.models.pair_spec import PairSpec
 from sequoia_core.studies.sweep.compare import Setting, compare
 from sequoia_core.studies.sweep.plan import read_plan
 from sequoia_core.studies.sweep.results import Results, read_rows
@@ -23,7 +24,6 @@ from ui.jobs.jobs import Job, JobContext
 from ui.jobs.sweep_job import sweep_work
 from ui.markdown import escaped
 from ui.session import session
-from ui.session.model_pairs import PairSpec
 
 pytestmark = pytest.mark.usefixtures("assets")
 PLAN = """
@@ -219,7 +219,7 @@ def test_a_single_drafter_is_said_to_compare_with_nothing(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "spec", [PairSpec(), PairSpec(draft="none"), PairSpec('/a "b"/\U0001f333', "d", "float32", "disk")]
+    "spec", [PairSpec(), PairSpec(draft="none"), PairSpec('/a "b"/\U0001f333', "d", dtype="float32", offload="disk")]
 )
 def test_the_plan_offered_is_one_of_the_pair_in_use(monkeypatch, spec: PairSpec) -> None:
     import tomllib
@@ -227,7 +227,7 @@ def test_the_plan_offered_is_one_of_the_pair_in_use(monkeypatch, spec: PairSpec)
     monkeypatch.setattr(session, "pair_spec", lambda: spec)
     plan = tomllib.loads(example())
     (pair,) = plan["pairs"]
-    assert {key: pair.get(key) for key in spec._fields} == spec._asdict()
+    assert {key: pair.get(key) for key in asdict(spec)} == asdict(spec)
     assert pair["drafters"] == (["lookup"] if spec.is_alone else ["model", "lookup", "both"])
     assert plan["profile"] != spec.is_alone and plan["prompts"][0]["domain"] == "code"
 

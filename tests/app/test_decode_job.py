@@ -12,13 +12,13 @@ import sequoia_core
 from sequoia_core import SamplingConfig, decode
 from sequoia_core.design.plain_trees import branching_tree
 from sequoia_core.models.chat import Turn
+from sequoia_core.models.pair_spec import PairSpec
 from tests.app.conftest import as_demo_pair
 from tests.chat_pair import chat_tokenizer
 from tests.conftest import tiny_llama
 from ui.jobs.decode_job import decode_beside_baseline, record_run
 from ui.jobs.jobs import Job, JobContext
 from ui.runs.runs import DecodeRequest, summary_of
-from ui.session.model_pairs import PairSpec
 
 PROMPT, TREE = "def f():", branching_tree([2, 2])
 ASKED = {"temperature": 0.9, "top_p": 0.6, "seed": 5, "verifier": "specinfer"}
@@ -28,7 +28,7 @@ def text_of(pair: SimpleNamespace, **asked) -> str:
     """Decode without the job, and return what was written."""
     asked = ASKED | asked
     steps = decode(
-        pair.tokenizer.encode(PROMPT), target=pair.target, draft=pair.draft, tree=TREE, max_new_tokens=32,
+        pair.tokenizer.encode(PROMPT), pair, tree=TREE, max_new_tokens=32,
         sampling=SamplingConfig(temperature=asked["temperature"], top_p=asked["top_p"]), verifier=asked["verifier"],
         generator=torch.Generator().manual_seed(asked["seed"]),
     )  # fmt: skip

@@ -14,6 +14,7 @@ from streamlit.testing.v1 import AppTest
 
 from sequoia_core.decoding.verifiers import VERIFIERS
 from sequoia_core.design.tree import TokenTree
+from sequoia_core.models.pair_spec import PairSpec
 from tests.app.conftest import (
     OTHER_DRAFT,
     ROOT,
@@ -32,7 +33,6 @@ from ui.jobs import decode_job, engine_queue, jobs
 from ui.jobs.steering import Steering
 from ui.runs import run_files, runs
 from ui.session import machine
-from ui.session.model_pairs import PairSpec
 
 HOSTILE = '<img src=x onerror="alert(1)"> ![](http://x) $$x$$ \u202e שלום 🙂 \x00 :material/home: {braces}'
 

@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 import streamlit as st
 
-from sequoia_core import AcceptanceVector, HardwareProfile, best_shape, speedup_surface
+from sequoia_core import AcceptanceVector, HardwareProfile, speedup_surface
 from sequoia_core.design.conditions import Conditions
+from sequoia_core.design.planning import best_shape
+from sequoia_core.models.pair_spec import PairSpec
 from sequoia_core.studies.lookup_replay import Request, replay_log
 from tests.app.conftest import DEMO_NAMES, OTHER_DRAFT, metrics, open_page, profile, settled, vector, wait_for
 from ui.hardware import surface
 from ui.jobs.replay_job import Replayed
 from ui.session import core_cache, machine, replays
-from ui.session.model_pairs import PairSpec
 
 pytestmark = pytest.mark.usefixtures("assets")
 PAGE = "hardware"
@@ -249,7 +250,7 @@ def test_a_broken_profile_leaves_the_previous_one(content: bytes) -> None:
 def test_measuring_queues_on_the_engine_and_is_adopted(pair, monkeypatch: pytest.MonkeyPatch) -> None:
     go, seen = threading.Event(), {}
 
-    def measure(*, sizes, context, repeats, progress, cancel, **rest) -> HardwareProfile:
+    def measure(pair, *, sizes, context, repeats, progress, cancel, **rest) -> HardwareProfile:
         seen.update(sizes=sizes, context=context, repeats=repeats)
         progress(0.5, "profiling, round 3 of 11")
         assert go.wait(20)

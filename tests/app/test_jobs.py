@@ -271,7 +271,7 @@ import json, os, resource, time
 from sequoia_core.design.plain_trees import branching_tree, chain_tree
 from ui.jobs import decode_job, engine_queue
 from ui.runs import runs
-from ui.session.model_pairs import PairSpec
+from sequoia_core.models.pair_spec import PairSpec
 
 IN_FLOAT32 = PairSpec(dtype="float32")  # other passes take more than the little room that is left
 engine = engine_queue.EngineQueue()

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
 from sequoia_core.files.model_names import DEMO_PAIR
+from sequoia_core.models.pair_spec import PairSpec
 from tests.app.conftest import PAGES, TIMEOUT_SEC, metrics, open_page, run_job, settled
 from ui import sidebar
 from ui.session import model_pairs
-from ui.session.model_pairs import PairSpec
 
 ALONE = PairSpec(draft="none")
 BLOCKED = {  # page -> what brings its control up, and the control's label
@@ -89,11 +90,11 @@ def test_it_is_chosen_in_the_sidebar_and_left_again(assets) -> None:
     page.text_input(key="sidebar_target").set_value("")
     assert not page.text_input(key="sidebar_draft").disabled
     page = use()
-    assert page.session_state["studio_pair"][:2] == (None, None)
+    assert page.session_state["studio_pair"] == PairSpec()
 
 
 def test_a_target_alone_streams_from_disk_and_lists_no_draft(assets) -> None:
-    page = opened("overview", {"studio_pair": ALONE._replace(offload="disk")})
+    page = opened("overview", {"studio_pair": replace(ALONE, offload="disk")})
     line = next(caption.value for caption in page.sidebar.caption if "Target on disk" in caption.value)
     assert "resident " in line and "draft" not in line
     assert "demo target without a draft, on disk" in " ".join(button.label for button in page.button)

@@ -12,12 +12,12 @@ from sequoia_core import AcceptanceVector, HardwareProfile
 from sequoia_core.design.planning import plan_tree
 from sequoia_core.design.prediction import prompts_for
 from sequoia_core.files.faults import Cancelled
+from sequoia_core.models.pair_spec import PairSpec
 from sequoia_core.studies.measure_acceptance import vector_from_prompts
 from tests.app.conftest import OTHER_DRAFT, ROOT, as_demo_pair, metrics, open_page, settled, wait_for
 from ui.jobs import jobs
 from ui.overview import chain_job
 from ui.session import shipped
-from ui.session.model_pairs import PairSpec
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_the_whole_chain_reaches_the_other_pages(assets, tiny_pair) -> None:
 def test_a_cancel_keeps_the_finished_stages(assets, tiny_pair, monkeypatch: pytest.MonkeyPatch) -> None:
     import sequoia_core
 
-    def waits_for_the_cancel(prompts, *, cancel, progress, **options):
+    def waits_for_the_cancel(prompts, pair, *, cancel, progress, **options):
         while not cancel.wait(0.05):
             progress(0.0, "prompt 1")
         raise Cancelled("cancelled before the first prompt was complete")

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from sequoia_core.files.faults import Cancelled
+from sequoia_core.models.pair_spec import PairSpec
 from tests.app.conftest import ROOT, wait_for
 from ui.jobs import engine_queue
-from ui.session.model_pairs import PairSpec
 from ui.session.pair_loading import PairKeeper
 
 
@@ -211,7 +211,7 @@ def test_a_folder_with_a_pipe_in_it_is_refused_and_the_engine_goes_on(tmp_path) 
 HANGING = """
 import json, sys, threading, time
 from ui.jobs import engine_queue
-from ui.session.model_pairs import PairSpec
+from sequoia_core.models.pair_spec import PairSpec
 
 engine = engine_queue.EngineQueue()
 def wait(condition, seconds):

@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from sequoia_core import AcceptanceVector, expected_tokens
+from sequoia_core import AcceptanceVector
+from sequoia_core.design.optimal_trees import expected_tokens
 from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.design.planning import plan_tree
 from sequoia_core.design.prediction import predict
+from sequoia_core.models.pair_spec import PairSpec
 from tests.app.conftest import DEMO_NAMES, OTHER_DRAFT, ROOT, metrics, open_page
 from ui.session import predictions, session
-from ui.session.model_pairs import PairSpec
 
 RUN = {"target": DEMO_NAMES[0], "draft": DEMO_NAMES[1], "dtype": "float32", "offload": None}
 DEMO_VECTOR = AcceptanceVector.load(ROOT / "assets" / "acceptance" / "demo-t0.6.json")

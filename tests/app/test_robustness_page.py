@@ -17,13 +17,13 @@ import pytest
 from sequoia_core import SamplingConfig
 from sequoia_core.design.conditions import VERIFIERS
 from sequoia_core.design.plain_trees import branching_tree
+from sequoia_core.models.pair_spec import PairSpec
 from sequoia_core.studies.verifier_comparison import TreeRun, VerifierComparison
 from tests.app.conftest import ROOT, OpenPair, metrics, open_page, settled, vector, wait_for
 from tests.conftest import calibration_of, tiny_llama
 from ui import record_files
 from ui.robustness import measurements, records, wording
 from ui.session import evidence, session
-from ui.session.model_pairs import PairSpec
 from ui.verifier_names import AFTER_REJECTION, BESIDE, DRAWS, NAMES, RIVALS
 
 pytestmark = pytest.mark.usefixtures("assets")
@@ -142,14 +142,14 @@ def test_a_broken_recording_is_named_and_nothing_breaks(assets, content: str) ->
 def test_a_comparison_shows_progress_then_where_sequoia_wins(pair, monkeypatch: pytest.MonkeyPatch) -> None:
     go, seen = threading.Event(), {}
 
-    def compare(prompts, *, progress, cancel, samplings, tree, **options):
+    def compare(prompts, pair, *, progress, cancel, samplings, tree, **options):
         seen.update(prompts=prompts, samplings=samplings, tree=tree)
         progress(0.5, "prompt 1 of 3")
         assert go.wait(20)
         return comparison()
 
-    monkeypatch.setattr("sequoia_core.compare_verifiers", compare)
-    monkeypatch.setattr("sequoia_core.measure_rejection", fake_study)
+    monkeypatch.setattr("sequoia_core.studies.verifier_comparison.compare_verifiers", compare)
+    monkeypatch.setattr("sequoia_core.studies.rejection_curves.measure_rejection", fake_study)
     monkeypatch.setattr("sequoia_core.autoregressive", lambda *a, **o: [SimpleNamespace(new_tokens=[1, 2])])
     pair.target = SimpleNamespace(vocab_size=64)
     page = open_page("robustness", robustness_temperatures=["0", "1"], robustness_comparison_tree="use")
@@ -171,12 +171,12 @@ def test_a_comparison_shows_progress_then_where_sequoia_wins(pair, monkeypatch: 
 
 
 def test_cancelling_keeps_the_comparison_and_a_failure_keeps_it_too(pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    def compare(prompts, *, cancel, **options):
+    def compare(prompts, pair, *, cancel, **options):
         assert cancel.wait(20)
         return comparison()
 
     pair.target = SimpleNamespace(vocab_size=64)
-    monkeypatch.setattr("sequoia_core.compare_verifiers", compare)
+    monkeypatch.setattr("sequoia_core.studies.verifier_comparison.compare_verifiers", compare)
     page = press(open_page("robustness"), "comparison")
     job = page.session_state["studio_jobs"]["robustness_comparison"]
     wait_for(lambda: job.state == "running")
@@ -189,7 +189,7 @@ def test_cancelling_keeps_the_comparison_and_a_failure_keeps_it_too(pair, monkey
     def fail(*args, **options):
         raise ValueError("vocabulary: found 10 and 12, expected equal")
 
-    monkeypatch.setattr("sequoia_core.compare_verifiers", fail)
+    monkeypatch.setattr("sequoia_core.studies.verifier_comparison.compare_verifiers", fail)
     page = finish(press(page, "comparison"), "comparison", "failed")
     assert "vocabulary: found 10 and 12" in page.error[0].value and metrics(page)["Tokens per step"][0] == "3.10"
 

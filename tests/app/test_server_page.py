@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from sequoia_core.design.chain_acceptance import chain_acceptance
 from sequoia_core.design.matrix_files import acceptance_from_bytes, matrix_bytes
-from sequoia_core.design.server_costs import costs_of
-from sequoia_core.design.server_flags import flags_by_batch
-from sequoia_core.design.server_plan import plan_server
-from sequoia_core.files.server_readings import counts_from_bytes
+from sequoia_core.servers.chain_acceptance import chain_acceptance
+from sequoia_core.servers.costs import costs_of
+from sequoia_core.servers.flags import flags_by_batch
+from sequoia_core.servers.plan import plan_server
+from sequoia_core.servers.readings import counts_from_bytes
 from tests.app.conftest import ROOT, metrics, open_page, profile, settled
 from tests.core.design.test_bench_profile import ROWS
-from tests.core.files.server_samples import (
+from tests.core.servers.samples import (
     AFTER,
     BEFORE,
     LLAMA_PMIN,

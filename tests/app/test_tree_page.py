@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from sequoia_core import AcceptanceVector, TokenTree, best_shape, expected_tokens, optimal_tree, speedup_surface
+from sequoia_core import AcceptanceVector, TokenTree, optimal_tree, speedup_surface
 from sequoia_core.design.growth import theorem_bound
-from sequoia_core.design.optimal_trees import node_scores
+from sequoia_core.design.optimal_trees import expected_tokens, node_scores
 from sequoia_core.design.plain_trees import chain_tree, chains_limit, independent_chains, k_ary_limit
+from sequoia_core.design.planning import best_shape
 from tests.app.conftest import (
     ROOT,
     TIMEOUT_SEC,

@@ -12,15 +12,17 @@ from streamlit.testing.v1 import AppTest
 
 from sequoia_core import autoregressive
 from sequoia_core.files import model_names
+from sequoia_core.models import pair_spec
 from sequoia_core.models.offload import needs as offload_needs
 from sequoia_core.models.offload import packed_layers
+from sequoia_core.models.pair_spec import PairSpec
+from tests.conftest import pair_of
 from tests.core.test_families import build, save
 from ui import weights_place
 from ui.jobs.jobs import Job, JobContext
 from ui.overview import chain_job
 from ui.runs.run_files import run_from_bytes, run_to_bytes
 from ui.session import model_pairs
-from ui.session.model_pairs import PairSpec
 
 from .conftest import metrics, open_page, profile, settled, vector
 
@@ -37,7 +39,7 @@ def copies(tmp_path_factory, monkeypatch) -> Path:
 @pytest.fixture
 def spec(tmp_path) -> PairSpec:
     folder = save(build("Llama", max_position_embeddings=512), tmp_path / "model")
-    return PairSpec(folder, folder, "float32", "disk")
+    return PairSpec(folder, folder, dtype="float32", offload="disk")
 
 
 def readers() -> list[threading.Thread]:
@@ -51,7 +53,7 @@ def open_files(folder: str) -> list[str]:
 
 def load_and_run(spec: PairSpec):
     pair = model_pairs.shared_pair(spec, threading.Event())
-    assert len(list(autoregressive([1, 2, 3], target=pair.target, max_new_tokens=4))) == 4
+    assert len(list(autoregressive([1, 2, 3], pair, max_new_tokens=4))) == 4
     assert pair.target.offload == "disk" and readers() and open_files(spec.target)
     return pair
 
@@ -61,13 +63,13 @@ def test_unloading_leaves_no_thread_and_no_open_file(spec):
     assert model_pairs.loaded_pair() == spec
     model_pairs.unload_pair()
     with pytest.raises(ValueError, match="closed"):
-        list(autoregressive([1, 2, 3], target=target, max_new_tokens=4))
+        list(autoregressive([1, 2, 3], pair_of(target), max_new_tokens=4))
     assert model_pairs.loaded_pair() is None and not readers() and not open_files(spec.target)
 
 
 def test_loading_another_pair_closes_the_one_before(spec):
     target = load_and_run(spec).target
-    resident = model_pairs.shared_pair(spec._replace(offload=None), threading.Event())
+    resident = model_pairs.shared_pair(replace(spec, offload=None), threading.Event())
     assert resident.target.offload is None and not readers() and not open_files(target.name)
     model_pairs.unload_pair()
 
@@ -75,7 +77,7 @@ def test_loading_another_pair_closes_the_one_before(spec):
 def test_whoever_uses_a_pair_keeps_it_open_until_the_end(spec):
     pair = load_and_run(spec)
     model_pairs.unload_pair()
-    assert len(list(autoregressive([1, 2, 3], target=pair.target, max_new_tokens=4))) == 4
+    assert len(list(autoregressive([1, 2, 3], pair, max_new_tokens=4))) == 4
     del pair
     assert not readers() and not open_files(spec.target)
 
@@ -147,7 +149,7 @@ def test_a_target_that_cannot_fit_is_refused_with_the_numbers(assets, monkeypatc
 
 def test_of_a_model_on_the_hub_nothing_is_said_before_it_is_here(assets):
     page = open_page("overview")
-    page.session_state["studio_pair"] = PairSpec("owner/big", "owner/small", "float32", "disk")
+    page.session_state["studio_pair"] = PairSpec("owner/big", "owner/small", dtype="float32", offload="disk")
     assert "known once it is downloaded" in sidebar_text(settled(page.run()))
 
 
@@ -155,7 +157,7 @@ def test_a_second_draft_of_the_demo_pair_is_offered_where_it_is_there(assets, tm
     demo = tmp_path / "demo"
     for role in ("target", "draft"):
         save(build("Llama"), demo / role)
-    for module in (model_pairs, model_names):
+    for module in (model_pairs, pair_spec, model_names):
         monkeypatch.setattr(module, "DEMO_PAIR", demo)
     page = open_page("overview")
     assert not any(box.key == "sidebar_demo_draft" for box in page.selectbox)
@@ -166,10 +168,10 @@ def test_a_second_draft_of_the_demo_pair_is_offered_where_it_is_there(assets, tm
     page.selectbox(key="sidebar_demo_draft").select("Large, right more often")
     page = choose(page, "On disk")
     spec = page.session_state["studio_pair"]
-    assert spec[:2] == (str(demo / "target"), str(demo / "draft-large")) and spec.is_demo
+    assert (spec.target, spec.draft) == (str(demo / "target"), str(demo / "draft-large")) and spec.is_demo
     assert [box.value for box in page.text_input if box.key.startswith("sidebar_")] == ["", ""]
     assert "Demo pair with its large draft" in sidebar_text(page)
     assert "on the demo pair with its large draft and its target on disk" in " ".join(b.label for b in page.button)
     assert metrics(page)["First guess accepted"][0] == "57%"  # of the vector that ships for it
     page.selectbox(key="sidebar_demo_draft").select("Small, quick")
-    assert choose(page, "In memory").session_state["studio_pair"][:2] == (None, None)
+    assert choose(page, "In memory").session_state["studio_pair"] == PairSpec()

@@ -13,10 +13,10 @@ import pytest
 import sequoia_core
 
 ROOT = Path(__file__).resolve().parents[2]
-LINES = {"sequoia_core": 30_700, "ui": 11_900, "pages": 1_350, "tests": 34_000}
+LINES = {"sequoia_core": 30_800, "ui": 12_000, "pages": 1_350, "tests": 34_400}
 FILE_LINES = 350  # of the engine and the app
-PUBLIC_NAMES = 33
-PARAMETERS = 14
+PUBLIC_NAMES = 18
+PARAMETERS = 10
 WORDS = 15_500
 
 

@@ -23,7 +23,7 @@ from sequoia_core.studies.prediction_check import static_versus_real
 from sequoia_core.studies.rejection_curves import measure_rejection
 from sequoia_core.studies.step_timers import LEVELS
 from sequoia_core.studies.verifier_comparison import compare_verifiers
-from tests.conftest import around_passes, tiny_llama
+from tests.conftest import around_passes, pair_of, tiny_llama
 
 LONG = [(7 * place) % 64 for place in range(1_300)]  # three chunks of 512
 TREE = k_ary_tree(2, 2)
@@ -53,7 +53,7 @@ def acceptance(**both: Any) -> Any:
 
 
 def own_text(**both: Any) -> Any:
-    return measure_acceptance([LONG + LONG], **both, width=4, own_text=True)
+    return measure_acceptance([LONG + LONG], **both, width=4, max_new_tokens=None)
 
 
 def rejection(**both: Any) -> Any:
@@ -80,14 +80,14 @@ def decoding(**both: Any) -> Any:
     return list(decode(LONG, **both, tree=TREE, max_new_tokens=6))
 
 
-def plain(target: HuggingFaceModel, draft: HuggingFaceModel, cancel: threading.Event) -> Any:
-    return list(autoregressive(LONG, target=target, max_new_tokens=3, cancel=cancel))
+def plain(**both: Any) -> Any:
+    return list(autoregressive(LONG, **both, max_new_tokens=3))
 
 
 def passes_of(work: Callable[..., Any], cancel_in: int | None) -> Backend:
     passes = Backend(cancel_in)
     try:
-        work(target=passes.model(1), draft=passes.model(2), cancel=passes.cancel)
+        work(pair=pair_of(passes.model(1), passes.model(2)), cancel=passes.cancel)
     except Cancelled:
         assert passes.cancel.is_set()
     return passes

@@ -83,7 +83,7 @@ def assert_decodes_as_generate(
     wanted = pair.target.model.generate(
         ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=new_tokens, pad_token_id=0
     )[0, len(prompt) :].tolist()
-    steps = list(decode(prompt, target=pair.target, draft=pair.draft, tree=tree, max_new_tokens=new_tokens))
+    steps = list(decode(prompt, pair, tree=tree, max_new_tokens=new_tokens))
     assert [token for step in steps for token in step.new_tokens] == wanted
     # the draft is the target: four tokens a step, or a mask or position is wrong
     assert len(steps) <= (most_steps or new_tokens // 4)
@@ -215,4 +215,4 @@ def test_a_context_ends_where_the_rotation_of_cached_keys_would_change(kind, tmp
     assert_decodes_as_generate(folder, prompt_length=24, new_tokens=40)  # to the very end of the context of 64
     pair = load_pair(folder, folder, device="cpu")
     with pytest.raises(ValueError, match="at most"):
-        decode([2] * context, target=pair.target, draft=pair.draft, tree=k_ary_tree(2, 3))
+        decode([2] * context, pair, tree=k_ary_tree(2, 3))

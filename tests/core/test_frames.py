@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sequoia_core import AcceptanceVector, HardwareProfile, expected_tokens_table, speedup_surface
+from sequoia_core import AcceptanceVector, HardwareProfile, speedup_surface
+from sequoia_core.design.optimal_trees import expected_tokens_table
 from sequoia_core.design.regret import regret_matrix
 from sequoia_core.studies.race import Decoded, MethodResult
 

@@ -16,7 +16,7 @@ from sequoia_core.design.plain_trees import branching_tree, k_ary_tree
 from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.models.loading import load_pair
 from sequoia_core.studies.losslessness import check_losslessness
-from tests.conftest import tiny_llama
+from tests.conftest import pair_of, tiny_llama
 from tests.core.test_families import FAMILIES, build
 
 PROMPT = list(range(2, 22))
@@ -42,7 +42,7 @@ def test_greedy_tokens_are_the_plain_passes_choice_up_to_rounding(family):
     model = build(family).to(torch.bfloat16)
     both = HuggingFaceModel(model, family, eos_ids=frozenset())
     for tree, fewest in ((k_ary_tree(2, 3), 10), (branching_tree([3, 2, 1, 1]), 8)):
-        steps = list(decode(PROMPT, target=both, draft=both, tree=tree, max_new_tokens=40))
+        steps = list(decode(PROMPT, pair_of(both, both), tree=tree, max_new_tokens=40))
         missed, allowed = shortfall(model, PROMPT, tokens_of(steps))
         assert missed <= allowed < 0.2
         assert fewest <= len(steps) <= fewest + 2  # the draft is the target: two near-ties at most, and no wrong mask
@@ -57,10 +57,10 @@ def demo_pair_in_bfloat16():
 def test_the_demo_pair_writes_what_its_target_would_up_to_rounding(tree, demo_pair_in_bfloat16):
     pair = demo_pair_in_bfloat16
     prompt = pair.tokenizer.encode("import os\n\n\ndef read_lines(path):\n    with open(path)")
-    steps = list(decode(prompt, target=pair.target, draft=pair.draft, tree=tree, max_new_tokens=48))
+    steps = list(decode(prompt, pair, tree=tree, max_new_tokens=48))
     missed, allowed = shortfall(pair.target.model, prompt, tokens_of(steps))
     assert missed <= allowed < 1.0 and len(steps) < 40
-    plain = tokens_of(autoregressive(prompt, target=pair.target, max_new_tokens=48))
+    plain = tokens_of(autoregressive(prompt, pair, max_new_tokens=48))
     missed, allowed = shortfall(pair.target.model, prompt, plain)
     assert missed <= allowed
 
@@ -73,7 +73,7 @@ def test_decoding_in_bfloat16_is_lossless_as_far_as_few_samples_tell(verifier):
         for seed in (1, 2)
     )
     report = check_losslessness(
-        [3], target=target, draft=draft, tree=branching_tree([3, 2]), sampling=SamplingConfig(1.0), verifier=verifier,
+        [3], pair_of(target, draft), tree=branching_tree([3, 2]), sampling=SamplingConfig(1.0), verifier=verifier,
         samples=300, generator=torch.Generator().manual_seed(0),
     )  # fmt: skip
     assert report.passed and report.degrees_of_freedom > 5

@@ -12,14 +12,15 @@ from sequoia_core import (
     HardwareProfile,
     HybridTree,
     LookupTree,
-    SpecExecTree,
-    TextIndex,
     load_pair,
     measure_acceptance,
     measure_profile,
 )
 from sequoia_core.decoding import static_drafting, static_judging
+from sequoia_core.decoding.dynamic.spec_exec import SpecExecTree
+from sequoia_core.decoding.lookup.text_index import TextIndex
 from sequoia_core.decoding.loop import autoregressive, decode
+from sequoia_core.decoding.record import StepDetails
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.decoding.verifiers import VERIFIERS
 from sequoia_core.design.plain_trees import k_ary_tree
@@ -29,7 +30,7 @@ from sequoia_core.models.transformers_passes import TransformersBackend
 from sequoia_core.models.tree_cache import CacheSession
 from sequoia_core.studies.losslessness import check_losslessness
 from sequoia_core.studies.rejection_curves import measure_rejection
-from tests.conftest import calibration_of, tiny_llama
+from tests.conftest import calibration_of, pair_of, tiny_llama
 from tests.core.test_families import FAMILIES, build, save
 
 PROMPT = [3, 14, 15, 9, 2, 6, 3, 14, 15]
@@ -132,9 +133,9 @@ def test_what_a_gpu_allows_is_allowed(pretended):
 
 @pytest.mark.parametrize("role", ["target", "draft"])
 def test_a_mask_left_on_the_cpu_is_found(role, pretended, monkeypatch):
-    models = {"target": moved(tiny_llama(1), pretended), "draft": moved(tiny_llama(2, layers=1), pretended)}
+    pair = pair_of(moved(tiny_llama(1), pretended), moved(tiny_llama(2, layers=1), pretended))
     mask = CacheSession.mask
-    passes = models[role]._backend
+    passes = getattr(pair, role)._backend
 
     def left(self, *given):
         made = mask(self, *given)
@@ -142,7 +143,7 @@ def test_a_mask_left_on_the_cpu_is_found(role, pretended, monkeypatch):
 
     monkeypatch.setattr(CacheSession, "mask", left)
     with pytest.raises(DevicesMix):
-        list(decode(PROMPT, **models, tree=RAGGED, max_new_tokens=4))
+        list(decode(PROMPT, pair, tree=RAGGED, max_new_tokens=4))
 
 
 PLACED = [(name, "both") for name in policies(0.0)] + [
@@ -153,13 +154,14 @@ PLACED = [(name, "both") for name in policies(0.0)] + [
 @pytest.mark.parametrize(("name", "placed"), PLACED)
 def test_greedy_text_is_that_of_the_cpu(name, placed, each_path, pair, tiny_target, tiny_draft):
     here = {"target": tiny_target, "draft": tiny_draft}
-    wanted = tokens_of(autoregressive(PROMPT, target=tiny_target, max_new_tokens=12))
+    wanted = tokens_of(autoregressive(PROMPT, pair_of(tiny_target), max_new_tokens=12))
     there = dict(zip(("target", "draft"), pair, strict=True))
     models = there if placed == "both" else here | {placed: there[placed]}
     tree = policies(0.0)[name]
-    assert tokens_of(decode(PROMPT, **models, tree=tree, max_new_tokens=12, likely=3, left_out=3)) == wanted
+    steps = decode(PROMPT, pair_of(**models), tree=tree, max_new_tokens=12, details=StepDetails(likely=3, left_out=3))
+    assert tokens_of(steps) == wanted
     if placed == "both":  # a draft that is always right, so that accepted paths move in both caches
-        steps = list(decode(PROMPT, target=pair[0], draft=pair[0], tree=tree, max_new_tokens=12))
+        steps = list(decode(PROMPT, pair_of(pair[0], pair[0]), tree=tree, max_new_tokens=12))
         assert tokens_of(steps) == wanted and (len(steps) < 9 or name == "lookup")
 
 
@@ -172,8 +174,8 @@ def test_every_policy_decodes_by_each_of_its_verifiers(name, sampling, each_path
     for verifier in VERIFIERS if isinstance(tree, TokenTree) else tree.verifiers:
         steps = list(
             decode(
-                PROMPT, target=pair[0], draft=pair[1], tree=tree, sampling=sampling, verifier=verifier,
-                max_new_tokens=6, likely=3, left_out=3, generator=torch.Generator().manual_seed(0),
+                PROMPT, pair_of(*pair), tree=tree, sampling=sampling, verifier=verifier,
+                max_new_tokens=6, details=StepDetails(likely=3, left_out=3), generator=torch.Generator().manual_seed(0),
             )
         )  # fmt: skip
         assert len(tokens_of(steps)) == 6 and all(step.path_rows for step in steps)
@@ -186,7 +188,7 @@ def test_a_generator_of_the_device_repeats_its_text(placed, each_path, pair, dev
     texts = [
         tokens_of(
             decode(
-                PROMPT, **models, tree=RAGGED, sampling=WARM, max_new_tokens=6,
+                PROMPT, pair_of(**models), tree=RAGGED, sampling=WARM, max_new_tokens=6,
                 generator=torch.Generator(device).manual_seed(seed),
             )
         )
@@ -202,7 +204,7 @@ def test_every_family_loads_there_and_writes_the_text_of_the_cpu(family, device,
     for where in ("cpu", device):
         pair = load_pair(folder, folder, device=str(where), dtype="float32")
         assert pair.target.device == torch.device(where)
-        steps = decode(prompt, target=pair.target, draft=pair.draft, tree=k_ary_tree(2, 3), max_new_tokens=12)
+        steps = decode(prompt, pair, tree=k_ary_tree(2, 3), max_new_tokens=12)
         texts.append(tokens_of(steps))
     assert texts[0] == texts[1]
 
@@ -211,32 +213,32 @@ def test_the_demo_pair_loads_there_in_half_precision(device):
     pair = load_pair(device=str(device))
     assert pair.target.dtype == torch.bfloat16, "as stored, on a device that is not a CPU"
     prompt = pair.tokenizer.encode("def add(a, b):\n    return")
-    steps = decode(prompt, target=pair.target, draft=pair.draft, tree=RAGGED, max_new_tokens=6)
+    steps = decode(prompt, pair, tree=RAGGED, max_new_tokens=6)
     assert len(tokens_of(steps)) == 6
 
 
-@pytest.mark.parametrize("own_text", [False, True])
+@pytest.mark.parametrize("max_new_tokens", [4, None])
 @pytest.mark.parametrize("verifier", ["sequoia", "specinfer", "topk"])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_acceptance_is_measured(temperature, verifier, own_text, pair):
+def test_acceptance_is_measured(temperature, verifier, max_new_tokens, pair):
     vector = measure_acceptance(
-        [PROMPT, PROMPT[2:]], target=pair[0], draft=pair[1], sampling=SamplingConfig(temperature), width=4,
-        max_new_tokens=4, verifier=verifier, own_text=own_text,
+        [PROMPT, PROMPT[2:]], pair_of(*pair), sampling=SamplingConfig(temperature), width=4,
+        max_new_tokens=max_new_tokens, verifier=verifier,
     )  # fmt: skip
     assert vector.trials > 0 and vector.calibration is not None
 
 
 def test_profiles_and_studies_run(each_path, pair):
     target, draft = pair
-    profile = measure_profile(target=target, draft=draft, sizes=[1, 4, 8], context=16, repeats=1)
+    profile = measure_profile(pair_of(target, draft), sizes=[1, 4, 8], context=16, repeats=1)
     assert (profile.verify_sec > 0).all() and len(profile.growing_sec) == 2
     study = measure_rejection(
-        [PROMPT], target=target, draft=draft, samplings=[SamplingConfig(0.0), SamplingConfig(0.8)], width=4,
+        [PROMPT], pair_of(target, draft), samplings=[SamplingConfig(0.0), SamplingConfig(0.8)], width=4,
         max_new_tokens=6, optimum=True,
     )  # fmt: skip
     assert len(study.curves) > 5
     report = check_losslessness(
-        [3], target=target, draft=draft, tree=RAGGED, sampling=SamplingConfig(1.0), samples=20, new_tokens=1,
+        [3], pair_of(target, draft), tree=RAGGED, sampling=SamplingConfig(1.0), samples=20, new_tokens=1,
         generator=torch.Generator().manual_seed(0), cancel=threading.Event(),
     )  # fmt: skip
     assert report.samples == 20

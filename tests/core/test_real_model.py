@@ -8,13 +8,14 @@ import os
 import pytest
 import torch
 
-from sequoia_core import AdaptiveTree, LookupTree, SamplingConfig, TextIndex, decode, load_pair, measure_acceptance
+from sequoia_core import AdaptiveTree, LookupTree, SamplingConfig, decode, load_pair, measure_acceptance
+from sequoia_core.decoding.lookup.text_index import TextIndex
 from sequoia_core.decoding.loop import autoregressive
 from sequoia_core.design.plain_trees import k_ary_tree
 from sequoia_core.models import gemma
 from sequoia_core.models.tree_pass_check import check_tree_pass
 from sequoia_core.studies.losslessness import check_losslessness
-from tests.conftest import around_passes, calibration_of
+from tests.conftest import around_passes, calibration_of, pair_of
 from tests.core.models.gguf.test_tokenizer import TEXTS
 from tests.core.test_families import FAULTS
 
@@ -80,8 +81,8 @@ def assert_as_generate(pair, text: str, new_tokens: int, *, ids: list[int] | Non
     wanted = pair.target.model.generate(
         given, attention_mask=torch.ones_like(given), do_sample=False, max_new_tokens=new_tokens, pad_token_id=0
     )[0, len(ids) :].tolist()
-    assert tokens_of(autoregressive(ids, target=pair.target, max_new_tokens=new_tokens)) == wanted
-    steps = list(decode(ids, target=pair.target, draft=pair.draft, tree=k_ary_tree(2, 3), max_new_tokens=new_tokens))
+    assert tokens_of(autoregressive(ids, pair, max_new_tokens=new_tokens)) == wanted
+    steps = list(decode(ids, pair, tree=k_ary_tree(2, 3), max_new_tokens=new_tokens))
     assert tokens_of(steps) == wanted, text
     assert len(steps) < len(wanted)
 
@@ -106,7 +107,7 @@ def test_greedy_text_is_that_of_generate_on_all_prompts_and_past_the_window(exac
 def test_two_sampled_tokens_follow_the_target(exact):
     """A G-test; a right verifier fails it with a probability below 1e-6."""
     report = check_losslessness(
-        exact.tokenizer.encode("The weather today is"), target=exact.target, draft=exact.draft, tree=k_ary_tree(3, 2),
+        exact.tokenizer.encode("The weather today is"), exact, tree=k_ary_tree(3, 2),
         sampling=SamplingConfig(0.7), samples=1000, generator=torch.Generator().manual_seed(7),
     )  # fmt: skip
     assert report.passed and report.impossible == 0, report
@@ -118,17 +119,15 @@ def test_a_file_alone_decodes_with_lookup_in_several_scripts(places):
     for text in PROMPTS[2:5]:
         ids = alone.tokenizer.encode(text)
         tree = LookupTree(TextIndex(), max_size=8)
-        found = tokens_of(decode(ids, target=alone.target, draft=None, tree=tree, max_new_tokens=24))
+        found = tokens_of(decode(ids, pair_of(alone.target), tree=tree, max_new_tokens=24))
         assert len(found) == 24 or found[-1] in alone.target.eos_ids
         assert alone.tokenizer.decode(found, skip_special_tokens=True).strip()
 
 
 def test_acceptance_is_measured_and_a_tree_that_grows_decodes(rounded):
     ids = [rounded.tokenizer.encode(text) for text in PROMPTS[:2]]
-    vector = measure_acceptance(
-        ids, target=rounded.target, draft=rounded.draft, sampling=SamplingConfig(0.7), width=48, max_new_tokens=12
-    )
+    vector = measure_acceptance(ids, rounded, sampling=SamplingConfig(0.7), width=48, max_new_tokens=12)
     assert len(vector.probs) == 48 and 0.5 < vector.probs[0] <= vector.probs.sum() <= 1 + 1e-9
     tree = AdaptiveTree(profile=None, max_size=12, calibration=calibration_of(0.8))
-    steps = list(decode(ids[0], target=rounded.target, draft=rounded.draft, tree=tree, max_new_tokens=16))
+    steps = list(decode(ids[0], rounded, tree=tree, max_new_tokens=16))
     assert len(tokens_of(steps)) == 16 and len(steps) < 12

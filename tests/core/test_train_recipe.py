@@ -38,9 +38,7 @@ def test_smoke_mode_trains_a_pair_that_decodes(tmp_path):
     files = json.loads((tmp_path / "files.json").read_text())
     assert not set(files["train"]) & set(files["held_out"])
     pair = load_pair(str(tmp_path / "demo" / "target"), str(tmp_path / "demo" / "draft"), "cpu")
-    steps = decode(
-        pair.tokenizer.encode("import"), target=pair.target, draft=pair.draft, tree=chain_tree(2), max_new_tokens=8
-    )
+    steps = decode(pair.tokenizer.encode("import"), pair, tree=chain_tree(2), max_new_tokens=8)
     assert sum(len(step.new_tokens) for step in steps) == 8
 
     train(tmp_path / "large", tmp_path / "demo", "--large-draft")

@@ -17,8 +17,8 @@ NEAR = {"color": MARK, "width": 1.5, "dash": "dot"}
 OVER_MAP = "n = %{{x}}, d = %{{y}}<br>{}× predicted<br>{} tokens per step<extra></extra>"
 
 if TYPE_CHECKING:
-    from sequoia_core import HardwareProfile, SpeedupSurface
-    from sequoia_core.design.planning import BestShape
+    from sequoia_core import HardwareProfile
+    from sequoia_core.design.planning import BestShape, SpeedupSurface
 
 
 def verify_time_figure(

@@ -13,8 +13,8 @@ from ui.charts.style import figure as new_figure
 from ui.markdown import for_chart
 
 if TYPE_CHECKING:
-    from sequoia_core.design.chain_acceptance import ChainAcceptance
-    from sequoia_core.design.server_plan import BatchPlan
+    from sequoia_core.servers.chain_acceptance import ChainAcceptance
+    from sequoia_core.servers.plan import BatchPlan
 
 DASHES = ("solid", "dash", "dot", "dashdot")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -98,7 +99,7 @@ def checked(text: str, folder: str, *, retry_failed: bool = False) -> tuple[Plan
 def example() -> str:
     """Return a small plan for the pair in use."""
     spec = session.pair_spec()
-    pair = {"name": session.pair_name()[:80], **{key: value for key, value in spec._asdict().items() if value}}
+    pair = {"name": session.pair_name()[:80], **{key: value for key, value in asdict(spec).items() if value}}
     pair["drafters"] = ["lookup"] if spec.is_alone else ["model", "lookup", "both"]
     settings = {"temperatures": [0.0, 0.6], "new_tokens": 64, "max_size": [4, 8, 16], "profile": not spec.is_alone}
     files = sorted((shipped.ASSETS / "prompts").glob("*.jsonl"))

@@ -9,7 +9,6 @@ import streamlit as st
 from sequoia_core import AcceptanceVector, TokenTree
 from sequoia_core.design.bootstrap import Estimate
 from sequoia_core.design.conditions import Conditions
-from sequoia_core.files.model_names import DEMO_PAIR
 from sequoia_core.files.written_context import written_context
 from ui import controls
 from ui.jobs import acceptance_measurement as measurement
@@ -55,8 +54,7 @@ def draw_shorter_draft() -> None:
     spec = session.pair_spec()
     if spec.is_alone:
         return
-    names = (spec.target or DEMO_PAIR / "target", spec.draft or DEMO_PAIR / "draft")
-    target, draft = (written_context(str(name)) for name in names)
+    target, draft = (written_context(str(name)) for name in spec.sources)
     if target is not None and draft is not None and draft < target:
         st.caption(
             f":material/info: The draft's context holds {draft:,} tokens, the target's {target:,}: beyond {draft:,} "

@@ -62,8 +62,7 @@ def start(largest: int, context: int, repeats: int) -> None:
 
         pair = job.pair(spec)
         profile = measure_profile(
-            target=pair.target,
-            draft=pair.draft,
+            pair,
             sizes=sizes,
             context=context,
             repeats=repeats,

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from sequoia_core.design.draft_choice import llama_server_sentence
 from sequoia_core.design.model_shapes import bytes_of, find_shape
 from sequoia_core.design.planning import more_ranks_wanted, smallest_good_shape
 from sequoia_core.design.roofline import largest_tree, tree_bytes
-from sequoia_core.files.model_names import DEMO_PAIR
 from sequoia_core.models.free_memory import available_bytes
+from sequoia_core.servers.flags import llama_server_sentence
 from ui import charts, controls
 from ui.markdown import escaped
 from ui.phrases import beside, count, shape
@@ -20,7 +19,7 @@ from ui.session import core_cache, machine, session, tree_in_use
 if TYPE_CHECKING:
     from sequoia_core import AcceptanceVector, HardwareProfile
     from sequoia_core.design.planning import BestShape
-    from ui.session.model_pairs import PairSpec
+    from sequoia_core.models.pair_spec import PairSpec
 
 
 def section(vector: AcceptanceVector, profile: HardwareProfile, *, foreign: bool) -> None:
@@ -62,12 +61,13 @@ def section(vector: AcceptanceVector, profile: HardwareProfile, *, foreign: bool
 
 def memory_sentence(pair: PairSpec, dtype: str, size: int) -> str | None:
     """Say what trees take in memory for a pair, and the largest that fits here; None where its sizes are unknown."""
-    names = (pair.target or str(DEMO_PAIR / "target")), (pair.draft or str(DEMO_PAIR / "draft"))
+    if pair.is_alone:
+        return None
     try:
-        target, draft = map(find_shape, names)
+        target, draft = (find_shape(str(name)) for name in pair.sources)
         dtype = pair.dtype or dtype
         bytes_of(dtype)
-    except ValueError:  # a family whose sizes we cannot read, a pair not on this machine, or no draft at all
+    except ValueError:  # a family whose sizes we cannot read, a pair not on this machine
         return None
     sizes = sorted({size, 128, core_cache.USUAL_SIZE, core_cache.MAX_SIZE})
     taken = ", ".join(

@@ -126,20 +126,17 @@ def start(request: Request) -> None:
 
     def work(job: JobContext) -> AcceptanceVector:
         from sequoia_core import SamplingConfig, measure_acceptance
+        from sequoia_core.studies.measure_acceptance import Checkpoints
 
         pair = job.pair(spec)
         return measure_acceptance(
             [encode_prompt(pair, text, request.prompting) for text in request.texts],
-            target=pair.target,
-            draft=pair.draft,
+            pair,
             sampling=SamplingConfig(temperature=request.temperature, top_p=request.top_p),
             verifier=request.verifier,
             width=request.width,
-            max_new_tokens=request.tokens,
-            own_text=request.own_text,
-            resume=request.resume,
-            prompted=request.prompting.record(pair.tokenizer),
-            checkpoint=job.keep,
+            max_new_tokens=None if request.own_text else request.tokens,
+            checkpoints=Checkpoints(request.resume, job.keep, request.prompting.record(pair.tokenizer)),
             progress=job.progress,
             cancel=job.cancel,
         )

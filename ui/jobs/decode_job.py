@@ -52,13 +52,14 @@ def decode_beside_baseline(
     import torch
 
     from sequoia_core import SamplingConfig, autoregressive, decode
+    from sequoia_core.decoding.record import StepDetails
     from sequoia_core.models.generation_settings import in_words, left_out_settings
     from sequoia_core.models.protocol import dtype_name
 
     read, prompt = _read_prompt(pair, request)
     sampling = SamplingConfig(temperature=request.temperature, top_p=request.top_p)
-    common = {"target": pair.target, "sampling": sampling, "cancel": context.cancel}
-    speculative = {**common, "draft": pair.draft, "tree": request.tree, "verifier": request.verifier}
+    common = {"sampling": sampling, "cancel": context.cancel}
+    speculative = {**common, "tree": request.tree, "verifier": request.verifier}
     used = {
         "device": str(pair.target.device), "dtype": dtype_name(pair.target), "prompt_tokens": len(prompt),
         "settings_left_out": in_words(left_out_settings(pair.target)),
@@ -71,8 +72,8 @@ def decode_beside_baseline(
     warm_until = time.monotonic() + WARM_SEC
     while not context.cancel.is_set():
         for warm in (
-            decode(prompt, **speculative, max_new_tokens=WARM_TOKENS, generator=seeds[0]),
-            autoregressive(prompt, **common, max_new_tokens=WARM_TOKENS, generator=seeds[1]),
+            decode(prompt, pair, **speculative, max_new_tokens=WARM_TOKENS, generator=seeds[0]),
+            autoregressive(prompt, pair, **common, max_new_tokens=WARM_TOKENS, generator=seeds[1]),
         ):
             for _ in warm:
                 pass
@@ -82,9 +83,9 @@ def decode_beside_baseline(
     tokens: list[int] = []
     run["baseline"] = baseline = {"tokens": 0, "seconds": 0.0}
     length, read_before, stepped_sec = request.max_new_tokens, pair.target.bytes_read, 0.0
-    plain_steps = autoregressive(prompt, **common, max_new_tokens=length, generator=seeds[3])
-    shown = {"likely": LIKELY, "left_out": LEFT_OUT}
-    for step in decode(prompt, **speculative, max_new_tokens=length, generator=seeds[2], **shown):
+    plain_steps = autoregressive(prompt, pair, **common, max_new_tokens=length, generator=seeds[3])
+    shown = StepDetails(likely=LIKELY, left_out=LEFT_OUT)
+    for step in decode(prompt, pair, **speculative, max_new_tokens=length, generator=seeds[2], details=shown):
         tokens.extend(step.new_tokens)
         for plain in plain_steps:
             baseline["tokens"] += len(plain.new_tokens)

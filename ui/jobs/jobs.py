@@ -10,7 +10,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from ui.session.model_pairs import PairSpec, shared_pair
+from sequoia_core.models.pair_spec import PairSpec
+from ui.session.model_pairs import shared_pair
 
 if TYPE_CHECKING:
     from sequoia_core.models.language_model import ModelPair

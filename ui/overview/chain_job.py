@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sequoia_core.design.planning import plan_tree
+from sequoia_core.models.pair_spec import PairSpec
 from sequoia_core.models.prompting import Prompting, encode_prompt
 from ui.jobs.decode_job import decode_beside_baseline
 from ui.jobs.jobs import JobContext
 from ui.runs.runs import DecodeRequest
-from ui.session.model_pairs import PairSpec
 
 if TYPE_CHECKING:
     from sequoia_core import AcceptanceVector, HardwareProfile, TokenTree
@@ -118,6 +118,7 @@ def chain_work(prompts: Sequence[str], *, models: PairSpec = DEMO) -> Callable[[
     def work(context: JobContext) -> ChainResult:
         from sequoia_core import SamplingConfig, measure_acceptance, measure_profile
         from sequoia_core.design.prediction import predict
+        from sequoia_core.studies.measure_acceptance import Checkpoints
 
         found, began = ChainResult(), time.monotonic()
 
@@ -131,18 +132,17 @@ def chain_work(prompts: Sequence[str], *, models: PairSpec = DEMO) -> Callable[[
             return context.part(part.low, part.high, part.name)
 
         pair = context.pair(models)
-        both = {"target": pair.target, "draft": pair.draft}
         ids = [encode_prompt(pair, prompt) for prompt in prompts]
         sizes, repeats = (SIZES, REPEATS) if models.offload is None else (STREAMED_SIZES, STREAMED_REPEATS)
-        profile = measure_profile(**both, sizes=sizes, repeats=repeats, cancel=context.cancel, progress=stage(0))
+        profile = measure_profile(pair, sizes=sizes, repeats=repeats, cancel=context.cancel, progress=stage(0))
         found = keep(profile=profile)
         if context.cancel.is_set():
             return found
         enough = _Enough(profile, context.cancel, stage(1), began=began)
         vector = measure_acceptance(
-            ids[:-1], **both, sampling=SamplingConfig(), max_new_tokens=PROMPT_TOKENS, cancel=enough.reached,
-            prompted=Prompting().record(pair.tokenizer),
-            checkpoint=enough.count, progress=enough.progress,
+            ids[:-1], pair, sampling=SamplingConfig(), max_new_tokens=PROMPT_TOKENS, cancel=enough.reached,
+            checkpoints=Checkpoints(save=enough.count, prompted=Prompting().record(pair.tokenizer)),
+            progress=enough.progress,
         )  # fmt: skip
         found = keep(acceptance=vector)
         if context.cancel.is_set():

@@ -36,6 +36,7 @@ def race_work(entrants: Mapping[str, DecodeRequest]) -> Callable[[JobContext], R
 
     def work(context: JobContext) -> Race:
         from sequoia_core import SamplingConfig
+        from sequoia_core.decoding.record import StepDetails
         from sequoia_core.models.generation_settings import in_words, left_out_settings
         from sequoia_core.models.protocol import dtype_name
         from sequoia_core.studies.first_difference import first_difference
@@ -52,8 +53,8 @@ def race_work(entrants: Mapping[str, DecodeRequest]) -> Callable[[JobContext], R
         sampling = SamplingConfig(temperature=common.temperature, top_p=common.top_p)
         methods = {
             name: own_method(
-                pair, request.tree, sampling, seed=request.seed, verifier=request.verifier, explain=True,
-                likely=LIKELY, cancel=context.cancel,
+                pair, request.tree, sampling, seed=request.seed, verifier=request.verifier,
+                details=StepDetails(likely=LIKELY), cancel=context.cancel,
             )
             for name, request in entrants.items()
         }  # fmt: skip

@@ -100,7 +100,7 @@ def _own_rows() -> None:
 
 def exact_acceptance(target: str, draft: str, k: int) -> dict[str, float]:
     """Return each verifier's exact acceptance of rows as typed."""
-    from sequoia_core import acceptance_probability
+    from sequoia_core.studies.node_enumeration import acceptance_probability
 
     rows = typed_row(target, "P"), typed_row(draft, "Q")
     return {name: acceptance_probability(*rows, k, name) for name in VERIFIERS}

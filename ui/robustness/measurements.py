@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from sequoia_core.models.pair_spec import PairSpec
 from sequoia_core.models.prompting import encode_prompt
 from sequoia_core.studies.spread import decoding_speed
 from ui.jobs.jobs import Job, JobContext
 from ui.robustness import records, wording
 from ui.robustness.wording import Row
-from ui.session.model_pairs import PairSpec
 from ui.token_text import text_after
 
 if TYPE_CHECKING:
@@ -58,7 +58,8 @@ class Subject:
 
         `kind` is "" for the tree, "specinfer_tree", "lookup", or "hybrid", which a vector must calibrate.
         """
-        from sequoia_core import HybridTree, LookupTree, TextIndex
+        from sequoia_core import HybridTree, LookupTree
+        from sequoia_core.decoding.lookup.text_index import TextIndex
         from sequoia_core.decoding.tree_policy import SPECINFER_TREE
 
         if not kind:
@@ -81,14 +82,12 @@ def compare_work(
     """Return the work of comparing the verifiers on the tree and other kinds of trees, then rank by rank."""
 
     def work(context: JobContext) -> Row:
-        from sequoia_core import compare_verifiers, measure_rejection
-        from sequoia_core.studies.rejection_curves import sampling_grid
+        from sequoia_core.studies.rejection_curves import measure_rejection, sampling_grid
+        from sequoia_core.studies.verifier_comparison import compare_verifiers
 
         samplings = sampling_grid(temperatures, top_ps)
         pair, prompts = subject.load(context)
-        models = {
-            "target": pair.target,
-            "draft": pair.draft,
+        common = {
             "samplings": samplings,
             "max_new_tokens": subject.max_new_tokens,
             "cancel": context.cancel,
@@ -96,7 +95,7 @@ def compare_work(
         progress = context.part(0.02, 0.65, "Decoding with every verifier")
         policies = {(sampling, kind): subject.trees(kind, sampling) for sampling in samplings for kind in beside}
         known = {key: policy for key, policy in policies.items() if policy is not None}
-        found = compare_verifiers(prompts, **models, tree=subject.tree, policies=known, progress=progress)
+        found = compare_verifiers(prompts, pair, **common, tree=subject.tree, policies=known, progress=progress)
         settings = subject.settings() | {"beside": list(beside)}
         record = records.comparison_record(found, **settings)
         context.keep(record)
@@ -109,8 +108,8 @@ def compare_work(
         if context.cancel.is_set():
             return record
         progress = context.part(0.72, 1.0, "Rejection by rank")
-        width = min(RANKS, pair.target.vocab_size)
-        study = measure_rejection(prompts, **models, width=width, optimum=True, progress=progress)
+        width = min(RANKS, pair.vocab_size)
+        study = measure_rejection(prompts, pair, **common, width=width, optimum=True, progress=progress)
         return record | {"rejection": study.rows()}
 
     return work
@@ -133,7 +132,7 @@ def _baseline(
         for number, prompt in enumerate([prompts[0], *prompts]):  # the first one warms up
             started = time.perf_counter()
             options = {"sampling": sampling, "cancel": context.cancel, "generator": _generator(number)}
-            steps = list(autoregressive(prompt, target=pair.target, max_new_tokens=max_new_tokens, **options))
+            steps = list(autoregressive(prompt, pair, max_new_tokens=max_new_tokens, **options))
             if context.cancel.is_set():
                 return rows
             if number:
@@ -154,8 +153,8 @@ def lossless_work(
     """
 
     def work(context: JobContext) -> Row:
-        from sequoia_core import SamplingConfig, check_losslessness
-        from sequoia_core.studies.losslessness import FALSE_ALARM
+        from sequoia_core import SamplingConfig
+        from sequoia_core.studies.losslessness import FALSE_ALARM, check_losslessness
 
         pair, prompts = subject.load(context)
         sampling = SamplingConfig(temperature, top_p)
@@ -163,8 +162,7 @@ def lossless_work(
         rule = tree.verifiers[0] if kind else verifier
         report = check_losslessness(
             prompts[0],
-            target=pair.target,
-            draft=pair.draft,
+            pair,
             tree=tree,
             sampling=sampling,
             verifier=rule,
@@ -196,30 +194,24 @@ def assumption_work(subject: Subject, *, temperature: float, top_p: float, seed:
     """Return the work of predicting from every other prompt what the rest yields, then counting in decoding of all."""
 
     def work(context: JobContext) -> Row:
-        from sequoia_core import (
-            SamplingConfig,
-            acceptance_by_confidence,
-            acceptance_by_depth,
-            decode,
-            static_versus_real,
-        )
+        from sequoia_core import SamplingConfig, decode
+        from sequoia_core.studies.prediction_check import static_versus_real
+        from sequoia_core.studies.step_counts import acceptance_by_confidence, acceptance_by_depth
 
         pair, prompts = subject.load(context)
         common: dict[str, Any] = {
-            "target": pair.target,
-            "draft": pair.draft,
             "tree": subject.tree,
             "sampling": SamplingConfig(temperature, top_p),
             "max_new_tokens": subject.max_new_tokens,
             "cancel": context.cancel,
         }
         progress = context.part(0.02, 0.65, "Predicting from half of the prompts")
-        check = static_versus_real(prompts[::2], prompts[1::2], **common, seed=seed, progress=progress)
+        check = static_versus_real(prompts[::2], prompts[1::2], pair, **common, seed=seed, progress=progress)
         record = records.assumption_record(check, **subject.settings())
         context.keep(record)
         progress, steps = context.part(0.65, 1.0, "Counting by depth and confidence"), []
         for number, prompt in enumerate(prompts):
-            steps.extend(decode(prompt, **common, generator=_generator(seed + 1 + number)))
+            steps.extend(decode(prompt, pair, **common, generator=_generator(seed + 1 + number)))
             if context.cancel.is_set():
                 break
             progress((number + 1) / len(prompts), f"prompt {number + 1} of {len(prompts)}")

@@ -19,22 +19,22 @@ from typing_extensions import TypedDict  # before Python 3.12 pydantic knows no 
 from sequoia_core.design.conditions import FIRST_UNCUT, TOPK
 from sequoia_core.design.profile import PLACES
 from sequoia_core.design.tree import TokenTree
-from sequoia_core.files.model_names import NO_DRAFT, pair_names
+from sequoia_core.files.model_names import NO_DRAFT
 from sequoia_core.models.chat import Turn
+from sequoia_core.models.pair_spec import PairSpec
 from sequoia_core.models.prompting import RAW, Prompting
 from sequoia_core.studies.run_summary import Baseline, RunSummary, summarize_run
 from ui.jobs.steering import Steering
 from ui.markdown import safe_name
-from ui.session.model_pairs import PairSpec
 from ui.token_text import TokenText
 from ui.tree_layout import MAX_DRAWN
 from ui.verifier_names import NAMES
 
 if TYPE_CHECKING:
-    from sequoia_core import DecodeStep, TextIndex
+    from sequoia_core import DecodeStep
     from sequoia_core.decoding.dynamic.marginal_gains import MarginalGains
     from sequoia_core.decoding.explaining import Likely
-    from sequoia_core.decoding.lookup.text_index import Occurrence
+    from sequoia_core.decoding.lookup.text_index import Occurrence, TextIndex
     from sequoia_core.decoding.tree_policy import TreePolicy
 
 FORMAT, VERSION = "sequoia-run", 2
@@ -201,7 +201,7 @@ class DecodeRequest:
 
     def header(self) -> dict[str, Any]:
         """Return what a run holds besides its steps and its baseline; what only the loaded pair tells is None."""
-        target, draft = pair_names(*self.models[:2])
+        target, draft = self.models.names
         return {
             "format": FORMAT,
             "version": VERSION,

@@ -7,10 +7,10 @@ import math
 import streamlit as st
 
 from sequoia_core.design.bench_profile import profile_from_files
-from sequoia_core.design.chain_acceptance import ChainAcceptance
 from sequoia_core.design.profile import HardwareProfile
-from sequoia_core.design.server_costs import ServerCosts, TimedSetting, costs_of, timed_setting
-from sequoia_core.files.model_names import pair_names
+from sequoia_core.models.pair_spec import PairSpec
+from sequoia_core.servers.chain_acceptance import ChainAcceptance
+from sequoia_core.servers.costs import ServerCosts, TimedSetting, costs_of, timed_setting
 from ui import controls
 from ui.markdown import escaped, safe_name
 from ui.session import session, shipped
@@ -39,7 +39,7 @@ def section(chains: ChainAcceptance, *, drafts_free: bool, is_example: bool) -> 
 def _of_example() -> HardwareProfile | None:
     """Return a shipped profile of the demo pair, whose server wrote the example; None where none is shipped."""
     every = (shipped.profile(name) for name in shipped.files("profiles"))
-    pair = pair_names(None, None)
+    pair = PairSpec().names
     return next((one for one in every if (one.meta.get("target"), one.meta.get("draft")) == pair), None)
 
 

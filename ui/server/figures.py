@@ -8,7 +8,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from sequoia_core.design.matrix_files import matrix_bytes
-from sequoia_core.design.server_flags import METHODS, flags_by_batch
+from sequoia_core.servers.flags import METHODS, flags_by_batch
 from ui import charts, controls
 from ui.cards import Card, cards
 from ui.markdown import escaped
@@ -16,9 +16,9 @@ from ui.phrases import beside, between, count, interval
 from ui.session import session
 
 if TYPE_CHECKING:
-    from sequoia_core.design.chain_acceptance import ChainAcceptance
-    from sequoia_core.design.server_plan import BatchPlan, ServerPlan
-    from sequoia_core.files.server_counts import ServerCounts
+    from sequoia_core.servers.chain_acceptance import ChainAcceptance
+    from sequoia_core.servers.counts import ServerCounts
+    from sequoia_core.servers.plan import BatchPlan, ServerPlan
 
 
 def unplanned(counts: ServerCounts, reason: str) -> None:

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import streamlit as st
 
-from sequoia_core.design.chain_acceptance import ChainAcceptance, chain_acceptance
 from sequoia_core.design.matrix_files import acceptance_from_bytes, load_acceptance
-from sequoia_core.files.metrics_address import allowed_hosts, read_metrics
-from sequoia_core.files.server_counts import ENGINES, RATES
-from sequoia_core.files.server_readings import counts_from_bytes
+from sequoia_core.servers.chain_acceptance import ChainAcceptance, chain_acceptance
+from sequoia_core.servers.counts import ENGINES, RATES
+from sequoia_core.servers.metrics_address import allowed_hosts, read_metrics
+from sequoia_core.servers.readings import counts_from_bytes
 from ui import controls
 from ui.markdown import escaped, safe_name
 from ui.session import shipped
 from ui.session.state import get, put
 
 if TYPE_CHECKING:
-    from sequoia_core.files.server_counts import ServerCounts
+    from sequoia_core.servers.counts import ServerCounts
 
 WAYS = ("Example", "Files", "Paste", "Connect")
 MAX_PASTED = 2_000_000  # characters
@@ -169,7 +169,7 @@ def ask_missing() -> MissingFacts:
 def counts(reading: Reading, engine: str, model: str | None, rates: str | None = None) -> ServerCounts:
     """Return what was counted."""
     from sequoia_core.design.acceptance import AcceptanceVector
-    from sequoia_core.design.chain_acceptance import counts_of_matrix
+    from sequoia_core.servers.chain_acceptance import counts_of_matrix
 
     data, name = reading.after
     if reading.before is None and b'"sequoia-acceptance"' in data[:4096]:

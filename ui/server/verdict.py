@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from sequoia_core.design.request_spread import by_prompt_length, spread
-from sequoia_core.design.server_doctor import HEALTHY, LIMIT, UNKNOWN
+from sequoia_core.servers.request_spread import by_prompt_length, spread
+from sequoia_core.servers.rules import HEALTHY, LIMIT, UNKNOWN
 from ui.markdown import escaped
 
 if TYPE_CHECKING:
-    from sequoia_core.design.server_diagnosis import Diagnosis
-    from sequoia_core.files.server_counts import ServerCounts
+    from sequoia_core.servers.counts import ServerCounts
+    from sequoia_core.servers.diagnosis import Diagnosis
 
 ICONS = {HEALTHY: ":material/check_circle:", UNKNOWN: ":material/help:", LIMIT: ":material/straighten:"}
 FAULT = ":material/warning:"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sequoia_core.files.gguf_header import is_gguf, read_gguf_header
-from sequoia_core.files.model_names import model_folder, pair_names
+from sequoia_core.files.model_names import model_folder
 from sequoia_core.models.chat import Turn, has_chat_template
 from ui.jobs import session_jobs
 from ui.jobs.jobs import Job
@@ -34,7 +34,7 @@ class Exchange:
 class Conversation:
     """What was said so far with a pair, without a system prompt, which may change from one message to the next."""
 
-    pair: tuple[str | None, str | None]
+    pair: tuple[str, str]
     exchanges: tuple[Exchange, ...] = ()
 
     def turns(self, system: str, message: str) -> tuple[Turn, ...]:
@@ -45,7 +45,7 @@ class Conversation:
     def joined(self, job: Job) -> Conversation:
         """Return the conversation with what a run answered; unchanged for a run that belongs to another one."""
         asked = tuple(turn for turn in job.info.turns if turn.role != "system")
-        if not asked or asked[:-1] != self._said() or tuple(job.info.models[:2]) != self.pair:
+        if not asked or asked[:-1] != self._said() or job.info.models.names != self.pair:
             return self
         # a run may end inside a character
         answer = Exchange(asked[-1].text, job.result["text"].rstrip("\ufffd"), _cut(job))
@@ -66,7 +66,7 @@ def _cut(job: Job) -> str:
 def offered() -> bool:
     """Whether the target in use has a chat template, as far as its files are on this machine."""
     spec = session.pair_spec()
-    name = spec.target or pair_names(None, None)[0]
+    name = spec.sources[0]
     if is_gguf(name):
         return "tokenizer.chat_template" in read_gguf_header(name).fields
     folder = model_folder(name)
@@ -75,7 +75,7 @@ def offered() -> bool:
 
 def current() -> Conversation:
     """Return this session's conversation with the pair in use; an empty one where there is none."""
-    kept, pair = get("conversation"), tuple(session.pair_spec()[:2])
+    kept, pair = get("conversation"), session.pair_spec().names
     return kept if kept is not None and kept.pair == pair else Conversation(pair)
 
 
@@ -98,7 +98,7 @@ def begin() -> None:
 def join(job: Job) -> None:
     """Let the answer of a run that is over, and took a step, join the conversation that asked for it."""
     if job.info.turns:
-        base = get("conversation") or Conversation(tuple(job.info.models[:2]))
+        base = get("conversation") or Conversation(job.info.models.names)
         put("conversation", base.joined(job))
 
 

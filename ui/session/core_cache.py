@@ -9,21 +9,13 @@ import streamlit as st
 if TYPE_CHECKING:
     import numpy as np
 
-    from sequoia_core import (
-        AcceptanceVector,
-        AdaptiveTree,
-        HardwareProfile,
-        HybridTree,
-        LookupTree,
-        SpecExecTree,
-        SpeedupSurface,
-        TokenTree,
-    )
+    from sequoia_core import AcceptanceVector, AdaptiveTree, HardwareProfile, HybridTree, LookupTree, TokenTree
+    from sequoia_core.decoding.dynamic.spec_exec import SpecExecTree
     from sequoia_core.design.bootstrap import Estimate
     from sequoia_core.design.break_even import BreakEven, Gains
     from sequoia_core.design.draft_choice import DraftPlan
     from sequoia_core.design.growth import Curve
-    from sequoia_core.design.planning import BestShape, ShapeSpread
+    from sequoia_core.design.planning import BestShape, ShapeSpread, SpeedupSurface
     from sequoia_core.design.prediction import Prediction
     from sequoia_core.design.regret import Regret
     from ui.token_tree.two_ways import SupposedDraft
@@ -200,7 +192,9 @@ def policy(
     kind: str, size: int, depth: int, vector: AcceptanceVector | None, profile: HardwareProfile | None
 ) -> SpecExecTree | AdaptiveTree | LookupTree | HybridTree:
     """Return the policy of a kind of `tree_kinds`; SpecExec's has a budget, the others are bounded by costs."""
-    from sequoia_core import AdaptiveTree, HybridTree, LookupTree, SpecExecTree, TextIndex
+    from sequoia_core import AdaptiveTree, HybridTree, LookupTree
+    from sequoia_core.decoding.dynamic.spec_exec import SpecExecTree
+    from sequoia_core.decoding.lookup.text_index import TextIndex
     from sequoia_core.design.planning import plan_tree
 
     if kind == "lookup":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from sequoia_core.decoding.lookup.text_index import TextIndex
-from sequoia_core.files.model_names import pair_names
 from ui.session import session
 from ui.session.state import get, put
 
@@ -13,7 +12,7 @@ MAX_TARGETS = 4
 
 def index() -> TextIndex:
     """Return the index of the target in use; the one worker thread adds the text of each finished decode."""
-    target = pair_names(*session.pair_spec()[:2])[0]
+    target = session.pair_spec().names[0]
     held = dict(get("earlier_answers", {}))
     found = held.pop(target, None) or TextIndex(max_tokens=MAX_TOKENS)
     put("earlier_answers", dict([*held.items(), (target, found)][-MAX_TARGETS:]))

@@ -6,11 +6,12 @@ import logging
 import threading
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from sequoia_core.files.gguf_header import is_gguf
-from sequoia_core.files.model_names import DEMO_PAIR, NO_DRAFT, pair_names
+from sequoia_core.files.model_names import DEMO_PAIR, NO_DRAFT
 from sequoia_core.models import gemma
+from sequoia_core.models.pair_spec import PairSpec
 from ui.session.pair_loading import PairKeeper, Progress
 
 if TYPE_CHECKING:
@@ -21,46 +22,15 @@ HUB_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "model.safetensors", "mode
 _LOG = logging.getLogger(__name__)
 
 
-class PairSpec(NamedTuple):
-    """Which models to load, in which dtype, and where the target's weights live.
-
-    Attributes:
-        target, draft: as for `load_pair`: folders or hub ids; None twice is the demo pair; `NO_DRAFT` is no draft.
-        dtype: as for `load_pair`: None for the rule of `default_dtype`.
-        offload: as for `load_pair`: None in memory, "disk" or "host".
-    """
-
-    target: str | None = None
-    draft: str | None = None
-    dtype: str | None = None
-    offload: str | None = None
-
-    @property
-    def is_demo(self) -> bool:
-        """Whether all of its models are among those that ship."""
-        target, draft = pair_names(*self[:2])
-        return target.startswith("demo ") and (self.is_alone or draft.startswith("demo "))
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether the target has no draft."""
-        return self.draft == NO_DRAFT
-
-    @property
-    def named(self) -> list[str]:
-        """The folders and hub ids that it names."""
-        return [name for name in (self.target, None if self.is_alone else self.draft) if name is not None]
-
-    @property
-    def demo_draft(self) -> str:
-        """Which of `DEMO_DRAFTS` it has; the first for a pair of the user's own."""
-        folder = pair_names(*self[:2])[1].removeprefix("demo ")
-        return next((title for title, name in DEMO_DRAFTS.items() if name == folder), next(iter(DEMO_DRAFTS)))
-
-
 def demo_drafts() -> list[str]:
     """Return the titles of the demo drafts that are there."""
     return [title for title, folder in DEMO_DRAFTS.items() if (DEMO_PAIR / folder).is_dir()]
+
+
+def demo_draft(spec: PairSpec) -> str:
+    """Return which of `DEMO_DRAFTS` a pair has; the first for a pair of the user's own."""
+    folder = spec.names[1].removeprefix("demo ")
+    return next((title for title, name in DEMO_DRAFTS.items() if name == folder), next(iter(DEMO_DRAFTS)))
 
 
 def demo_models(draft: str) -> tuple[str | None, str | None]:
@@ -99,9 +69,9 @@ def _fetch_pair(spec: PairSpec) -> None:
 
 
 def _load_pair(spec: PairSpec, progress: Progress | None = None) -> ModelPair:
-    from sequoia_core import load_pair  # heavy: torch and transformers
+    from sequoia_core.models.loading import load  # heavy: torch and transformers
 
-    pair = load_pair(spec.target, spec.draft, dtype=spec.dtype, offload=spec.offload, progress=progress)
+    pair = load(spec, progress=progress)
     # when nobody uses the pair any more, its reading threads and open files go at once
     weakref.finalize(pair, pair.target.close).atexit = False
     return pair

@@ -7,19 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from sequoia_core.design.conditions import Conditions, measured_as
 from sequoia_core.files.gguf_header import is_gguf
-from sequoia_core.files.model_names import pair_names
 from sequoia_core.models.default_dtype import default_dtype
 from ui.session import core_cache, machine, session
 
 if TYPE_CHECKING:
     from sequoia_core import AcceptanceVector, TokenTree
     from sequoia_core.design.prediction import Prediction
-    from ui.session.model_pairs import PairSpec
+    from sequoia_core.models.pair_spec import PairSpec
 
 
 def conditions(temperature: float = 0.0, top_p: float = 1.0, verifier: str = "sequoia") -> Conditions:
     """Return the conditions of a decode of the pair in use at these settings."""
-    names = pair_names(*session.pair_spec()[:2])
+    names = session.pair_spec().names
     return Conditions(*names, float(temperature), float(top_p), measured_as(verifier))
 
 
@@ -36,7 +35,7 @@ def vector_faults() -> list[str]:
     holds_for = session.acceptance().holds_for
     if holds_for is None:
         return session.acceptance().differences(conditions())
-    target, draft = pair_names(*session.pair_spec()[:2])
+    target, draft = session.pair_spec().names
     return holds_for.differences(replace(holds_for, target=target, draft=draft))
 
 
@@ -45,7 +44,7 @@ def profile_faults() -> list[str]:
     hardware = session.profile()
     if hardware is None:
         return ["no hardware profile"]
-    target, draft = pair_names(*session.pair_spec()[:2])
+    target, draft = session.pair_spec().names
     dtype = dtype_in_use()
     return hardware.differences(
         target=target, draft=draft, dtype=dtype, device=machine.device_name(), offload=session.pair_spec().offload,
@@ -61,7 +60,7 @@ def faults() -> list[str]:
 def pair_in_use() -> dict[str, Any]:
     """Return what a run of the pair in use records of it."""
     spec = session.pair_spec()
-    target, draft = pair_names(*spec[:2])
+    target, draft = spec.names
     return {"target": target, "draft": draft, "dtype": dtype_in_use(), "offload": spec.offload}
 
 

@@ -10,10 +10,9 @@ import streamlit as st
 
 from sequoia_core.design.conditions import Conditions
 from sequoia_core.design.profile import PLACES
-from sequoia_core.files.model_names import pair_names
+from sequoia_core.models.pair_spec import PairSpec
 from ui.markdown import safe_name
 from ui.session import shipped
-from ui.session.model_pairs import PairSpec
 from ui.session.state import get, put
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ def acceptance() -> AcceptanceVector:
 def _is_of_pair(vector: AcceptanceVector) -> bool:
     """Whether a vector was measured on the pair in use."""
     holds = vector.holds_for
-    return holds is not None and (holds.target, holds.draft) == pair_names(*pair_spec()[:2])
+    return holds is not None and (holds.target, holds.draft) == pair_spec().names
 
 
 def has_own_acceptance() -> bool:
@@ -209,7 +208,7 @@ def pair_name() -> str:
 
 def models_name() -> str:
     """Name the models of a pair that is not the demo pair, or of one model alone, for people."""
-    names = [safe_name(Path(name).name) for name in pair_names(*pair_spec()[:2])]
+    names = [safe_name(Path(name).name) for name in pair_spec().names]
     return f"{names[0]} without a draft" if pair_spec().is_alone else " ← ".join(names)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import streamlit as st
 
-from sequoia_core import AcceptanceVector, TokenTree, expected_tokens
-from sequoia_core.design.optimal_trees import best_value_within_reach, ranks_not_measured
+from sequoia_core import AcceptanceVector, TokenTree
+from sequoia_core.design.optimal_trees import best_value_within_reach, expected_tokens, ranks_not_measured
 from ui import uploads
 from ui.cards import Card, draw_card
 from ui.markdown import escaped

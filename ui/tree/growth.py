@@ -7,9 +7,9 @@ import math
 import pandas as pd
 import streamlit as st
 
-from sequoia_core import AcceptanceVector, TokenTree, expected_tokens
+from sequoia_core import AcceptanceVector, TokenTree
 from sequoia_core.design.growth import theorem_bound
-from sequoia_core.design.optimal_trees import tree_limit
+from sequoia_core.design.optimal_trees import expected_tokens, tree_limit
 from sequoia_core.design.plain_trees import chain_limit, chains_limit, k_ary_limit
 from ui import charts
 from ui.session import core_cache

@@ -8,7 +8,8 @@ from typing import Any
 
 import streamlit as st
 
-from sequoia_core import AcceptanceVector, Conditions
+from sequoia_core import AcceptanceVector
+from sequoia_core.design.conditions import Conditions
 from sequoia_core.files.prompt_files import check_text
 from sequoia_core.files.safe_files import read_bytes
 from sequoia_core.models.prompting import encode_prompt
@@ -136,8 +137,7 @@ def _work(vector: AcceptanceVector, texts: list[str], tokens: int, largest: int)
         pair = context.pair(spec)
         study = measure_growth(
             [encode_prompt(pair, text) for text in texts],
-            target=pair.target,
-            draft=pair.draft,
+            pair,
             acceptance=vector,
             sampling=SamplingConfig(held.temperature, held.top_p, held.top_k),
             sizes=[size for size in SIZES if size <= largest],

@@ -11,9 +11,8 @@ from typing import Any
 
 import torch
 
-from ...files.gguf_header import GGUFHeader, read_gguf_header
+from ...files.gguf_header import LLAMA_CPP, GGUFHeader, read_gguf_header
 from ...files.model_names import model_source
-from ...files.server_counts import LLAMA_CPP
 from ..model_files import explained
 from ..protocol import causal_mask
 from .bindings import CACHE_TYPES, Weights, load

@@ -83,7 +83,7 @@ def _loaded(job: Job) -> _Loaded:
     import torch
     from transformers.utils import logging
 
-    from ...models.loading import load_pair
+    from ...models.loading import load
 
     hashes = tuple(job.common[f"{part}_hash"] for part in PairHashes._fields)
     held = (job.pair, job.common["threads"], *hashes)
@@ -94,7 +94,7 @@ def _loaded(job: Job) -> _Loaded:
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     torch.set_num_threads(job.common["threads"])
-    pair = load_pair(**job.pair.options())
+    pair = load(job.pair.spec)
     names = {"target": job.pair.target, "draft": job.pair.draft, "tokenizer": job.pair.tokenizer}
     for (part, name), found, wanted in zip(names.items(), pair_hashes(**names), hashes, strict=True):
         if (found or "") != wanted:
@@ -135,9 +135,8 @@ def _vector(pair: ModelPair, text: str, job: Job) -> AcceptanceVector:
     from ..measure_acceptance import measure_acceptance
 
     return measure_acceptance(
-        [encode_prompt(pair, text, job.prompting)], target=pair.target, draft=pair.draft,
-        sampling=_sampling(job), width=job.common["width"], max_new_tokens=job.common["new_tokens"],
-        seed=_seed(job, text),
+        [encode_prompt(pair, text, job.prompting)], pair, sampling=_sampling(job), width=job.common["width"],
+        max_new_tokens=job.common["new_tokens"], seed=_seed(job, text),
     )  # fmt: skip
 
 
@@ -187,7 +186,7 @@ def _decoded(job: Job, loaded: _Loaded, text: str) -> dict[str, Any]:
 def _profiled(job: Job, loaded: _Loaded, text: str) -> dict[str, Any]:
     from ..measure_profile import measure_profile
 
-    profile = measure_profile(target=loaded.pair.target, draft=loaded.pair.draft)
+    profile = measure_profile(loaded.pair)
     return {"result": json.dumps(profile.to_json())} | _dtype(loaded.pair)
 
 

@@ -10,7 +10,7 @@ from itertools import product
 from typing import Any
 
 from ...files.gguf_header import is_gguf
-from ...files.model_names import NO_DRAFT, pair_names
+from ...files.model_names import NO_DRAFT
 from ...models.prompting import Prompting
 from .content import PairHashes
 from .plan import BOTH, LOOKUP, MODEL, Domain, PairSection, Plan, sizes_of
@@ -117,7 +117,7 @@ def _job(
 ) -> Job:
     settings = plan.settings
     alone = kind == LOOKUP
-    names = pair_names(pair.target, NO_DRAFT if alone else pair.draft)
+    names = (replace(pair.spec, draft=NO_DRAFT) if alone else pair.spec).names
     common = {
         "kind": kind, "pair": pair.name, "target": names[0], "draft": names[1],
         "target_hash": hashes.target, "draft_hash": "" if alone else hashes.draft,

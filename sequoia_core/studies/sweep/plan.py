@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -20,6 +20,7 @@ from ...files.prompt_files import load_prompts
 from ...files.safe_files import read_bytes
 from ...models.default_dtype import default_dtype
 from ...models.loading import pair_facts
+from ...models.pair_spec import PairSpec
 from ...models.prompting import Prompting, encode_prompt
 from .content import PairHashes, pair_hashes
 
@@ -64,10 +65,9 @@ class PairSection(_Section):
     device: str | None = None
     tokenizer: str | None = None
 
-    def options(self) -> dict[str, Any]:
-        """Return what `load_pair` takes."""
-        names = ("target", "draft", "device", "dtype", "offload", "tokenizer")
-        return {name: getattr(self, name) for name in names}
+    @property
+    def spec(self) -> PairSpec:
+        return PairSpec(self.target, self.draft, self.device, self.dtype, self.offload, self.tokenizer)
 
 
 class PromptSection(_Section):
@@ -261,7 +261,7 @@ def _check_pair(
     alone = pair.draft == NO_DRAFT
     if alone and (set(pair.drafters) != {LOOKUP} or settings.race):
         raise ValueError('draft: found none, expected a draft model, or drafters = ["lookup"] without a race')
-    facts = pair_facts(**_options_of_elsewhere(pair) if elsewhere else pair.options())
+    facts = pair_facts(_spec_of_elsewhere(pair.spec) if elsewhere else pair.spec)
     if not alone and settings.width > facts.vocab_size:
         raise ValueError(f"width: found {settings.width}, expected at most the vocabulary of {facts.vocab_size}")
     depth = RACE_DEPTH if settings.race else TREE_DEPTH if {LOOKUP, BOTH} & set(pair.drafters) else 0
@@ -281,12 +281,12 @@ def _check_pair(
     return pair.model_copy(update={"dtype": facts.dtype}), hashes
 
 
-def _options_of_elsewhere(pair: PairSection) -> dict[str, Any]:
-    """Return options to look at a pair whose device may not be here."""
-    options = pair.options() | {"device": None, "offload": pair.offload and "disk"}
-    if pair.dtype is None and pair.device not in (None, "cpu") and not is_gguf(pair.target or ""):
-        options["dtype"] = default_dtype(pair.target, gpu=True).dtype
-    return options
+def _spec_of_elsewhere(spec: PairSpec) -> PairSpec:
+    """Return what to look at of a pair whose device may not be here."""
+    dtype = spec.dtype
+    if dtype is None and spec.device not in (None, "cpu") and not is_gguf(spec.target or ""):
+        dtype = default_dtype(spec.target, gpu=True).dtype
+    return replace(spec, device=None, offload=spec.offload and "disk", dtype=dtype)
 
 
 def _mistakes(path: str | Path, text: str, faults: Sequence[Fault]) -> ValueError:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sequoia_core.command_line.main import main
-from tests.core.files.server_samples import AFTER, BEFORE, LLAMA_PMIN, llama_text, vllm_text
+from tests.core.servers.samples import AFTER, BEFORE, LLAMA_PMIN, llama_text, vllm_text
 
 ROOT = Path(__file__).parents[3]
 WIRED = (8000, 24_000, 295, (290, 5, 0), 8305, 10)

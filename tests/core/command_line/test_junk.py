@@ -11,7 +11,7 @@ import pytest
 import typer
 
 from sequoia_core.command_line.main import app, main
-from tests.core.files.server_samples import AFTER, vllm_text
+from tests.core.servers.samples import AFTER, vllm_text
 
 ASSETS = Path(__file__).parents[3] / "assets"
 VECTOR, PROFILE = ASSETS / "acceptance" / "demo-t0.json", ASSETS / "profiles" / "cpu-2core.json"

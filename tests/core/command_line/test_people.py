@@ -20,8 +20,9 @@ from sequoia_core.design.acceptance import AcceptanceVector
 from sequoia_core.design.bootstrap import Estimate
 from sequoia_core.design.conditions import SEQUOIA, Conditions
 from sequoia_core.design.profile import HardwareProfile
-from sequoia_core.files.model_names import DEMO_PAIR, pair_names
-from tests.core.files.server_samples import AFTER, vllm_text
+from sequoia_core.files.model_names import DEMO_PAIR
+from sequoia_core.models.pair_spec import PairSpec
+from tests.core.servers.samples import AFTER, vllm_text
 
 ASSETS = Path(__file__).parents[3] / "assets"
 VECTOR = str(ASSETS / "acceptance" / "demo-t0.json")
@@ -133,7 +134,7 @@ def test_where_nothing_pays_both_times_are_said_in_words(said, tmp_path):
 )
 def test_a_plan_goes_on_with_the_pair_and_the_sampling_that_it_was_made_for(pair, options, said, tmp_path):
     given = files(tmp_path, [0.6, 0.1, 0.05], [0.02, 0.0202, 0.0206, 0.03], known=True)
-    held = Conditions(*pair_names(*pair), temperature=0.6, top_p=0.9, verifier="specinfer")
+    held = Conditions(*PairSpec(*pair).names, temperature=0.6, top_p=0.9, verifier="specinfer")
     AcceptanceVector(np.array([0.6, 0.1, 0.05]), holds_for=held).save(given[1])
     words = said("plan", *given)
     sampled = "--temperature 0.6 --top-p 0.9 --verifier specinfer"

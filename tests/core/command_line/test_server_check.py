@@ -1,4 +1,4 @@
-"""What server-check refuses, in one line each; that it checks a real server is in tests/core/test_llama_cpp.py."""
+"""What server-check refuses, in one line each; a real server is checked in tests/core/servers/test_llama_cpp.py."""
 
 import pytest
 

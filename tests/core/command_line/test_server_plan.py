@@ -9,8 +9,9 @@ import pytest
 
 from sequoia_core.command_line.main import main
 from sequoia_core.design.matrix_files import load_acceptance
+from tests.conftest import pair_of
 from tests.core.design.test_bench_profile import ROWS
-from tests.core.files.server_samples import (
+from tests.core.servers.samples import (
     AFTER,
     BEFORE,
     LLAMA_PMIN,
@@ -191,7 +192,7 @@ def test_a_measured_vector_is_carried_over_by_the_rule_of_engines(plan, tmp_path
     from sequoia_core.decoding.sampling import SamplingConfig
     from sequoia_core.studies.measure_acceptance import measure_acceptance
 
-    models, path = {"target": tiny_target, "draft": tiny_draft}, tmp_path / "vector.json"
+    models, path = {"pair": pair_of(tiny_target, tiny_draft)}, tmp_path / "vector.json"
     measure_acceptance([[1, 2], [7]], **models, sampling=SamplingConfig(0.8), width=2, max_new_tokens=40).save(path)
     options = ("--after", str(path), "--engine", "llama.cpp")
     found = plan(*options)

@@ -9,11 +9,14 @@ import warnings
 import pytest
 import torch
 
-from sequoia_core import AdaptiveTree, HybridTree, LookupTree, SpecExecTree, TextIndex
+from sequoia_core import AdaptiveTree, HybridTree, LookupTree
 from sequoia_core.decoding.drafting import Reach
 from sequoia_core.decoding.dynamic.compiled_growing import CompiledGrower
 from sequoia_core.decoding.dynamic.growing import PlainGrower
+from sequoia_core.decoding.dynamic.spec_exec import SpecExecTree
+from sequoia_core.decoding.lookup.text_index import TextIndex
 from sequoia_core.decoding.loop import autoregressive, decode
+from sequoia_core.decoding.record import StepDetails
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.models.gguf.model import GGUFModel
@@ -23,7 +26,7 @@ from sequoia_core.models.offload.streamed_llama import StreamedLlama
 from sequoia_core.models.transformers_passes import TransformersBackend
 from sequoia_core.native.llama_x86 import CompiledLlama, compiled
 from sequoia_core.studies.losslessness import check_losslessness
-from tests.conftest import around_passes, calibration_of, recalled, tiny_llama
+from tests.conftest import around_passes, calibration_of, pair_of, recalled, tiny_llama
 from tests.core.decoding.dynamic.test_adaptive import profile
 from tests.core.decoding.test_loop import TREES, tokens_of
 from tests.core.decoding.test_static_path import used  # noqa: F401
@@ -115,11 +118,11 @@ def test_text_is_the_targets_to_the_last_position(draft_context, model_of, copie
     lengths = {9, draft_context - 1, draft_context, draft_context + 1, CONTEXT - 2, CONTEXT - 1}
     for length, (name, policy) in itertools.product(sorted(n for n in lengths if n < CONTEXT), policies().items()):
         prompt = REPEATED[:length]
-        wanted = tokens_of(autoregressive(prompt, target=target, max_new_tokens=99))
+        wanted = tokens_of(autoregressive(prompt, pair_of(target), max_new_tokens=99))
         assert len(wanted) == CONTEXT - length
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            steps = list(decode(prompt, target=within(target), draft=within(draft), tree=policy, max_new_tokens=99))
+            steps = list(decode(prompt, pair_of(within(target), within(draft)), tree=policy, max_new_tokens=99))
         assert tokens_of(steps) == wanted, (name, length)
         assert steps[-1].finished == "context"
         for before, step in starts(prompt, steps):
@@ -127,7 +130,7 @@ def test_text_is_the_targets_to_the_last_position(draft_context, model_of, copie
             assert step.tree.depth <= (reach.verified(before) if alone else reach.drafted(before)), (name, before)
         assert name != "chain" or length > 9 or len(steps) < len(wanted), "trees are accepted"
         with pytest.raises(ValueError, match=f"expected at most {CONTEXT - 1}: the target's context of {CONTEXT}"):
-            decode(REPEATED[:CONTEXT], target=target, draft=draft, tree=policy)
+            decode(REPEATED[:CONTEXT], pair_of(target, draft), tree=policy)
     target.close()
 
 
@@ -139,11 +142,11 @@ def test_steps_of_fixed_shape_end_as_others_do(kind, draft_context, used):  # no
     models = [make(context) for context in (CONTEXT, draft_context)]
     target, draft = (HuggingFaceModel(model, kind, backend=TransformersBackend(model)) for model in models)
     prompt = REPEATED[:6]
-    wanted = tokens_of(autoregressive(prompt, target=target, max_new_tokens=99))
+    wanted = tokens_of(autoregressive(prompt, pair_of(target), max_new_tokens=99))
     for policy in policies().values():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            steps = list(decode(prompt, target=within(target), draft=within(draft), tree=policy, max_new_tokens=99))
+            steps = list(decode(prompt, pair_of(within(target), within(draft)), tree=policy, max_new_tokens=99))
         assert tokens_of(steps) == wanted
     assert used["StaticPass.logits"] and used["StaticDrafter._fill"]
 
@@ -159,8 +162,9 @@ def test_trees_grow_the_same_way_compiled_and_plain(name, temperature, monkeypat
     def steps():
         with pytest.warns(UserWarning, match="found a context of 15 tokens, expected 24"):
             found = decode(
-                REPEATED[:6], target=target, draft=draft, tree=policy, sampling=SamplingConfig(temperature),
-                max_new_tokens=99, generator=torch.Generator().manual_seed(6), left_out=6, likely=3,
+                REPEATED[:6], pair_of(target, draft), tree=policy, sampling=SamplingConfig(temperature),
+                max_new_tokens=99, generator=torch.Generator().manual_seed(6),
+                details=StepDetails(likely=3, left_out=6),
             )  # fmt: skip
         return [
             (s.tree, s.tokens, s.new_tokens, s.draft_probs, s.trials, s.marginal_gains, s.path_rows, s.occurrences)
@@ -183,7 +187,7 @@ def test_the_law_is_the_targets_where_trees_are_cut(draft_context, verifier):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         report = check_losslessness(
-            ([3, 1, 4] * 7)[: CONTEXT - 3], target=recalled(target), draft=recalled(draft), tree=TREES["binary"],
+            ([3, 1, 4] * 7)[: CONTEXT - 3], pair_of(recalled(target), recalled(draft)), tree=TREES["binary"],
             sampling=SamplingConfig(1.0), verifier=verifier, samples=2_000, new_tokens=3,
             generator=torch.Generator().manual_seed(1),
         )  # fmt: skip
@@ -192,7 +196,7 @@ def test_the_law_is_the_targets_where_trees_are_cut(draft_context, verifier):
 
 def test_a_limit_of_the_draft_is_named_before_the_run():
     target, draft = tiny_llama(1, context=CONTEXT), tiny_llama(2, context=12)
-    options = {"target": target, "draft": draft, "tree": chain_tree(3)}
+    options = {"pair": pair_of(target, draft), "tree": chain_tree(3)}
     with pytest.warns(UserWarning, match="draft: found a context of 12 tokens, expected 16 for .* goes on without it"):
         decode(REPEATED[:6], **options, max_new_tokens=10)  # no step is taken
     with pytest.warns(UserWarning, match="found a context of 12 tokens, expected 24"):
@@ -201,4 +205,4 @@ def test_a_limit_of_the_draft_is_named_before_the_run():
         warnings.simplefilter("error")
         decode(REPEATED[:6], **options, max_new_tokens=6)
         decode(REPEATED[:6], **options | {"tree": LookupTree(TextIndex())})
-        autoregressive(REPEATED[:6], target=target)
+        autoregressive(REPEATED[:6], pair_of(target))

@@ -9,10 +9,11 @@ from sequoia_core.decoding.lookup.lookup_tree import LookupTree
 from sequoia_core.decoding.lookup.text_index import TextIndex
 from sequoia_core.decoding.loop import decode
 from sequoia_core.decoding.rank_acceptance import OPTIMA
+from sequoia_core.decoding.record import StepDetails
 from sequoia_core.decoding.sampling import SamplingConfig, residual
 from sequoia_core.decoding.verifiers import VERIFIERS
 from sequoia_core.design.plain_trees import branching_tree
-from tests.conftest import tiny_llama
+from tests.conftest import pair_of, tiny_llama
 from tests.core.decoding.test_rank_acceptance import exact_rank_acceptance
 
 PROMPT = [3, 14, 15, 9, 2, 6]
@@ -26,8 +27,9 @@ def models():
 
 def run(models, **options):
     target, draft = models
-    options = {"generator": torch.Generator().manual_seed(5), "likely": VOCABULARY} | options
-    return list(decode(PROMPT, target=target, draft=draft, tree=branching_tree([3, 2]), max_new_tokens=24, **options))
+    details = StepDetails(likely=VOCABULARY)
+    options = {"generator": torch.Generator().manual_seed(5), "details": details} | options
+    return list(decode(PROMPT, pair_of(target, draft), tree=branching_tree([3, 2]), max_new_tokens=24, **options))
 
 
 def row_of(model, text, temperature) -> np.ndarray:
@@ -106,8 +108,9 @@ def test_how_often_a_child_is_accepted_stands_beside_the_best_possible(models, v
 def test_acceptance_is_not_known_of_children_that_were_looked_up_nor_of_very_many(models):
     target, _ = models
     tree = LookupTree(TextIndex(), max_size=4, max_depth=2)
-    options = {"sampling": SamplingConfig(1.0), "likely": 3, "generator": torch.Generator().manual_seed(5)}
-    steps = list(decode(PROMPT * 3, target=target, draft=None, tree=tree, max_new_tokens=12, **options))
+    options = {"sampling": SamplingConfig(1.0), "details": StepDetails(likely=3)}
+    options["generator"] = torch.Generator().manual_seed(5)
+    steps = list(decode(PROMPT * 3, pair_of(target), tree=tree, max_new_tokens=12, **options))
     assert any(step.tree.size > 1 for step in steps)
     assert all(rows.accepted is None for step in steps for rows in step.path_rows)
     row = np.full(20, 0.05)
@@ -121,7 +124,7 @@ def test_at_temperature_0_nothing_is_left_over(models):
 
 
 def test_nothing_is_recorded_unless_asked_for_and_the_text_is_the_same(models):
-    plain, explained = (run(models, sampling=SamplingConfig(0.8), likely=most) for most in (0, 3))
+    plain, explained = (run(models, sampling=SamplingConfig(0.8), details=StepDetails(likely=most)) for most in (0, 3))
     assert all(step.path_rows == () for step in plain)
     assert [step.new_tokens for step in plain] == [step.new_tokens for step in explained]
     assert all(len(rows.target) == 3 for step in explained for rows in step.path_rows)

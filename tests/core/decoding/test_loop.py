@@ -10,6 +10,7 @@ import torch
 from sequoia_core.decoding import loop as engine
 from sequoia_core.decoding.judging import CompiledJudge, RowJudge
 from sequoia_core.decoding.loop import autoregressive, decode
+from sequoia_core.decoding.record import PROBABILITIES, TOKENS_ONLY, StepDetails
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.decoding.verifiers import VERIFIERS
 from sequoia_core.design.acceptance import AcceptanceVector
@@ -17,7 +18,7 @@ from sequoia_core.design.optimal_trees import optimal_tree
 from sequoia_core.design.plain_trees import branching_tree, chain_tree, independent_chains, k_ary_tree
 from sequoia_core.design.tree import TokenTree
 from sequoia_core.models.language_model import HuggingFaceModel
-from tests.conftest import around_passes, tiny_llama
+from tests.conftest import around_passes, pair_of, tiny_llama
 
 TREES = {
     "chain": chain_tree(4),
@@ -36,7 +37,7 @@ def greedy_reference(model: HuggingFaceModel, prompt: list[int], count: int) -> 
 
 
 def run(model, draft, tree, count=40, prompt=PROMPT, **options):
-    return list(decode(prompt, target=model, draft=draft, tree=tree, max_new_tokens=count, **options))
+    return list(decode(prompt, pair_of(model, draft), tree=tree, max_new_tokens=count, **options))
 
 
 def tokens_of(steps):
@@ -78,7 +79,7 @@ def test_a_run_without_a_generator_is_seeded_afresh(tiny_target, tiny_draft):
 
 
 def test_autoregressive_is_generate(tiny_target):
-    steps = list(autoregressive(PROMPT, target=tiny_target, max_new_tokens=30))
+    steps = list(autoregressive(PROMPT, pair_of(tiny_target), max_new_tokens=30))
     assert tokens_of(steps) == greedy_reference(tiny_target, PROMPT, 30)
     assert all(len(step.tokens) == 1 for step in steps)
 
@@ -108,7 +109,7 @@ def test_nothing_beyond_the_end_of_the_text_counts_as_accepted(ended_by, verifie
     options = {} if verifier == "greedy" else sampled
     tree, cut = {"path": chain_tree(6), "branches": k_ary_tree(2, 4)}[kind], 0
     for seed in range(12):
-        drawn = {"generator": torch.Generator().manual_seed(seed), "likely": 2, **options}
+        drawn = {"generator": torch.Generator().manual_seed(seed), "details": StepDetails(likely=2), **options}
         (whole, *_) = run(tiny_target, tiny_llama(1), tree, count=20, **drawn)
         for count in range(1, len(whole.new_tokens)):
             end = whole.new_tokens[count - 1]
@@ -157,7 +158,7 @@ def test_cancel_ends_the_run_between_phases(phase, tiny_target, tiny_draft, monk
         monkeypatch.setattr(judge, "walk", lambda *inputs, walk=walk: walks.append(1) or walk(*inputs))
     score = RowJudge.score
     monkeypatch.setattr(RowJudge, "score", lambda *inputs: verifies.append(1) or score(*inputs))
-    for step in decode(PROMPT, **models, tree=TREES["binary"], max_new_tokens=200, cancel=cancel):
+    for step in decode(PROMPT, pair_of(**models), tree=TREES["binary"], max_new_tokens=200, cancel=cancel):
         steps.append(step)
     assert began and len(steps) == 2 and steps[-1].finished is None
     assert len(verifies) == (2 if phase == "draft" else 3) and len(walks) == 2
@@ -177,7 +178,7 @@ def test_a_tree_of_2048_nodes_decodes_and_a_cancel_ends_it_within_a_phase():
         return append(ids, positions, tree_mask, keep=keep)
 
     watched = around_passes(target, cancelling)
-    assert list(decode(PROMPT, target=watched, draft=draft, tree=tree, max_new_tokens=50, cancel=cancel)) == []
+    assert list(decode(PROMPT, pair_of(watched, draft), tree=tree, max_new_tokens=50, cancel=cancel)) == []
     assert passes == [len(PROMPT) - 1, tree.size]
 
 
@@ -218,7 +219,7 @@ def test_each_token_is_forwarded_once(tiny_target):
 
     tree = TREES["binary"]
     models = {name: around_passes(tiny_target, counting(name)) for name in asked}
-    steps = list(decode(PROMPT, tree=tree, max_new_tokens=24, **models))
+    steps = list(decode(PROMPT, pair_of(**models), tree=tree, max_new_tokens=24))
     assert asked["target"] == [len(PROMPT) - 1, *[tree.size] * len(steps)]
     first, *later = np.array(asked["draft"][1:]).reshape(len(steps), tree.depth).tolist()
     assert first == [1, 2, 4] and all(made == [2, 2, 4] for made in later)  # the last accepted leaf, then the root
@@ -253,7 +254,7 @@ def test_phases_are_timed_one_by_one(tiny_target, tiny_draft, monkeypatch):
         commit_sec = 1000.0 if step.finished is None else 0.0
         assert (step.walk_sec, step.commit_sec, step.seconds) == (100.0, commit_sec, 110.0 + commit_sec + tree.depth)
         now[0] += 1e5  # what the reader of the steps does meanwhile is nobody's
-    for step in autoregressive(PROMPT, target=target, max_new_tokens=3):
+    for step in autoregressive(PROMPT, pair_of(target), max_new_tokens=3):
         commit_sec = 1000.0 if step.finished is None else 0.0
         assert (step.draft_sec, step.verify_sec, step.walk_sec, step.commit_sec) == (0.0, 10.0, 100.0, commit_sec)
 
@@ -270,7 +271,7 @@ def test_a_device_is_waited_for_before_the_clock_is_read(tiny_target, monkeypatc
         session.device = torch.device("cuda")
         return logits
 
-    list(autoregressive(PROMPT, target=around_passes(tiny_target, on_cuda), max_new_tokens=2))
+    list(autoregressive(PROMPT, pair_of(around_passes(tiny_target, on_cuda)), max_new_tokens=2))
     # from start to commit: four phases, and what is explained between the last two
     step = ["clock", "clock", "pass", "wait for cuda", "clock", "clock", "clock", "clock"]
     assert events == ["pass", *step, *step]
@@ -322,7 +323,7 @@ def test_caches_do_not_grow(tiny_target, tiny_draft):
 
     target = around_passes(tiny_target.ignore_eos(), recording)
     sizes = set()
-    for _ in decode(PROMPT, target=target, draft=tiny_draft, tree=TREES["binary"], max_new_tokens=60):
+    for _ in decode(PROMPT, pair_of(target, tiny_draft), tree=TREES["binary"], max_new_tokens=60):
         (buffer,) = caches[0]._buffers.values()
         sizes.add((buffer.data_ptr(), buffer.numel()))
     assert len(sizes) == 1
@@ -350,14 +351,14 @@ def test_what_cannot_be_decoded_is_refused_at_once(options, message, tiny_target
     } | options
     with pytest.raises(ValueError, match=message):
         decode(
-            arguments["prompt"], target=tiny_target, draft=arguments["draft"], tree=arguments["tree"],
+            arguments["prompt"], pair_of(tiny_target, arguments["draft"]), tree=arguments["tree"],
             max_new_tokens=arguments["count"], verifier=arguments["verifier"],
         )  # fmt: skip
 
 
 def test_vocabularies_of_two_sizes_are_refused_at_once(tiny_target):
     with pytest.raises(ValueError, match="draft: found a vocabulary of 72, expected 64"):
-        decode(PROMPT, target=tiny_target, draft=tiny_llama(2, vocab=72), tree=chain_tree(2))
+        decode(PROMPT, pair_of(tiny_target, tiny_llama(2, vocab=72)), tree=chain_tree(2))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -396,8 +397,8 @@ def test_a_compiled_walk_is_the_walk_by_the_rule(temperature, verifier, tiny_tar
 
 
 def test_an_unexplained_run_is_the_same_without_the_targets_probabilities(tiny_target, tiny_draft):
-    options = {"target": tiny_target, "draft": tiny_draft, "tree": TREES["ragged"], "max_new_tokens": 24}
-    explained, plain = (list(decode(PROMPT, **options, explain=explain)) for explain in (True, False))
+    options = {"pair": pair_of(tiny_target, tiny_draft), "tree": TREES["ragged"], "max_new_tokens": 24}
+    explained, plain = (list(decode(PROMPT, **options, details=details)) for details in (PROBABILITIES, TOKENS_ONLY))
     assert [s.new_tokens for s in plain] == [s.new_tokens for s in explained]
     assert all(s.target_probs == () == s.draft_probs for s in plain)
     assert all(len(s.target_probs) == len(s.draft_probs) == TREES["ragged"].size for s in explained)
@@ -414,7 +415,7 @@ def test_nan_logits_name_the_step(tiny_target, tiny_draft):
     steps = []
     with pytest.raises(FloatingPointError, match="step 2: the target"):
         for step in decode(
-            PROMPT, target=around_passes(tiny_target, broken), draft=tiny_draft, tree=chain_tree(1), max_new_tokens=90
+            PROMPT, pair_of(around_passes(tiny_target, broken), tiny_draft), tree=chain_tree(1), max_new_tokens=90
         ):
             steps.append(step)
     assert len(steps) == 2

@@ -5,9 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sequoia_core import LookupTree, TextIndex, decode
+from sequoia_core import LookupTree, decode
 from sequoia_core.decoding import pass_times as module
+from sequoia_core.decoding.lookup.text_index import TextIndex
 from sequoia_core.decoding.pass_times import SIZES, pass_times
+from tests.conftest import pair_of
 
 PROMPT = [5, 6, 7, 8] * 6
 
@@ -38,7 +40,7 @@ def test_a_folder_that_cannot_be_written_costs_nothing_but_the_next_timing(tiny_
 
 
 def test_only_trees_that_nobody_sized_ask_for_times(tiny_target, cache):
-    options = {"target": tiny_target, "draft": None, "max_new_tokens": 8}
+    options = {"pair": pair_of(tiny_target), "max_new_tokens": 8}
     plain = [step.new_tokens for step in decode(PROMPT, tree=LookupTree(TextIndex(), max_size=4), **options)]
     assert not cache.exists()
     found = [step.new_tokens for step in decode(PROMPT, tree=LookupTree(TextIndex()), **options)]
@@ -49,11 +51,11 @@ def test_only_trees_that_nobody_sized_ask_for_times(tiny_target, cache):
 def test_a_target_whose_wider_passes_cost_as_much_as_more_tokens_is_not_given_trees(tiny_target, cache, monkeypatch):
     monkeypatch.setattr(module, "_timed", lambda target: (128, np.array([1.0, 2.0, 4.0, 8.0, 16.0])))
     tree = LookupTree(TextIndex()).timed(tiny_target)
-    steps = list(decode(PROMPT, target=tiny_target, draft=None, tree=tree, max_new_tokens=16))
+    steps = list(decode(PROMPT, pair_of(tiny_target), tree=tree, max_new_tokens=16))
     assert all(step.tree.size == 1 for step in steps)
 
 
 def test_trees_that_get_another_index_still_ask_for_times(tiny_target, cache):
     tree = replace(LookupTree(TextIndex()), index=TextIndex())  # as a session's earlier answers are looked through
-    list(decode(PROMPT, target=tiny_target, draft=None, tree=tree, max_new_tokens=2))
+    list(decode(PROMPT, pair_of(tiny_target), tree=tree, max_new_tokens=2))
     assert len(list(cache.iterdir())) == 1

@@ -2,6 +2,7 @@
 
 import itertools
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,12 +11,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from benchmarks.pretend_device import PretendTensor, pretend_device
-from sequoia_core import LookupTree, SpecExecTree, TextIndex
+from sequoia_core import LookupTree
 from sequoia_core.decoding import assemble, static_drafting, static_judging
 from sequoia_core.decoding import loop as engine
 from sequoia_core.decoding.cutting import cut
+from sequoia_core.decoding.dynamic.spec_exec import SpecExecTree
+from sequoia_core.decoding.lookup.text_index import TextIndex
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.plan import TreePlan
+from sequoia_core.decoding.record import TOKENS_ONLY
 from sequoia_core.decoding.sampling import SamplingConfig, invert
 from sequoia_core.decoding.tree_policy import policy_of
 from sequoia_core.decoding.verifiers import VERIFIERS, sequoia_rule
@@ -29,7 +33,7 @@ from sequoia_core.models.static_pass import Phase, padded
 from sequoia_core.models.transformers_passes import TransformersBackend
 from sequoia_core.models.tree_cache import CacheSession
 from sequoia_core.studies.losslessness import check_losslessness
-from tests.conftest import tiny_llama
+from tests.conftest import pair_of, tiny_llama
 from tests.core.decoding.dynamic.test_dynamic_exactness import Script, filled_by, random_law
 from tests.core.decoding.test_loop import PROMPT, TREES, greedy_reference, tokens_of
 from tests.core.test_families import FAMILIES, build
@@ -62,7 +66,7 @@ def by_transformers(model):
 def test_greedy_output_is_identical_to_generate(tree, used, tiny_target, tiny_draft):
     for prompt in (PROMPT, [7]):
         for target, draft in ((tiny_target, tiny_draft), (by_transformers(tiny_target), by_transformers(tiny_draft))):
-            steps = list(decode(prompt, target=target, draft=draft, tree=tree, max_new_tokens=40))
+            steps = list(decode(prompt, pair_of(target, draft), tree=tree, max_new_tokens=40))
             assert tokens_of(steps) == greedy_reference(tiny_target, prompt, 40)
             assert all(
                 trial.accepted == (step.outcomes[trial.node] == "accepted") for step in steps for trial in step.trials
@@ -77,7 +81,7 @@ def test_a_draft_equal_to_the_target_is_always_accepted(tree, used, tiny_target)
     for sampling in samplings:
         steps = list(
             decode(
-                PROMPT, target=tiny_target, draft=tiny_llama(1), tree=tree, max_new_tokens=36, sampling=sampling,
+                PROMPT, pair_of(tiny_target, tiny_llama(1)), tree=tree, max_new_tokens=36, sampling=sampling,
                 generator=torch.Generator().manual_seed(0),
             )
         )  # fmt: skip
@@ -85,12 +89,12 @@ def test_a_draft_equal_to_the_target_is_always_accepted(tree, used, tiny_target)
 
 
 def test_trees_that_grow_are_padded_to_few_sizes(used, tiny_target, tiny_draft):
-    wanted = tokens_of(autoregressive(PROMPT, target=tiny_target, max_new_tokens=40))
+    wanted = tokens_of(autoregressive(PROMPT, pair_of(tiny_target), max_new_tokens=40))
     index = TextIndex()
     index.add([*PROMPT, *wanted[::2]])
     for policy in (SpecExecTree(max_size=13, max_depth=5, beam=3, branch=5), LookupTree(index, max_size=13)):
         for draft in (tiny_draft, tiny_llama(1)):
-            steps = decode(PROMPT, target=tiny_target, draft=draft, tree=policy, max_new_tokens=40)
+            steps = decode(PROMPT, pair_of(tiny_target, draft), tree=policy, max_new_tokens=40)
             assert tokens_of(steps) == wanted
     assert [padded(n) for n in (1, 2, 3, 9, 32, 33, 64, 65)] == [1, 2, 4, 16, 32, 64, 64, 96]
 
@@ -99,7 +103,7 @@ def test_trees_that_grow_are_padded_to_few_sizes(used, tiny_target, tiny_draft):
 def test_every_family_without_a_window_decodes_as_generate(family, used):
     model = HuggingFaceModel(build(family), family, backend=TransformersBackend(build(family)))
     prompt = [2 + place for place in range(20)]
-    steps = list(decode(prompt, target=model, draft=model, tree=k_ary_tree(2, 3), max_new_tokens=40))
+    steps = list(decode(prompt, pair_of(model, model), tree=k_ary_tree(2, 3), max_new_tokens=40))
     assert tokens_of(steps) == greedy_reference(model, prompt, 40) and len(steps) <= 10
     assert used["StaticDrafter._fill"] > 20
 
@@ -109,7 +113,7 @@ def test_sampled_text_follows_the_target(verifier, used):
     """False alarms below 1e-6 each; rules that are not written as phases are walked as elsewhere."""
     pair = [tiny_llama(seed, vocab=16, layers=1, scale=1.0) for seed in (1, 2)]
     report = check_losslessness(
-        [3, 5], target=pair[0], draft=pair[1], tree=branching_tree([3, 2]), sampling=SamplingConfig(1.0),
+        [3, 5], pair_of(*pair), tree=branching_tree([3, 2]), sampling=SamplingConfig(1.0),
         verifier=verifier, samples=500, generator=torch.Generator().manual_seed(0),
     )  # fmt: skip
     assert report.passed and report.degrees_of_freedom > 5
@@ -121,9 +125,9 @@ def test_logits_that_are_not_finite_are_reported_for_either_model(used, tiny_tar
         model = by_transformers(tiny_llama(3 if broken == "target" else 4))
         with torch.no_grad():
             model.model.lm_head.weight[5] = torch.nan
-        models = {"target": tiny_target, "draft": tiny_draft} | {broken: model}
+        pair = replace(pair_of(tiny_target, tiny_draft), **{broken: model})
         with pytest.raises(FloatingPointError, match=f"step 0: the {broken} model"):
-            list(decode(PROMPT, **models, tree=TREES["ragged"], sampling=sampling, max_new_tokens=8))
+            list(decode(PROMPT, pair, tree=TREES["ragged"], sampling=sampling, max_new_tokens=8))
 
 
 TREES_OF_THREE_LEVELS = {
@@ -260,7 +264,7 @@ def test_a_path_of_the_callers_own_is_kept(path, used, tiny_target, tiny_draft):
     tree, sequence = TREES["ragged"], list(PROMPT)
     assert all(parent == tree.parents[child] for parent, child in zip(path, path[1:], strict=False))
     drafter, judge, sessions = assemble.assemble(
-        tiny_target, tiny_draft, policy_of(tree), verifier=VERIFIERS["sequoia"], sampling=SamplingConfig(),
+        pair_of(tiny_target, tiny_draft), policy_of(tree), verifier=VERIFIERS["sequoia"], sampling=SamplingConfig(),
         capacity=40, generator=torch.Generator(),
     )  # fmt: skip
     for session in sessions:
@@ -355,7 +359,7 @@ def recorded(monkeypatch):
                 engine, "take_step", lambda *args, **named: recorder.begin_step() or take_step(*args, **named)
             )
             models = [HuggingFaceModel(tiny_llama(*made).model.to(device), "there") for made in (target, draft)]
-            list(decode(PROMPT, target=models[0], draft=models[1], explain=False, max_new_tokens=14, **options))
+            list(decode(PROMPT, pair_of(*models), details=TOKENS_ONLY, max_new_tokens=14, **options))
         return recorder
 
     return record
@@ -473,7 +477,7 @@ def test_text_stays_where_phases_are_captured_and_replayed(case, monkeypatch):
                 monkeypatch.setitem(static_pass.GRAPHS, device.type, capture)
             models = [HuggingFaceModel(tiny_llama(seed).model.to(device), "there") for seed in (1, 1)]
             steps = decode(
-                PROMPT, target=models[0], draft=models[1], tree=tree, sampling=sampling, max_new_tokens=40,
+                PROMPT, pair_of(*models), tree=tree, sampling=sampling, max_new_tokens=40,
                 generator=torch.Generator().manual_seed(0),
             )  # fmt: skip
             texts.append(tokens_of(steps))

@@ -20,7 +20,7 @@ from sequoia_core.decoding.verifiers import VERIFIERS
 from sequoia_core.design.plain_trees import branching_tree, chain_tree
 from sequoia_core.design.tree import TokenTree
 from sequoia_core.studies.losslessness import check_losslessness
-from tests.conftest import tiny_llama
+from tests.conftest import pair_of, tiny_llama
 
 pytestmark = pytest.mark.usefixtures("taking_turns")
 PROMPT = [3, 14, 15, 9, 2, 6]
@@ -92,8 +92,8 @@ def tokens_of(steps):
 )
 def test_greedy_text_under_changing_trees_is_the_targets_own(trees, tiny_target, tiny_draft):
     for draft in (tiny_draft, tiny_llama(1)):  # one that is often wrong, one that never is
-        steps = list(decode(PROMPT, target=tiny_target, draft=draft, tree=TakingTurns(trees), max_new_tokens=40))
-        assert tokens_of(steps) == tokens_of(autoregressive(PROMPT, target=tiny_target, max_new_tokens=40))
+        steps = list(decode(PROMPT, pair_of(tiny_target, draft), tree=TakingTurns(trees), max_new_tokens=40))
+        assert tokens_of(steps) == tokens_of(autoregressive(PROMPT, pair_of(tiny_target), max_new_tokens=40))
         assert [step.tree for step in steps] == [trees[number % 2] for number in range(len(steps))]
         assert all(len(step.tokens) == len(step.target_probs) == step.tree.size for step in steps)
 
@@ -103,7 +103,7 @@ def test_greedy_text_under_changing_trees_is_the_targets_own(trees, tiny_target,
 def test_sampled_text_under_changing_trees_follows_the_target(verifier, sampling):
     target, draft = (tiny_llama(seed, vocab=16, layers=1, scale=1.0) for seed in (1, 2))
     report = check_losslessness(
-        (3,), target=target, draft=draft, tree=TakingTurns((chain_tree(1), branching_tree([3, 2]))),
+        (3,), pair_of(target, draft), tree=TakingTurns((chain_tree(1), branching_tree([3, 2]))),
         sampling=sampling, verifier=verifier, samples=600, new_tokens=3, generator=torch.Generator().manual_seed(0),
     )  # fmt: skip
     assert report.passed and report.degrees_of_freedom > 5
@@ -118,7 +118,7 @@ def test_recorded_probabilities_are_those_of_a_plain_forward(trees):
     sequence = list(PROMPT)
     policy, options = TakingTurns(trees), {"generator": torch.Generator().manual_seed(9)}
     for step in decode(
-        PROMPT, target=target, draft=draft, tree=policy, sampling=SamplingConfig(0.7), max_new_tokens=30, **options
+        PROMPT, pair_of(target, draft), tree=policy, sampling=SamplingConfig(0.7), max_new_tokens=30, **options
     ):
         for node in range(1, step.tree.size):
             text = sequence[:-1] + [step.tokens[place] for place in step.tree.path_to(node)]
@@ -139,7 +139,7 @@ def test_a_policy_that_always_answers_the_same_tree_decodes_as_that_tree(
         return [
             (s.tree, s.tokens, s.new_tokens, s.outcomes, s.draft_probs, s.target_probs, s.trials, s.finished)
             for s in decode(
-                PROMPT, target=tiny_target, draft=tiny_draft, tree=tree, sampling=SamplingConfig(temperature),
+                PROMPT, pair_of(tiny_target, tiny_draft), tree=tree, sampling=SamplingConfig(temperature),
                 verifier=verifier, max_new_tokens=60, generator=torch.Generator().manual_seed(6),
             )
         ]  # fmt: skip
@@ -149,7 +149,7 @@ def test_a_policy_that_always_answers_the_same_tree_decodes_as_that_tree(
 
 def test_a_policy_names_its_own_verifier_and_those_that_are_exact(tiny_target, tiny_draft):
     policy = TakingTurns((RAGGED,), verifiers=("topk",))
-    models = {"target": tiny_target, "draft": tiny_draft, "max_new_tokens": 20}
+    models = {"pair": pair_of(tiny_target, tiny_draft), "max_new_tokens": 20}
 
     def text(**options):
         generator = torch.Generator().manual_seed(1)
@@ -162,7 +162,7 @@ def test_a_policy_names_its_own_verifier_and_those_that_are_exact(tiny_target, t
 
 
 def test_bounds_of_a_policy_are_checked_and_unknown_kinds_refused(tiny_target, tiny_draft, monkeypatch):
-    models = {"target": tiny_target, "draft": tiny_draft}
+    models = {"pair": pair_of(tiny_target, tiny_draft)}
     with pytest.raises(ValueError, match="prompt: found 256 tokens, expected at most 255"):
         decode([1] * 256, **models, tree=TakingTurns((chain_tree(4), RAGGED)))
     monkeypatch.setattr(assemble, "DRAFTERS", assemble.DRAFTERS[:-1])

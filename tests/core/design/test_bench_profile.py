@@ -6,7 +6,7 @@ import pytest
 
 from sequoia_core.design.bench_profile import profile_from_bench, profile_from_files
 from sequoia_core.design.profile import HardwareProfile
-from sequoia_core.design.server_costs import costs_of
+from sequoia_core.servers.costs import costs_of
 
 
 def row(tokens, samples, *, model="target.gguf", parameters=19_000_000, generated=0, depth=64) -> dict:

@@ -11,7 +11,9 @@ from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.design.conditions import Conditions
 from sequoia_core.design.planning import pair_mismatches
 from sequoia_core.design.what_if import edited, isotonic, weaker
-from sequoia_core.files.model_names import DEMO_PAIR, model_name, pair_names
+from sequoia_core.files.model_names import DEMO_PAIR, model_name
+from sequoia_core.models.pair_spec import PairSpec
+from tests.conftest import pair_of
 
 WARM = Conditions("big", "small", temperature=0.6)
 
@@ -115,7 +117,7 @@ def test_what_nobody_measured_holds_for_nothing():
 
 def test_a_measurement_records_what_it_was_made_for(tiny_target, tiny_draft):
     vector = measure_acceptance(
-        [[1, 2, 3]], target=tiny_target, draft=tiny_draft, sampling=SamplingConfig(0.7, 0.9, 7), width=4,
+        [[1, 2, 3]], pair_of(tiny_target, tiny_draft), sampling=SamplingConfig(0.7, 0.9, 7), width=4,
         max_new_tokens=4, verifier="topk",
     )  # fmt: skip
     assert vector.holds_for == Conditions(tiny_target.name, tiny_draft.name, 0.7, 0.9, "topk", top_k=7)
@@ -163,6 +165,5 @@ def test_two_spellings_of_a_folder_are_one_model(tmp_path, monkeypatch):
     names = {model_name(name) for name in ("model", "./model", "~/model", tmp_path / "model")}
     assert names == {str((tmp_path / "model").resolve())}
     assert model_name("owner/model") == "owner/model"
-    assert (
-        pair_names(None, None) == ("demo target", "demo draft") == pair_names(DEMO_PAIR / "target", DEMO_PAIR / "draft")
-    )
+    spelled_out = PairSpec(DEMO_PAIR / "target", DEMO_PAIR / "draft")
+    assert PairSpec().names == ("demo target", "demo draft") == spelled_out.names

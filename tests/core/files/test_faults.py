@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from sequoia_core.files.faults import is_out_of_memory, is_panic
-from sequoia_core.models.loading import DEMO_PAIR, load_pair
+from sequoia_core.files.model_names import DEMO_PAIR
+from sequoia_core.models.loading import load_pair
 from sequoia_core.models.prompting import encode_prompt
 from tests.chat_pair import Reader
 

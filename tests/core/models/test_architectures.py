@@ -5,9 +5,10 @@ import json
 import pytest
 from transformers import AutoConfig
 
+from sequoia_core.files.model_names import DEMO_PAIR
 from sequoia_core.models.architectures import check_head
 from sequoia_core.models.checkpoint import read_plan
-from sequoia_core.models.loading import DEMO_PAIR, load_pair
+from sequoia_core.models.loading import load_pair
 from sequoia_core.models.model_files import locate
 from tests.gguf_files import write_vocabulary
 

@@ -18,8 +18,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from sequoia_core.command_line.main import main
+from sequoia_core.files.model_names import DEMO_PAIR
 from sequoia_core.models import checkpoint
-from sequoia_core.models.loading import DEMO_PAIR, load_pair
+from sequoia_core.models.loading import load_pair
 from tests.conftest import tiny_llama
 from tests.core.test_families import build, save
 

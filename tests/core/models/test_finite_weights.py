@@ -9,7 +9,7 @@ from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.models.model_files import locate
 from sequoia_core.models.offload.loading import load_offloaded
 from sequoia_core.models.tree_pass_check import check_tree_pass
-from tests.conftest import around_passes, tiny_llama
+from tests.conftest import around_passes, pair_of, tiny_llama
 
 NORM, MATRIX = "model.layers.0.input_layernorm.weight", "model.layers.0.mlp.down_proj.weight"
 
@@ -77,5 +77,5 @@ def test_so_do_those_of_a_later_step(dtype):
 
     model = around_passes(HuggingFaceModel(tiny_llama(1).model.to(dtype), "tiny"), late)
     with pytest.raises(FloatingPointError, match="step 5: the target model") as caught:
-        list(autoregressive([1, 2], target=model, max_new_tokens=9))
+        list(autoregressive([1, 2], pair_of(model), max_new_tokens=9))
     assert ("try bfloat16 or float32" in str(caught.value)) == (dtype == torch.float16)

@@ -14,14 +14,15 @@ from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.decoding.tree_policy import ROOT_ONLY
 from sequoia_core.design.plain_trees import branching_tree, chain_tree
-from sequoia_core.files.model_names import pair_names
+from sequoia_core.files.model_names import DEMO_PAIR
 from sequoia_core.models import loading
-from sequoia_core.models.loading import DEMO_PAIR, load_pair, pair_facts
+from sequoia_core.models.loading import load, load_pair, pair_facts
+from sequoia_core.models.pair_spec import PairSpec
 from sequoia_core.models.pair_tokenizer import tokenizer_of
 from sequoia_core.models.prompting import encode_prompt
 from sequoia_core.models.tree_pass_check import check_tree_pass
 from sequoia_core.studies.losslessness import check_losslessness
-from tests.conftest import tiny_llama
+from tests.conftest import pair_of, tiny_llama
 
 DRAFT = DEMO_PAIR / "draft"
 
@@ -48,7 +49,7 @@ def test_the_demo_target_alone_writes_what_it_writes_in_its_pair(demo_pair, monk
     assert (alone.target.name, alone.max_context) == ("demo target", alone.target.max_context)
     prompt = alone.tokenizer.encode("import json\n\n\ndef ")
     texts = [
-        [token for step in decode(prompt, target=target, draft=draft, tree=tree, max_new_tokens=24)
+        [token for step in decode(prompt, pair_of(target, draft), tree=tree, max_new_tokens=24)
          for token in step.new_tokens]
         for target, draft, tree in (
             (alone.target, None, ROOT_ONLY), (demo_pair.target, demo_pair.draft, chain_tree(3)),
@@ -69,7 +70,7 @@ def test_none_is_no_draft_and_a_folder_of_that_name_is_one(tmp_path, monkeypatch
     for given, name in (("none", None), ("./none", folder), (Path("none"), folder)):
         draft = load_pair("none", given, device="cpu").draft
         assert (draft and draft.name) == name
-        assert pair_names("none", given) == (folder, name or "none")
+        assert PairSpec("none", given).names == (folder, name or "none")
 
 
 @pytest.mark.parametrize("dtype", ["int8", "fp32"])
@@ -119,7 +120,8 @@ def test_how_far_two_tokenizers_differ_is_said(words, end, said, tmp_path):
 def test_a_token_without_a_row_is_named_where_a_prompt_is_encoded(tmp_path):
     """A tokenizer may have more tokens than its model has rows, which only some texts need."""
     folder = save_padded(tmp_path, seed=1, rows=40, tokens=40)
-    pair, facts = load_pair(folder, "none", device="cpu"), pair_facts(folder, "none", device="cpu")
+    spec = PairSpec(folder, "none", device="cpu")
+    pair, facts = load(spec), pair_facts(spec)
     assert (pair.vocab_size, facts.vocab_size) == (40, 40)
     for reader in (pair, facts):
         reader.tokenizer.add_special_tokens({"additional_special_tokens": ["<|tool|>"]})
@@ -128,7 +130,7 @@ def test_a_token_without_a_row_is_named_where_a_prompt_is_encoded(tmp_path):
         ):
             encode_prompt(reader, "w3<|tool|>")
     pair.tokenizer.save_pretrained(folder)
-    assert pair_facts(folder, "none", device="cpu").vocab_size == 40
+    assert pair_facts(spec).vocab_size == 40
 
 
 def test_the_token_that_ends_a_text_is_no_part_of_it(tmp_path):
@@ -179,11 +181,10 @@ def test_a_padded_pair_is_greedy_as_generate_among_real_tokens(padded_pair):
         torch.tensor([prompt]), do_sample=False, max_new_tokens=60, pad_token_id=0,
         suppress_tokens=list(range(60, model.config.vocab_size)) or None,
     )[0, 4:].tolist()  # fmt: skip
-    pair = {"target": padded_pair.target, "draft": padded_pair.draft}
     for tree in (chain_tree(3), branching_tree([5, 2, 1])):
-        steps = decode(prompt, tree=tree, max_new_tokens=60, **pair)
+        steps = decode(prompt, padded_pair, tree=tree, max_new_tokens=60)
         assert [token for step in steps for token in step.new_tokens] == wanted
-    steps = autoregressive(prompt, target=padded_pair.target, max_new_tokens=60)
+    steps = autoregressive(prompt, padded_pair, max_new_tokens=60)
     assert [token for step in steps for token in step.new_tokens] == wanted
     assert max(wanted) < 60
 
@@ -191,9 +192,8 @@ def test_a_padded_pair_is_greedy_as_generate_among_real_tokens(padded_pair):
 @pytest.mark.parametrize("verifier", ["sequoia", "specinfer", "topk"])
 def test_a_padded_pair_is_lossless_among_real_tokens(verifier, padded_pair):
     """The law compared with is cut from the model's own softmax; false alarms below 1e-6."""
-    pair = {"target": padded_pair.target, "draft": padded_pair.draft}
     options = {"sampling": SamplingConfig(1.0), "samples": 600, "generator": torch.Generator().manual_seed(0)}
-    report = check_losslessness([3], tree=branching_tree([3]), verifier=verifier, new_tokens=1, **pair, **options)
+    report = check_losslessness([3], padded_pair, tree=branching_tree([3]), verifier=verifier, new_tokens=1, **options)
     with torch.inference_mode():
         law = padded_pair.target.model(torch.tensor([[3]])).logits[0, -1].double().softmax(-1)[:60]
     law = law / law.sum()
@@ -204,7 +204,7 @@ def test_a_padded_pair_is_lossless_among_real_tokens(verifier, padded_pair):
 
 def test_a_wide_tree_drafts_all_real_tokens_and_no_other(padded_pair):
     for step in decode(
-        [3], target=padded_pair.target, draft=padded_pair.draft, tree=branching_tree([60]), max_new_tokens=10,
+        [3], padded_pair, tree=branching_tree([60]), max_new_tokens=10,
         sampling=SamplingConfig(1.0), generator=torch.Generator().manual_seed(0),
     ):  # fmt: skip
         assert sorted(step.tokens[1:]) == list(range(60))

@@ -34,7 +34,7 @@ def test_a_written_model_loads_and_decodes(family, tied, tmp_path):
     assert pair.target.vocab_size == 4500 and pair.target.eos_ids == frozenset()
     assert pair.target.parameters == find_shape(str(tmp_path / "target")).parameters
     ids = pair.tokenizer.encode("def f(x):")
-    steps = decode(ids, target=pair.target, draft=pair.draft, tree=chain_tree(3), max_new_tokens=6)
+    steps = decode(ids, pair, tree=chain_tree(3), max_new_tokens=6)
     assert sum(len(step.new_tokens) for step in steps) == 6
 
 
@@ -72,7 +72,7 @@ def test_a_random_pair_can_be_profiled_and_equal_seeds_give_equal_weights():
     assert not torch.equal(weights[0][name], weights[2][name]) and weights[0][name].std() > 0
     pair = pairs[0]
     assert pair.target.vocab_size == pair.draft.vocab_size == 4500 and pair.target.eos_ids == frozenset()
-    profile = measure_profile(target=pair.target, draft=pair.draft, sizes=[1, 4], context=16, repeats=1)
+    profile = measure_profile(pair, sizes=[1, 4], context=16, repeats=1)
     assert profile.meta["target"] == "toy (random weights)" and profile.dtype == "float32"
 
 

@@ -14,9 +14,7 @@ PROMPT = "def read_lines(path):\n"
 
 
 def text(pair) -> list[int]:
-    steps = decode(
-        pair.tokenizer.encode(PROMPT), target=pair.target, draft=pair.draft, tree=k_ary_tree(2, 3), max_new_tokens=32
-    )
+    steps = decode(pair.tokenizer.encode(PROMPT), pair, tree=k_ary_tree(2, 3), max_new_tokens=32)
     return [token for step in steps for token in step.new_tokens]
 
 

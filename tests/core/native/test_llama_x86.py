@@ -26,7 +26,6 @@ from sequoia_core import (
     AcceptanceVector,
     AdaptiveTree,
     SamplingConfig,
-    SpecExecTree,
     TokenTree,
     autoregressive,
     decode,
@@ -35,6 +34,7 @@ from sequoia_core import (
 )
 from sequoia_core.decoding.compiled_drafting import CompiledDrafter
 from sequoia_core.decoding.dynamic import compiled_growing
+from sequoia_core.decoding.dynamic.spec_exec import SpecExecTree
 from sequoia_core.decoding.plan import plan_of
 from sequoia_core.decoding.tree_policy import policy_of
 from sequoia_core.decoding.verifiers import VERIFIERS
@@ -42,7 +42,7 @@ from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.native import compile_c, instruction_sets
 from sequoia_core.native.drafting_calls import DraftCall, GrowCall
 from sequoia_core.native.llama_x86 import FLAGS, CompiledLlama, compiled
-from tests.conftest import calibration_of
+from tests.conftest import calibration_of, pair_of
 from tests.core.native.test_compile_c import needs_compiler
 
 pytestmark = [
@@ -368,10 +368,7 @@ TREES = {
 
 @pytest.fixture(scope="module")
 def continuations(demo_pair, prompts):
-    return [
-        [t for s in autoregressive(ids, target=demo_pair.target, max_new_tokens=64) for t in s.new_tokens]
-        for ids in prompts
-    ]
+    return [[t for s in autoregressive(ids, demo_pair, max_new_tokens=64) for t in s.new_tokens] for ids in prompts]
 
 
 @pytest.mark.parametrize("tree", TREES)
@@ -380,7 +377,7 @@ def test_greedy_bfloat16_equals_autoregressive_token_for_token(tree, demo_pair, 
         found = [
             t
             for s in decode(
-                ids, target=demo_pair.target, draft=demo_pair.draft, tree=TREES[tree], max_new_tokens=64
+                ids, demo_pair, tree=TREES[tree], max_new_tokens=64
             )
             for t in s.new_tokens
         ]  # fmt: skip
@@ -399,7 +396,7 @@ def test_a_tree_drafted_in_one_call_is_that_drafted_level_by_level(
 
     def run():
         steps = decode(
-            prompts[1], target=demo_pair.target, draft=demo_pair.draft, tree=TREES[tree], max_new_tokens=32,
+            prompts[1], demo_pair, tree=TREES[tree], max_new_tokens=32,
             sampling=sampling, verifier=verifier, generator=torch.Generator().manual_seed(6),
         )  # fmt: skip
         return [(s.tokens, s.new_tokens, s.outcomes, s.draft_probs, s.target_probs, s.trials) for s in steps]
@@ -412,7 +409,7 @@ def test_a_tree_drafted_in_one_call_is_that_drafted_level_by_level(
 def test_a_compiled_chain_drafted_by_the_target_itself_is_accepted_whole_at_any_top_p(demo_pair, prompts):
     for verifier, top_p in itertools.product(("sequoia", "specinfer", "traversal"), (0.5, 0.8)):
         *steps, _ = decode(
-            prompts[1], target=demo_pair.target, draft=demo_pair.target, tree=TokenTree(np.arange(-1, 4)),
+            prompts[1], pair_of(demo_pair.target, demo_pair.target), tree=TokenTree(np.arange(-1, 4)),
             sampling=SamplingConfig(1.0, top_p), verifier=verifier, generator=torch.Generator().manual_seed(6),
             max_new_tokens=20,
         )  # fmt: skip
@@ -430,7 +427,7 @@ def test_a_way_of_drawing_that_compiled_code_lacks_is_refused(demo_pair):
 def test_drafting_stops_at_the_context_limit(demo_pair):
     ids = list(range(1, 480))
     steps = list(
-        decode(ids, target=demo_pair.target, draft=demo_pair.draft, tree=TREES["ragged"], max_new_tokens=100)
+        decode(ids, demo_pair, tree=TREES["ragged"], max_new_tokens=100)
     )  # fmt: skip
     assert steps[-1].finished in ("context", "eos")
     assert sum(len(step.new_tokens) for step in steps) <= 512 - 479
@@ -440,9 +437,7 @@ def test_nodes_beyond_the_context_are_drafted_at_its_last_position(demo_pair, mo
     """A tree may reach further than the draft has positions; nothing behind its tables of angles is read."""
 
     def run():
-        steps = decode(
-            list(range(1, 504)), target=demo_pair.target, draft=demo_pair.draft, tree=TREES["chain"], max_new_tokens=99
-        )
+        steps = decode(list(range(1, 504)), demo_pair, tree=TREES["chain"], max_new_tokens=99)
         return [(step.tokens, step.draft_probs, step.finished) for step in steps]
 
     at_once = run()
@@ -457,7 +452,7 @@ def test_a_draft_that_is_not_finite_is_named(demo_pair, prompts):
         broken.model.norm.weight.fill_(torch.nan)
     draft = HuggingFaceModel(broken, "broken", vocab_size=demo_pair.draft.vocab_size)
     with pytest.raises(FloatingPointError, match="step 0: the draft model returned logits that are not finite"):
-        list(decode(prompts[0], target=demo_pair.target, draft=draft, tree=TREES["chain"]))
+        list(decode(prompts[0], pair_of(demo_pair.target, draft), tree=TREES["chain"]))
 
 
 def growing_policies(temperature):
@@ -476,7 +471,7 @@ def test_a_tree_grown_in_one_call_is_that_grown_wave_by_wave(temperature, demo_p
 
     def run(policy, ids):
         steps = decode(
-            ids, target=demo_pair.target, draft=demo_pair.draft, tree=policy, max_new_tokens=40,
+            ids, demo_pair, tree=policy, max_new_tokens=40,
             sampling=SamplingConfig(temperature), generator=torch.Generator().manual_seed(6),
         )  # fmt: skip
         return [
@@ -503,4 +498,4 @@ def test_a_growing_draft_that_is_not_finite_is_named(recipe, demo_pair, prompts)
     draft = HuggingFaceModel(broken, "broken", vocab_size=demo_pair.draft.vocab_size)
     policy = AdaptiveTree(profile=None, calibration=calibration_of(0.7, temperature=0.7), max_size=9, recipe=recipe)
     with pytest.raises(FloatingPointError, match="step 0: the draft model returned logits that are not finite"):
-        list(decode(prompts[0], target=demo_pair.target, draft=draft, tree=policy, sampling=SamplingConfig(0.7)))
+        list(decode(prompts[0], pair_of(demo_pair.target, draft), tree=policy, sampling=SamplingConfig(0.7)))

@@ -14,6 +14,7 @@ from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.decoding.verifiers import VERIFIERS
 from sequoia_core.decoding.walk import WALKS, walk_greedily, walk_tree
 from sequoia_core.native import sampling_ops as rows
+from tests.conftest import pair_of
 
 pytestmark = pytest.mark.skipif(rows.compiled() is None, reason="sampling_ops.c cannot be built here")
 SIZES = [1, 2, 15, 16, 17, 63, 64, 65, 130, 4096]
@@ -193,9 +194,9 @@ def test_decoding_is_the_same_without_a_compiler(name, sampling_config, tiny_tar
     def steps():
         options = {"sampling": sampling_config, "max_new_tokens": 40, "generator": torch.Generator().manual_seed(3)}
         if name == "autoregressive":
-            found = autoregressive([3, 14, 15], target=tiny_target, **options)
+            found = autoregressive([3, 14, 15], pair_of(tiny_target), **options)
         else:
-            found = decode([3, 14, 15], target=tiny_target, draft=tiny_draft, tree=TREE, verifier=name, **options)
+            found = decode([3, 14, 15], pair_of(tiny_target, tiny_draft), tree=TREE, verifier=name, **options)
         return [(s.tokens, s.new_tokens, s.outcomes, [t.uniform for t in s.trials]) for s in found]
 
     compiled = steps()

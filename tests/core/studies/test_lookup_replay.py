@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-from sequoia_core import HardwareProfile, LookupTree, TextIndex
+from sequoia_core import HardwareProfile, LookupTree
+from sequoia_core.decoding.lookup.text_index import TextIndex
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.design.step_time import autoregressive_sec
 from sequoia_core.files.response_logs import Recorded
 from sequoia_core.studies import lookup_replay
 from sequoia_core.studies.lookup_replay import Request, encode_requests, replay, replay_log
-from tests.conftest import recalled, tiny_llama
+from tests.conftest import pair_of, recalled, tiny_llama
 
 PROMPTS = [[3, 14, 15, 9, 2, 6, 3, 14, 15], [9, 2, 6, 3], [3, 14, 15, 9, 2], [5]]
 
@@ -38,7 +39,7 @@ def test_a_replay_takes_the_steps_that_decoding_took(temperature, shared, target
             policy = LookupTree(index if shared else TextIndex(), max_size=size, max_depth=5)
             generator = torch.Generator().manual_seed(number)
             options = {"sampling": sampling, "max_new_tokens": 40, "generator": generator}
-            steps = list(decode(prompt, target=target, draft=None, tree=policy, **options))
+            steps = list(decode(prompt, pair_of(target), tree=policy, **options))
             requests.append(Request(prompt, tokens_of(steps)))
             taken.append(len(steps))
             for step in steps:
@@ -53,7 +54,7 @@ def test_a_replay_takes_the_steps_that_decoding_took(temperature, shared, target
 
 
 def test_sizes_and_speedups_by_counting_again(target):
-    answers = [tokens_of(autoregressive(prompt, target=target, max_new_tokens=60)) for prompt in PROMPTS]
+    answers = [tokens_of(autoregressive(prompt, pair_of(target), max_new_tokens=60)) for prompt in PROMPTS]
     found = replay([Request(*pair) for pair in zip(PROMPTS, answers, strict=True)], shared=True)
     rates = [found.tokens_per_step(size) for size in found.sizes]
     assert [rate.value for rate in rates] == [240 / steps for steps in found.steps.sum(axis=1)]
@@ -92,7 +93,7 @@ def test_chains_are_trees_of_one_child():
 
 
 def test_a_log_is_replayed_four_ways(target):
-    answers = [tokens_of(autoregressive(prompt, target=target, max_new_tokens=30)) for prompt in PROMPTS]
+    answers = [tokens_of(autoregressive(prompt, pair_of(target), max_new_tokens=30)) for prompt in PROMPTS]
     requests = [Request(*pair) for pair in zip(PROMPTS, answers, strict=True)]
     shown = []
     found = replay_log(requests, progress=lambda fraction, words: shown.append(fraction))

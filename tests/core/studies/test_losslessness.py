@@ -29,7 +29,7 @@ from sequoia_core.models.prefill import prefill
 from sequoia_core.studies import losslessness as lossless
 from sequoia_core.studies.losslessness import check_losslessness
 from sequoia_core.studies.node_enumeration import acceptance_probability, next_token_distribution
-from tests.conftest import recalled, tiny_llama
+from tests.conftest import pair_of, recalled, tiny_llama
 from tests.core.decoding.test_verifiers import DRAFT_SAMPLINGS, rows
 from tests.core.decoding.test_verifiers import next_token_law as enumerated_by_test
 
@@ -149,7 +149,7 @@ def check(pair, prompt=(3,), tree=None, **options):
     options.setdefault("samples", 20_000)
     options.setdefault("sampling", SamplingConfig(1.0))
     options.setdefault("generator", torch.Generator().manual_seed(0))
-    return check_losslessness(prompt, target=pair[0], draft=pair[1], tree=tree or branching_tree([3, 2]), **options)
+    return check_losslessness(prompt, pair_of(*pair), tree=tree or branching_tree([3, 2]), **options)
 
 
 def describe(report):
@@ -255,7 +255,7 @@ def test_greedy_decoding_has_one_possible_text(small_pair):
     report = check(small_pair, samples=20, new_tokens=5, sampling=SamplingConfig(0.0))
     text = [
         token
-        for step in decode([3], target=small_pair[0], draft=small_pair[1], tree=chain_tree(2), max_new_tokens=5)
+        for step in decode([3], pair_of(*small_pair), tree=chain_tree(2), max_new_tokens=5)
         for token in step.new_tokens
     ]
     assert report.passed and report.cells == (tuple(text),) and report.degrees_of_freedom == 0

@@ -15,10 +15,16 @@ from sequoia_core.design.replay import replay
 from sequoia_core.files.faults import Cancelled
 from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.models.loading import load_pair
-from sequoia_core.studies.measure_acceptance import CannotResume, is_partial, measure_acceptance, vector_from_prompts
+from sequoia_core.studies.measure_acceptance import (
+    CannotResume,
+    Checkpoints,
+    is_partial,
+    measure_acceptance,
+    vector_from_prompts,
+)
 from sequoia_core.studies.race import repeated_share
 from sequoia_core.studies.ranks_along_text import CHUNK, prompt_generators, writing_tree
-from tests.conftest import around_passes, tiny_llama
+from tests.conftest import around_passes, pair_of, tiny_llama
 from tests.core.test_families import build, save
 
 PROMPTS = [[1, 2, 3], [9], [4, 8, 15, 16, 23, 42]]
@@ -28,7 +34,7 @@ PROMPTS = [[1, 2, 3], [9], [4, 8, 15, 16, 23, 42]]
 def test_measured_vector_has_the_shape_and_sums_it_claims(temperature, tiny_target, tiny_draft):
     told = []
     vector = measure_acceptance(
-        PROMPTS, target=tiny_target, draft=tiny_draft, sampling=SamplingConfig(temperature), width=6, max_new_tokens=20,
+        PROMPTS, pair_of(tiny_target, tiny_draft), sampling=SamplingConfig(temperature), width=6, max_new_tokens=20,
         progress=lambda fraction, message: told.append(fraction),
     )  # fmt: skip
     assert len(vector.probs) == 6 and vector.trials == 60 and vector.prompt_sums.shape == (3, 6)
@@ -42,8 +48,7 @@ def test_measured_vector_has_the_shape_and_sums_it_claims(temperature, tiny_targ
 def test_a_draft_equal_to_the_target_accepts_the_first_child(temperature, tiny_target):
     vector = measure_acceptance(
         PROMPTS,
-        target=tiny_target,
-        draft=tiny_llama(1),
+        pair_of(tiny_target, tiny_llama(1)),
         sampling=SamplingConfig(temperature),
         width=3,
         max_new_tokens=15,
@@ -58,7 +63,7 @@ def test_cancel_keeps_the_prompts_that_are_complete(tiny_target, tiny_draft):
         if fraction > 0.5:
             stop.set()
 
-    options = {"target": tiny_target, "draft": tiny_draft, "width": 4, "max_new_tokens": 10, "cancel": stop}
+    options = {"pair": pair_of(tiny_target, tiny_draft), "width": 4, "max_new_tokens": 10, "cancel": stop}
     assert measure_acceptance(PROMPTS, progress=stop_in_the_second, **options).trials == 10
     with pytest.raises(Cancelled, match="cancelled"):
         measure_acceptance(PROMPTS, **options)
@@ -70,7 +75,7 @@ def test_a_resumed_run_gives_exactly_the_vector_of_an_uninterrupted_one(
     verifier, cut, tiny_target, tiny_draft, tmp_path
 ):
     options = {
-        "target": tiny_target, "draft": tiny_draft, "sampling": SamplingConfig(0.9, 0.95), "width": 5,
+        "pair": pair_of(tiny_target, tiny_draft), "sampling": SamplingConfig(0.9, 0.95), "width": 5,
         "max_new_tokens": 12, "verifier": verifier, "seed": 7,
     }  # fmt: skip
     stop, path = threading.Event(), tmp_path / "partial.json"
@@ -81,20 +86,21 @@ def test_a_resumed_run_gives_exactly_the_vector_of_an_uninterrupted_one(
             stop.set()
 
     whole = measure_acceptance(PROMPTS, **options)
-    returned = measure_acceptance(PROMPTS, **options, checkpoint=checkpoint, cancel=stop)
+    returned = measure_acceptance(PROMPTS, **options, checkpoints=Checkpoints(save=checkpoint), cancel=stop)
     partial = AcceptanceVector.load(path)
     assert returned == partial and is_partial(partial) and not is_partial(whole)
     saved = []
-    assert measure_acceptance(PROMPTS, **options, resume=partial, checkpoint=saved.append) == whole
+    assert measure_acceptance(PROMPTS, **options, checkpoints=Checkpoints(partial, saved.append)) == whole
     assert [len(vector.prompt_trials) for vector in saved] == list(range(cut + 1, 4)) and saved[-1] == whole
-    assert measure_acceptance(PROMPTS, **options, resume=whole) == whole
+    assert measure_acceptance(PROMPTS, **options, checkpoints=Checkpoints(whole)) == whole
 
 
 def test_more_prompts_continue_a_finished_run(tiny_target, tiny_draft):
-    options = {"target": tiny_target, "draft": tiny_draft, "sampling": SamplingConfig(1.0), "width": 4}
+    options = {"pair": pair_of(tiny_target, tiny_draft), "sampling": SamplingConfig(1.0), "width": 4}
     options |= {"max_new_tokens": 8}
     some = measure_acceptance(PROMPTS[:2], **options)
-    assert measure_acceptance(PROMPTS, **options, resume=some) == measure_acceptance(PROMPTS, **options)
+    whole = measure_acceptance(PROMPTS, **options)
+    assert measure_acceptance(PROMPTS, **options, checkpoints=Checkpoints(some)) == whole
 
 
 @pytest.mark.parametrize(
@@ -105,53 +111,55 @@ def test_more_prompts_continue_a_finished_run(tiny_target, tiny_draft):
         ({"width": 5}, "found 4 for width, expected 5"),
         ({"max_new_tokens": 9}, "found 8 for max_new_tokens, expected 9"),
         ({"seed": 1}, "found 0 for seed, expected 1"),
-        ({"own_text": True}, 'for source, expected "measured on the user\'s own text"'),
+        ({"max_new_tokens": None}, 'for source, expected "measured on the user\'s own text"'),
         ({"verifier": "topk"}, "found 'sequoia' for verifier"),
-        ({"draft": tiny_llama(5)}, "found 'tiny-2' for draft, expected 'tiny-5'"),
+        ({"pair": pair_of(tiny_llama(1), tiny_llama(5))}, "found 'tiny-2' for draft, expected 'tiny-5'"),
         ({"prompts": [[1, 2, 4], [9, 1]]}, "found other prompts, expected this measurement's first 2"),
         ({"prompts": [[1, 2, 3]]}, "found 2 prompts measured, expected at most the 1"),
     ],
 )
 def test_resuming_another_measurement_names_what_differs(changes, message, tiny_target, tiny_draft):
-    options = {"prompts": [[1, 2, 3], [9, 1]], "target": tiny_target, "draft": tiny_draft}
+    options = {"prompts": [[1, 2, 3], [9, 1]], "pair": pair_of(tiny_target, tiny_draft)}
     options |= {"sampling": SamplingConfig(1.0), "width": 4, "max_new_tokens": 8}
     partial = measure_acceptance(**options)
     with pytest.raises(CannotResume, match=message):
-        measure_acceptance(**(options | changes), resume=partial)
+        measure_acceptance(**(options | changes), checkpoints=Checkpoints(partial))
 
 
 def test_a_measurement_from_before_first_children_were_cut_does_not_go_on(tiny_target, tiny_draft):
-    options = {"prompts": [[1, 2, 3], [9, 1]], "target": tiny_target, "draft": tiny_draft}
+    options = {"prompts": [[1, 2, 3], [9, 1]], "pair": pair_of(tiny_target, tiny_draft)}
     options |= {"sampling": SamplingConfig(1.0, 0.9), "width": 4, "max_new_tokens": 8}
     partial = measure_acceptance(**options)
     assert partial.holds_for.first_cut and Conditions.recorded_in(partial.meta) == partial.holds_for
     old = replace(partial, meta={key: value for key, value in partial.meta.items() if key != "first_cut"})
     assert not Conditions.recorded_in(old.meta).first_cut
     with pytest.raises(CannotResume, match="found nothing for first_cut, expected True"):
-        measure_acceptance(**options, resume=old)
+        measure_acceptance(**options, checkpoints=Checkpoints(old))
 
 
 def test_traversal_is_measured_as_sequoia(tiny_target, tiny_draft):
     with pytest.raises(ValueError, match="verifier: found 'traversal', expected 'sequoia'"):
-        measure_acceptance(PROMPTS, target=tiny_target, draft=tiny_draft, verifier="traversal")
+        measure_acceptance(PROMPTS, pair_of(tiny_target, tiny_draft), verifier="traversal")
 
 
 def test_a_foreign_vector_cannot_be_resumed(tiny_target, tiny_draft):
     with pytest.raises(ValueError, match="found nothing for source"):
-        measure_acceptance(PROMPTS, target=tiny_target, draft=tiny_draft, resume=AcceptanceVector(np.array([0.5])))
+        measure_acceptance(
+            PROMPTS, pair_of(tiny_target, tiny_draft), checkpoints=Checkpoints(AcceptanceVector(np.array([0.5])))
+        )
 
 
 def test_the_seed_decides_the_random_stream(tiny_target, tiny_draft):
-    options = {"target": tiny_target, "draft": tiny_draft, "sampling": SamplingConfig(1.0), "max_new_tokens": 10}
+    options = {"pair": pair_of(tiny_target, tiny_draft), "sampling": SamplingConfig(1.0), "max_new_tokens": 10}
     first, again, other = (measure_acceptance(PROMPTS, **options, seed=seed) for seed in (3, 3, 4))
     assert first == again and not np.array_equal(first.probs, other.probs)
 
 
 def test_own_text_is_read_as_the_targets_text_would_be(tiny_target, tiny_draft):
-    options = {"target": tiny_target, "draft": tiny_draft, "width": 6}
-    steps = autoregressive([9], target=tiny_target, max_new_tokens=20)
+    options = {"pair": pair_of(tiny_target, tiny_draft), "width": 6}
+    steps = autoregressive([9], pair_of(tiny_target), max_new_tokens=20)
     written = [token for step in steps for token in step.new_tokens]
-    own = measure_acceptance([[9, *written]], **options, own_text=True)
+    own = measure_acceptance([[9, *written]], **options, max_new_tokens=None)
     generated = measure_acceptance([[9]], **options, max_new_tokens=20)
     np.testing.assert_array_equal(own.prompt_sums, generated.prompt_sums)
     assert "own text" in own.meta["source"] and "target wrote" in generated.meta["source"]
@@ -162,7 +170,7 @@ def test_own_text_beyond_the_context_is_read_in_pieces(tiny_draft):
     text = np.random.default_rng(0).integers(0, 64, 75).tolist()
     told = []
     vector = measure_acceptance(
-        [text, text[:65]], target=target, draft=tiny_draft, width=3, own_text=True, sampling=SamplingConfig(1.0),
+        [text, text[:65]], pair_of(target, tiny_draft), width=3, max_new_tokens=None, sampling=SamplingConfig(1.0),
         progress=lambda fraction, message: told.append(fraction),
     )  # fmt: skip
     assert vector.prompt_trials.tolist() == [31 + 31 + 10, 31 + 31]  # the first token of a piece has nothing before it
@@ -181,33 +189,33 @@ def test_positions_share_one_pass_per_chunk(tiny_target, tiny_draft):
 
     tiny_target, tiny_draft = counted(tiny_target), counted(tiny_draft)
     text = np.random.default_rng(1).integers(0, 64, 200).tolist()
-    measure_acceptance([text], target=tiny_target, draft=tiny_draft, width=2, own_text=True)
+    measure_acceptance([text], pair_of(tiny_target, tiny_draft), width=2, max_new_tokens=None)
     assert passes == {name: [(CHUNK, CHUNK), (199 - CHUNK, 199 - CHUNK)] for name in ("tiny-1", "tiny-2")}
     for made in passes.values():
         made.clear()
-    measure_acceptance([text[:50]], target=tiny_target, draft=tiny_draft, width=2, max_new_tokens=30)
+    measure_acceptance([text[:50]], pair_of(tiny_target, tiny_draft), width=2, max_new_tokens=30)
     assert passes["tiny-2"] == [(49, 1), (30, 30)]  # the prompt, then all positions
 
 
 def test_vocabularies_of_a_pair_must_agree(tiny_target):
     short = HuggingFaceModel(tiny_llama(2).model, "short", vocab_size=60)
     with pytest.raises(ValueError, match="draft: found a vocabulary of 60, expected 64"):
-        measure_acceptance(PROMPTS, target=tiny_target, draft=short, width=4, max_new_tokens=4)
+        measure_acceptance(PROMPTS, pair_of(tiny_target, short), width=4, max_new_tokens=4)
 
 
 def test_bad_arguments_are_named(tiny_target, tiny_draft):
     with pytest.raises(ValueError, match="prompts"):
-        measure_acceptance([], target=tiny_target, draft=tiny_draft)
+        measure_acceptance([], pair_of(tiny_target, tiny_draft))
     with pytest.raises(ValueError, match="width: found 65"):
-        measure_acceptance(PROMPTS, target=tiny_target, draft=tiny_draft, width=65)
+        measure_acceptance(PROMPTS, pair_of(tiny_target, tiny_draft), width=65)
     with pytest.raises(ValueError, match="verifier: found 'magic'"):
-        measure_acceptance(PROMPTS, target=tiny_target, draft=tiny_draft, verifier="magic")
+        measure_acceptance(PROMPTS, pair_of(tiny_target, tiny_draft), verifier="magic")
     with pytest.raises(ValueError, match="seed: found -1"):
-        measure_acceptance(PROMPTS, target=tiny_target, draft=tiny_draft, seed=-1)
+        measure_acceptance(PROMPTS, pair_of(tiny_target, tiny_draft), seed=-1)
     with pytest.raises(ValueError, match="text 2: found 1 tokens"):
-        measure_acceptance(PROMPTS, target=tiny_target, draft=tiny_draft, own_text=True)
+        measure_acceptance(PROMPTS, pair_of(tiny_target, tiny_draft), max_new_tokens=None)
     with pytest.raises(ValueError, match="text 1: found token 64"):
-        measure_acceptance([[1, 64]], target=tiny_target, draft=tiny_draft, own_text=True)
+        measure_acceptance([[1, 64]], pair_of(tiny_target, tiny_draft), max_new_tokens=None)
 
 
 def test_repeated_share():
@@ -220,18 +228,18 @@ def test_text_ends_where_a_draft_with_less_context_has_no_more_room(tiny_target)
     draft = tiny_llama(2, context=24)
     with pytest.warns(UserWarning, match="found 79 of 120 positions, after 2 of 2 prompts, beyond 24, .* of tiny-2"):
         vector = measure_acceptance(
-            [PROMPTS[2], [9]], target=tiny_target.ignore_eos(), draft=draft, width=4, max_new_tokens=60
+            [PROMPTS[2], [9]], pair_of(tiny_target.ignore_eos(), draft), width=4, max_new_tokens=60
         )
     assert vector.prompt_trials.tolist() == [24 - len(PROMPTS[2]), 23]
     with pytest.raises(ValueError, match="found 30 tokens, expected at most 23: 24, the context of tiny-2, less one"):
-        measure_acceptance([list(range(30))], target=tiny_target, draft=draft, width=4, max_new_tokens=10)
+        measure_acceptance([list(range(30))], pair_of(tiny_target, draft), width=4, max_new_tokens=10)
 
 
 def test_every_prompt_has_streams_of_its_own(tiny_target, tiny_draft):
     seeds = [stream.initial_seed() for number in range(3) for stream in prompt_generators(5, number)]
     assert len(set(seeds)) == 12  # text, draws, outcomes and calibration of three prompts
     vector = measure_acceptance(
-        [[9], [9]], target=tiny_target, draft=tiny_draft, sampling=SamplingConfig(2.0), max_new_tokens=12
+        [[9], [9]], pair_of(tiny_target, tiny_draft), sampling=SamplingConfig(2.0), max_new_tokens=12
     )
     assert not np.array_equal(*vector.prompt_sums)
 
@@ -245,21 +253,20 @@ def test_both_rows_are_those_that_decoding_would_compare(tiny_target):
     """The target's warped, the draft's at the same temperature: a draft that is the target's twin shows both."""
     twin, text = tiny_llama(1), np.random.default_rng(0).integers(0, 64, 60).tolist()
     for sampling in (SamplingConfig(0.5), SamplingConfig(3.0)):
-        vector = measure_acceptance([text], target=tiny_target, draft=twin, sampling=sampling, width=2, own_text=True)
+        vector = measure_acceptance([text], pair_of(tiny_target, twin), sampling=sampling, width=2, max_new_tokens=None)
         assert vector.probs[0] == pytest.approx(1.0, abs=1e-4)
     # top-p cuts the draft's first choices as it cuts the target
     cut = measure_acceptance(
-        [text], target=tiny_target, draft=twin, sampling=SamplingConfig(3.0, top_p=0.5), width=2, own_text=True
+        [text], pair_of(tiny_target, twin), sampling=SamplingConfig(3.0, top_p=0.5), width=2, max_new_tokens=None
     )
     assert cut.probs[0] == pytest.approx(1.0, abs=1e-4)
 
 
 @pytest.mark.parametrize("tree", [chain_tree(3), branching_tree([3, 2, 1])])
 def test_at_temperature_zero_a_replay_takes_the_very_steps_of_decoding(tree, tiny_target, tiny_draft):
-    vector = measure_acceptance(PROMPTS, target=tiny_target, draft=tiny_draft, width=8, max_new_tokens=20)
+    vector = measure_acceptance(PROMPTS, pair_of(tiny_target, tiny_draft), width=8, max_new_tokens=20)
     steps = [
-        len(list(decode(prompt, target=tiny_target, draft=tiny_draft, tree=tree, max_new_tokens=20)))
-        for prompt in PROMPTS
+        len(list(decode(prompt, pair_of(tiny_target, tiny_draft), tree=tree, max_new_tokens=20))) for prompt in PROMPTS
     ]
     assert replay(tree, vector).steps.tolist() == steps
     ranks = np.concatenate(vector.prompt_ranks)
@@ -270,7 +277,7 @@ def test_at_temperature_zero_a_replay_takes_the_very_steps_of_decoding(tree, tin
 def test_a_replay_takes_as_many_steps_as_decoding_at_a_temperature(verifier, tiny_target, tiny_draft):
     """Means of two samples of 30 prompts each, 5 standard errors apart at most: a false alarm in 10^6."""
     prompts, tree, sampling = [[1 + i] for i in range(30)], branching_tree([3, 2, 1]), SamplingConfig(0.8)
-    models = {"target": tiny_target.ignore_eos(), "draft": tiny_draft, "sampling": sampling, "verifier": verifier}
+    models = {"pair": pair_of(tiny_target.ignore_eos(), tiny_draft), "sampling": sampling, "verifier": verifier}
     vector = measure_acceptance(prompts, width=4, max_new_tokens=24, **models)
     real = [
         len(list(decode(p, tree=tree, max_new_tokens=24, generator=torch.Generator().manual_seed(i), **models)))
@@ -303,7 +310,7 @@ def test_a_streamed_target_writes_the_same_text_in_fewer_passes(tmp_path):
     resident, streamed = (load_pair(folder, folder, device="cpu", offload=offload) for offload in (None, "disk"))
     counts: dict[str, list[int]] = {"resident": [], "streamed": []}
     found = [
-        measure_acceptance(PROMPTS, target=passes_of(pair.target, counts[name]), draft=pair.draft, max_new_tokens=24)
+        measure_acceptance(PROMPTS, pair_of(passes_of(pair.target, counts[name]), pair.draft), max_new_tokens=24)
         for name, pair in (("resident", resident), ("streamed", streamed))
     ]
     for part in ("prompt_sums", "prompt_ranks", "probs"):
@@ -316,7 +323,7 @@ def test_a_streamed_target_writes_the_same_text_in_fewer_passes(tmp_path):
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 def test_a_streamed_measurement_can_be_cut_and_resumed(temperature, tiny_target, tiny_draft):
-    options = {"target": as_streamed(tiny_target), "draft": tiny_draft, "sampling": SamplingConfig(temperature)}
+    options = {"pair": pair_of(as_streamed(tiny_target), tiny_draft), "sampling": SamplingConfig(temperature)}
     options |= {"width": 5, "max_new_tokens": 20}
     told, stop, kept = [], threading.Event(), []
 
@@ -326,10 +333,11 @@ def test_a_streamed_measurement_can_be_cut_and_resumed(temperature, tiny_target,
 
     whole = measure_acceptance(PROMPTS, **options, progress=lambda fraction, message: told.append(fraction))
     assert told == sorted(told) and told[-1] == pytest.approx(1.0)
-    measure_acceptance(PROMPTS, **options, checkpoint=checkpoint, cancel=stop)
-    assert len(kept) == 1 and measure_acceptance(PROMPTS, **options, resume=kept[0]) == whole
+    measure_acceptance(PROMPTS, **options, checkpoints=Checkpoints(save=checkpoint), cancel=stop)
+    assert len(kept) == 1 and measure_acceptance(PROMPTS, **options, checkpoints=Checkpoints(kept[0])) == whole
     # texts are equally likely wherever the weights are, so either may go on from the other
-    mixed = measure_acceptance(PROMPTS, **options | {"target": tiny_target}, resume=kept[0])
+    options["pair"] = pair_of(tiny_target, tiny_draft)
+    mixed = measure_acceptance(PROMPTS, **options, checkpoints=Checkpoints(kept[0]))
     assert mixed.trials == whole.trials
 
 
@@ -339,7 +347,7 @@ def test_a_streamed_target_writes_text_of_the_same_distribution(tiny_target, tin
     first = []
     for target, seed in ((tiny_target, 0), (as_streamed(tiny_target), 1)):
         vector = measure_acceptance(
-            prompts, target=target, draft=tiny_draft, sampling=sampling, width=4, max_new_tokens=16, seed=seed
+            prompts, pair_of(target, tiny_draft), sampling=sampling, width=4, max_new_tokens=16, seed=seed
         )
         first.append(vector.prompt_sums[:, 0] / vector.prompt_trials)
     error = np.hypot(*(np.std(shares, ddof=1) for shares in first)) / np.sqrt(len(prompts))
@@ -348,8 +356,8 @@ def test_a_streamed_target_writes_text_of_the_same_distribution(tiny_target, tin
 
 def test_a_streamed_target_with_no_room_for_its_tree_writes_with_smaller_ones(tiny_draft):
     target, counts = tiny_llama(1, context=32), []
-    options = {"draft": tiny_draft, "width": 4, "max_new_tokens": 20}
+    options = {"width": 4, "max_new_tokens": 20}
     prompt = np.random.default_rng(3).integers(0, 64, 28).tolist()
-    found = measure_acceptance([prompt], target=passes_of(as_streamed(target), counts), **options)
-    assert found.probs.tolist() == measure_acceptance([prompt], target=target, **options).probs.tolist()
+    found = measure_acceptance([prompt], pair_of(passes_of(as_streamed(target), counts), tiny_draft), **options)
+    assert found.probs.tolist() == measure_acceptance([prompt], pair_of(target, tiny_draft), **options).probs.tolist()
     assert writing_tree(64).size not in counts

@@ -20,7 +20,7 @@ from sequoia_core.studies.measure_growth import (
     growing_trees,
     measure_growth,
 )
-from tests.conftest import tiny_llama
+from tests.conftest import pair_of, tiny_llama
 
 PROMPTS = [[1, 2, 3], [9], [4, 8, 15]]
 FALLING = AcceptanceVector(np.array([0.6, 0.2, 0.1]))
@@ -29,7 +29,7 @@ FALLING = AcceptanceVector(np.array([0.6, 0.2, 0.1]))
 def test_a_draft_that_is_always_right_fills_every_chain(tiny_target):
     sure = AcceptanceVector(np.array([0.99, 0.001]))
     study = measure_growth(
-        PROMPTS, target=tiny_target, draft=tiny_llama(1), acceptance=sure, sizes=(4, 9, 18), depth=10, max_new_tokens=24
+        PROMPTS, pair_of(tiny_target, tiny_llama(1)), acceptance=sure, sizes=(4, 9, 18), depth=10, max_new_tokens=24
     )  # fmt: skip
     found = {(point.run.verifier, point.size): point.run.tokens_per_step.value for point in study.points}
     assert {kind for kind, _ in found} == set(KINDS)
@@ -47,7 +47,7 @@ def test_a_study_says_what_it_holds_for_and_counts_steps(tiny_target, tiny_draft
     held = Conditions("tiny-1", "tiny-2", 2.0, verifier="topk")
     vector = AcceptanceVector(FALLING.probs, holds_for=held)
     study = measure_growth(
-        PROMPTS, target=tiny_target, draft=tiny_draft, acceptance=vector, sampling=SamplingConfig(2.0), sizes=(8,),
+        PROMPTS, pair_of(tiny_target, tiny_draft), acceptance=vector, sampling=SamplingConfig(2.0), sizes=(8,),
         max_new_tokens=10, progress=lambda share, words: told.append(share),
     )  # fmt: skip
     row = json.loads(json.dumps(study.to_json(), allow_nan=False))
@@ -72,14 +72,14 @@ def test_a_kind_that_stops_growing_has_no_further_points():
 def test_trees_are_no_deeper_than_the_context_has_room_for(tiny_draft):
     small = tiny_llama(3, context=12)
     study = measure_growth(
-        PROMPTS, target=small, draft=tiny_draft, acceptance=FALLING, sizes=(16,), max_new_tokens=4
+        PROMPTS, pair_of(small, tiny_draft), acceptance=FALLING, sizes=(16,), max_new_tokens=4
     )  # fmt: skip
     assert study.settings["max_depth"] == 12 - 3 - 4
 
 
 def test_cancel_keeps_whole_prompts_and_requests_are_checked(tiny_target, tiny_draft):
     stop = threading.Event()
-    options = {"target": tiny_target, "draft": tiny_draft, "acceptance": FALLING, "sizes": (8,), "max_new_tokens": 6}
+    options = {"pair": pair_of(tiny_target, tiny_draft), "acceptance": FALLING, "sizes": (8,), "max_new_tokens": 6}
     study = measure_growth(PROMPTS, **options, cancel=stop, progress=lambda share, _: share > 0.4 and stop.set())
     assert study.settings["prompts"] == 1 and all(len(point.run.steps) == 1 for point in study.points)
     with pytest.raises(Cancelled, match="cancelled"):
@@ -89,4 +89,4 @@ def test_cancel_keeps_whole_prompts_and_requests_are_checked(tiny_target, tiny_d
     with pytest.raises(ValueError, match=r"sizes \[1\], expected"):
         measure_growth(PROMPTS, **options | {"sizes": [1]})
     with pytest.raises(ValueError, match="draft: found none"):
-        measure_growth(PROMPTS, **options | {"draft": None})
+        measure_growth(PROMPTS, **options | {"pair": pair_of(tiny_target)})

@@ -23,12 +23,13 @@ from sequoia_core.native.instruction_sets import instructions_in_use
 from sequoia_core.studies import measure_profile as profiling
 from sequoia_core.studies.measure_profile import draft_pass_times, measure_profile
 from sequoia_core.studies.step_timers import STEPS, even_tree
+from tests.conftest import pair_of
 
 
 def test_measured_profile_has_every_time_and_its_samples(tiny_target, tiny_draft):
     told = []
     p = measure_profile(
-        target=tiny_target, draft=tiny_draft, sizes=[2, 8], context=16, repeats=3, progress=lambda f, m: told.append(f)
+        pair_of(tiny_target, tiny_draft), sizes=[2, 8], context=16, repeats=3, progress=lambda f, m: told.append(f)
     )
     assert p.sizes.tolist() == [1, 2, 8] and [len(row) for row in p.verify_samples] == [3, 3, 3]
     assert p.draft_widths.tolist() == [1, 2] and told[-1] == 1.0  # a tree of 8 has 2 nodes on most levels
@@ -38,15 +39,15 @@ def test_measured_profile_has_every_time_and_its_samples(tiny_target, tiny_draft
 
 def test_measuring_refuses_what_the_models_cannot_hold(tiny_target, tiny_draft):
     with pytest.raises(ValueError, match="context: found 256"):
-        measure_profile(target=tiny_target, draft=tiny_draft, context=256)
+        measure_profile(pair_of(tiny_target, tiny_draft), context=256)
     with pytest.raises(ValueError, match="sizes"):
-        measure_profile(target=tiny_target, draft=tiny_draft, sizes=[1], context=8)
+        measure_profile(pair_of(tiny_target, tiny_draft), sizes=[1], context=8)
     with pytest.raises(ValueError, match="sizes: found 100,000, expected at most 4,096"):
-        measure_profile(target=tiny_target, draft=tiny_draft, sizes=[1, 100_000], context=8)
+        measure_profile(pair_of(tiny_target, tiny_draft), sizes=[1, 100_000], context=8)
     stop = threading.Event()
     stop.set()
     with pytest.raises(Cancelled, match="cancelled"):
-        measure_profile(target=tiny_target, draft=tiny_draft, sizes=[2], context=8, cancel=stop)
+        measure_profile(pair_of(tiny_target, tiny_draft), sizes=[2], context=8, cancel=stop)
 
 
 class Pass(NamedTuple):
@@ -85,7 +86,7 @@ class Bench:
             self.round += share > 0.0  # at 0 it warms up
 
         options = {"sizes": [2, 9, 33], "context": 6, "repeats": 3, "progress": next_round} | options
-        return measure_profile(target=self.target, draft=self.draft, **options)
+        return measure_profile(pair_of(self.target, self.draft), **options)
 
     @property
     def timed(self) -> list[Pass]:

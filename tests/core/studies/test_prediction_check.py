@@ -13,7 +13,7 @@ from sequoia_core.files.faults import Cancelled
 from sequoia_core.studies import prediction_check as static_check
 from sequoia_core.studies.measure_acceptance import measure_acceptance
 from sequoia_core.studies.prediction_check import _taking_turns, static_versus_real
-from tests.conftest import tiny_llama
+from tests.conftest import pair_of, tiny_llama
 
 FIT, HELD_OUT = [[1, 2, 3], [9], [4, 8, 15]], [[5], [6, 7]]
 
@@ -21,7 +21,7 @@ FIT, HELD_OUT = [[1, 2, 3], [9], [4, 8, 15]], [[5], [6, 7]]
 @pytest.mark.parametrize("temperature", [0.0, 2.0])
 def test_a_draft_equal_to_the_target_is_predicted_exactly(temperature, tiny_target):
     check = static_versus_real(
-        FIT, HELD_OUT, target=tiny_target, draft=tiny_llama(1), tree=chain_tree(3),
+        FIT, HELD_OUT, pair_of(tiny_target, tiny_llama(1)), tree=chain_tree(3),
         sampling=SamplingConfig(temperature), max_new_tokens=12,
     )  # fmt: skip
     for estimate in (check.static, check.by_depth, check.measured):
@@ -31,7 +31,7 @@ def test_a_draft_equal_to_the_target_is_predicted_exactly(temperature, tiny_targ
 
 @pytest.mark.parametrize("verifier", ["sequoia", "specinfer", "topk"])
 def test_prediction_rests_on_the_fitting_prompts_alone(verifier, tiny_target, tiny_draft):
-    options = {"target": tiny_target, "draft": tiny_draft, "tree": k_ary_tree(2, 2), "max_new_tokens": 12}
+    options = {"pair": pair_of(tiny_target, tiny_draft), "tree": k_ary_tree(2, 2), "max_new_tokens": 12}
     options |= {"sampling": SamplingConfig(2.0), "verifier": verifier}
     told = []
     check = static_versus_real(FIT, HELD_OUT, **options, progress=lambda f, m: told.append(f))
@@ -59,7 +59,7 @@ def test_static_measurement_predicts_the_tree_within_its_interval(tiny_target):
     draft = worn()
     prompts = [[i, i + 1] for i in range(24)]
     check = static_versus_real(
-        prompts[::2], prompts[1::2], target=tiny_target, draft=draft, tree=k_ary_tree(2, 2),
+        prompts[::2], prompts[1::2], pair_of(tiny_target, draft), tree=k_ary_tree(2, 2),
         sampling=SamplingConfig(1.5), max_new_tokens=40,
     )  # fmt: skip
     assert 1.3 < check.measured.value < 2.7
@@ -69,7 +69,7 @@ def test_static_measurement_predicts_the_tree_within_its_interval(tiny_target):
 def test_cancel_keeps_what_is_complete_of_both_sets(tiny_target, tiny_draft):
     stop = threading.Event()
     prompts = [[i] for i in range(8)]
-    options = {"target": tiny_target, "draft": tiny_draft, "tree": chain_tree(2), "max_new_tokens": 6}
+    options = {"pair": pair_of(tiny_target, tiny_draft), "tree": chain_tree(2), "max_new_tokens": 6}
     check = static_versus_real(prompts, prompts, **options, cancel=stop, progress=lambda f, m: f > 0.5 and stop.set())
     assert 2 <= check.settings["fit_prompts"] < 8 and 2 <= check.settings["held_out_prompts"] < 8
     with pytest.raises(Cancelled, match="cancelled"):
@@ -77,7 +77,7 @@ def test_cancel_keeps_what_is_complete_of_both_sets(tiny_target, tiny_draft):
 
 
 def test_bad_arguments_are_named(tiny_target, tiny_draft):
-    models = {"target": tiny_target, "draft": tiny_draft}
+    models = {"pair": pair_of(tiny_target, tiny_draft)}
     with pytest.raises(ValueError, match="held_out_prompts: found 1"):
         static_versus_real(FIT, [[1]], **models, tree=chain_tree(2))
     with pytest.raises(ValueError, match="tree: found one node"):
@@ -89,9 +89,9 @@ def test_bad_arguments_are_named(tiny_target, tiny_draft):
 def test_the_static_vector_is_the_measured_one_in_law(tiny_target, tiny_draft):
     """At temperature 0 nothing is drawn, so both measurements see the same text."""
     check = static_versus_real(
-        FIT, HELD_OUT, target=tiny_target, draft=tiny_draft, tree=k_ary_tree(3, 2), max_new_tokens=10
+        FIT, HELD_OUT, pair_of(tiny_target, tiny_draft), tree=k_ary_tree(3, 2), max_new_tokens=10
     )
-    vector = measure_acceptance(FIT, target=tiny_target, draft=tiny_draft, width=3, max_new_tokens=10)
+    vector = measure_acceptance(FIT, pair_of(tiny_target, tiny_draft), width=3, max_new_tokens=10)
     assert isinstance(check.vector, AcceptanceVector)
     assert check.vector.probs.tolist() == vector.probs.tolist()
 
@@ -106,7 +106,7 @@ def test_sets_take_turns_and_every_prompt_has_a_stream_of_its_own(tiny_target, t
         return decode_prompt(*args, number=number, **options)
 
     monkeypatch.setattr(static_check, "decode_prompt", recorded)
-    static_versus_real(FIT, HELD_OUT, target=tiny_target, draft=tiny_draft, tree=chain_tree(2), max_new_tokens=4)
+    static_versus_real(FIT, HELD_OUT, pair_of(tiny_target, tiny_draft), tree=chain_tree(2), max_new_tokens=4)
     assert sorted(streams) == list(range(5))
 
 
@@ -114,7 +114,7 @@ def test_halves_vary_apart_and_a_prompt_together_with_itself(tiny_target):
     """The same prompts on both sides, greedy: equal values, but only the paired gap knows that difficulty cancels."""
     draft, prompts = worn(), [[i, 2 * i % 64] for i in range(10)]
     check = static_versus_real(
-        prompts, prompts, target=tiny_target, draft=draft, tree=chain_tree(3), max_new_tokens=24
+        prompts, prompts, pair_of(tiny_target, draft), tree=chain_tree(3), max_new_tokens=24
     )  # fmt: skip
     apart, together = check.static_gap, check.same_prompts_gap
     assert apart.value == together.value

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from sequoia_core import HybridTree, LookupTree, TextIndex
+from sequoia_core import HybridTree, LookupTree
+from sequoia_core.decoding.lookup.text_index import TextIndex
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.studies.lookup_replay import Request
 from sequoia_core.studies.prediction_on_texts import predict_on_texts
-from tests.conftest import calibration_of, tiny_llama
+from tests.conftest import calibration_of, pair_of, tiny_llama
 from tests.core.decoding.lookup.test_lookup_tree import PROMPT, profile, tokens_of
 
 COSTS = profile(0.02)
@@ -21,7 +22,7 @@ PROMPTS = (PROMPT, PROMPT[::-1], PROMPT * 2)
 def answers(target, sampling, length=48):
     made = [
         autoregressive(
-            prompt, target=target, sampling=sampling, max_new_tokens=length,
+            prompt, pair_of(target), sampling=sampling, max_new_tokens=length,
             generator=torch.Generator().manual_seed(seed),
         )
         for seed, prompt in enumerate(PROMPTS)
@@ -39,7 +40,7 @@ def decoded(policy, target, draft, sampling):
     for seed, prompt in enumerate(PROMPTS):
         found = list(
             decode(
-                prompt, target=target, draft=draft, tree=policy, sampling=sampling, max_new_tokens=48,
+                prompt, pair_of(target, draft), tree=policy, sampling=sampling, max_new_tokens=48,
                 generator=torch.Generator().manual_seed(seed),
             )
         )  # fmt: skip

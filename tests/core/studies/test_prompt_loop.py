@@ -17,7 +17,7 @@ from sequoia_core.studies.prompt_loop import one_by_one, require_a_prompt
 from sequoia_core.studies.race import race
 from sequoia_core.studies.rejection_curves import measure_rejection
 from sequoia_core.studies.verifier_comparison import compare_verifiers
-from tests.conftest import tiny_llama
+from tests.conftest import pair_of, tiny_llama
 
 
 def test_each_is_measured_in_order_and_progress_is_of_all():
@@ -55,17 +55,17 @@ def test_nothing_complete_is_a_cancel():
 
 
 PAIRED = {
-    "acceptance": lambda pair: measure_acceptance([[1, 2]], target=pair.target, draft=pair.draft),
+    "acceptance": lambda pair: measure_acceptance([[1, 2]], pair),
     "rejection": lambda pair: measure_rejection(
-        [[1, 2]], target=pair.target, draft=pair.draft, samplings=[SamplingConfig()]
+        [[1, 2]], pair, samplings=[SamplingConfig()]
     ),
-    "profile": lambda pair: measure_profile(target=pair.target, draft=pair.draft),
-    "losslessness": lambda pair: check_losslessness([1, 2], target=pair.target, draft=pair.draft, tree=chain_tree(2)),
+    "profile": lambda pair: measure_profile(pair),
+    "losslessness": lambda pair: check_losslessness([1, 2], pair, tree=chain_tree(2)),
     "verifiers": lambda pair: compare_verifiers(
-        [[1, 2]], target=pair.target, draft=pair.draft, tree=chain_tree(2), samplings=[SamplingConfig()]
+        [[1, 2]], pair, tree=chain_tree(2), samplings=[SamplingConfig()]
     ),
     "assumption": lambda pair: static_versus_real(
-        [[1, 2]] * 2, [[1, 2]] * 2, target=pair.target, draft=pair.draft, tree=chain_tree(2)
+        [[1, 2]] * 2, [[1, 2]] * 2, pair, tree=chain_tree(2)
     ),
     "race": lambda pair: race(pair, [[1, 2]], trees={}, sampling=SamplingConfig(), max_new_tokens=4),
     "race of ours": lambda pair: race(
@@ -91,7 +91,7 @@ def test_a_model_alone_is_timed_by_its_own_methods(tiny_target):
 def test_nothing_beyond_the_drafts_context_is_measured(tiny_target):
     """A draft that is the target yields a whole chain in every step, up to where trees would be cut."""
     draft, prompts = tiny_llama(1, context=24), [[3, 1, 4], [9]]
-    models, sampling = {"target": tiny_target, "draft": draft}, SamplingConfig(0.0)
+    models, sampling = {"pair": pair_of(tiny_target, draft)}, SamplingConfig(0.0)
     with pytest.warns(UserWarning, match="found 82 of 120 positions, after 2 of 2 prompts, .* less 3 levels"):
         runs = compare_verifiers(prompts, **models, tree=chain_tree(3), samplings=[sampling], max_new_tokens=60).runs
     assert runs[0].committed.tolist() == [18, 20] and runs[0].tokens_per_step.value == 4.0

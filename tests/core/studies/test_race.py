@@ -127,7 +127,7 @@ def scripted(monkeypatch):
     """A race in which nothing is decoded: runs take the seconds they are told, and say what they were called with."""
     now, calls = [0.0], []
 
-    def steps(prompt, *, max_new_tokens, generator, tree, **options):
+    def steps(prompt, pair, *, max_new_tokens, generator, tree, **options):
         calls.append((tree.size, tuple(prompt), max_new_tokens, generator.initial_seed()))
         for done in range(2, max_new_tokens + 1, 2):
             now[0] += 0.5 if tree.size == 1 else 0.25
@@ -209,7 +209,7 @@ def test_a_race_that_is_cancelled_has_only_whole_decodes(tiny_target, tiny_draft
 def test_bench_compares_what_it_raced_and_calibrates_on_the_rest(tiny_target, tiny_draft, monkeypatch):
     asked, looping = {}, [3] * 10
 
-    def measured(prompts, **options):
+    def measured(prompts, pair, **options):
         asked["calibration"] = prompts
         return VECTOR
 
@@ -220,7 +220,7 @@ def test_bench_compares_what_it_raced_and_calibrates_on_the_rest(tiny_target, ti
         return {name: method_result(taken, outputs=outputs) for name, taken in seconds.items()}
 
     monkeypatch.setattr(benchmark, "measure_acceptance", measured)
-    monkeypatch.setattr(benchmark, "measure_profile", lambda **options: PROFILE)
+    monkeypatch.setattr(benchmark, "measure_profile", lambda pair, **options: PROFILE)
     monkeypatch.setattr(benchmark, "race", raced)
     pair = ModelPair(tiny_target, tiny_draft, tokenizer=None)
     found = bench(pair, [[1], [2], [3], [4]], sampling=SamplingConfig(), max_new_tokens=10)

@@ -8,7 +8,7 @@ from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.files.faults import Cancelled
 from sequoia_core.studies.measure_acceptance import measure_acceptance, vector_from_prompts
 from sequoia_core.studies.rejection_curves import RejectionCurve, measure_rejection, sampling_grid
-from tests.conftest import tiny_llama
+from tests.conftest import pair_of, tiny_llama
 
 PROMPTS = [[1, 2, 3], [9], [4, 8, 15]]
 
@@ -22,7 +22,7 @@ def test_grid_takes_temperature_zero_once():
 
 
 def test_curves_agree_with_the_vectors_of_each_verifier(tiny_target, tiny_draft):
-    options = {"target": tiny_target, "draft": tiny_draft, "max_new_tokens": 12, "width": 5, "seed": 3}
+    options = {"pair": pair_of(tiny_target, tiny_draft), "max_new_tokens": 12, "width": 5, "seed": 3}
     told = []
     study = measure_rejection(
         PROMPTS, **options, samplings=sampling_grid([0.0, 0.9], [0.95]), progress=lambda f, m: told.append(f)
@@ -45,7 +45,7 @@ def test_curves_agree_with_the_vectors_of_each_verifier(tiny_target, tiny_draft)
 
 def test_a_draft_equal_to_the_target_is_never_rejected_but_by_topk(tiny_target):
     study = measure_rejection(
-        PROMPTS, target=tiny_target, draft=tiny_llama(1), samplings=[SamplingConfig(2.0)] * 2, width=2, max_new_tokens=8
+        PROMPTS, pair_of(tiny_target, tiny_llama(1)), samplings=[SamplingConfig(2.0)] * 2, width=2, max_new_tokens=8
     )
     assert len(study.curves) == 3  # asked for twice, measured once
     rejection = {curve.verifier: curve.rejection for curve in study.curves}
@@ -56,7 +56,7 @@ def test_a_draft_equal_to_the_target_is_never_rejected_but_by_topk(tiny_target):
 
 def test_cancel_keeps_whole_prompts(tiny_target, tiny_draft):
     stop = threading.Event()
-    options = {"target": tiny_target, "draft": tiny_draft, "samplings": sampling_grid([0, 1.0]), "max_new_tokens": 8}
+    options = {"pair": pair_of(tiny_target, tiny_draft), "samplings": sampling_grid([0, 1.0]), "max_new_tokens": 8}
     study = measure_rejection(PROMPTS, **options, width=3, cancel=stop, progress=lambda f, m: f > 0.5 and stop.set())
     assert study.settings["prompts"] == 1 and all(c.acceptance.trials == 8 for c in study.curves)
     assert study.curves[0].interval() is None and study.rows()[0]["ci_low"] is None

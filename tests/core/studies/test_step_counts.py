@@ -15,7 +15,7 @@ from sequoia_core.studies.step_counts import (
     count_by_depth,
     matrix_from_counts,
 )
-from tests.conftest import tiny_llama
+from tests.conftest import pair_of, tiny_llama
 
 TREE = TokenTree(np.array([-1, 0, 0, 1, 1, 2]))  # ranks 1 2 | 1 2 | 1
 
@@ -71,7 +71,7 @@ def test_a_tree_with_one_node_per_cell_is_reproduced_exactly(tree, tiny_target, 
         step
         for prompt in ([1, 2], [3])
         for step in decode(
-            prompt, target=tiny_target, draft=tiny_draft, tree=tree, sampling=SamplingConfig(2.0), max_new_tokens=40,
+            prompt, pair_of(tiny_target, tiny_draft), tree=tree, sampling=SamplingConfig(2.0), max_new_tokens=40,
             generator=torch.Generator().manual_seed(0),
         )
     ]  # fmt: skip
@@ -120,7 +120,7 @@ def test_bad_arguments_are_named():
 def test_steps_whose_tree_a_context_has_cut_are_left_out(tiny_target):
     draft = tiny_llama(2, layers=1, context=20)
     with pytest.warns(UserWarning, match="found a context of 20 tokens"):
-        steps = list(decode([3, 1, 4], target=tiny_target, draft=draft, tree=TREE, max_new_tokens=40))
+        steps = list(decode([3, 1, 4], pair_of(tiny_target, draft), tree=TREE, max_new_tokens=40))
     whole = [one for one in steps if one.tree.size == TREE.size]
     assert {one.tree.depth for one in steps} == {0, 1, 2}
     assert count_by_depth(steps, TREE)[1].tolist() == count_by_depth(whole, TREE)[1].tolist()

@@ -4,14 +4,15 @@ import threading
 import numpy as np
 import pytest
 
-from sequoia_core import HybridTree, LookupTree, TextIndex
+from sequoia_core import HybridTree, LookupTree
+from sequoia_core.decoding.lookup.text_index import TextIndex
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.design.bootstrap import ratio_estimate
 from sequoia_core.design.plain_trees import chain_tree, k_ary_tree
 from sequoia_core.files.faults import Cancelled
 from sequoia_core.studies.rejection_curves import sampling_grid
 from sequoia_core.studies.verifier_comparison import compare_verifiers
-from tests.conftest import calibration_of, tiny_llama
+from tests.conftest import calibration_of, pair_of, tiny_llama
 
 PROMPTS = [[1, 2, 3], [9], [4, 8, 15]]
 HOT = SamplingConfig(2.0)
@@ -21,7 +22,7 @@ def test_comparison_is_complete(tiny_target, tiny_draft):
     told = []
     tree = k_ary_tree(2, 2)
     result = compare_verifiers(
-        PROMPTS, target=tiny_target, draft=tiny_draft, tree=tree, samplings=sampling_grid([0, 2.0]),
+        PROMPTS, pair_of(tiny_target, tiny_draft), tree=tree, samplings=sampling_grid([0, 2.0]),
         max_new_tokens=10, progress=lambda f, m: told.append(f),
     )  # fmt: skip
     assert [run.verifier for run in result.runs] == ["greedy", "sequoia", "specinfer", "topk"]
@@ -49,7 +50,7 @@ def test_trees_of_text_already_seen_are_decoded_beside_the_fixed_one(tiny_target
     lookup = LookupTree(TextIndex(), max_size=12, max_depth=5)
     policies = {(cold, "hybrid"): hybrid, (cold, "lookup"): lookup, (HOT, "lookup"): lookup}
     result = compare_verifiers(
-        PROMPTS, target=tiny_target, draft=tiny_llama(1), tree=chain, samplings=[cold, HOT], policies=policies,
+        PROMPTS, pair_of(tiny_target, tiny_llama(1)), tree=chain, samplings=[cold, HOT], policies=policies,
         verifiers=["sequoia"], max_new_tokens=24,
     )  # fmt: skip
     assert [(run.verifier, run.sampling.temperature) for run in result.runs] == [
@@ -67,7 +68,7 @@ def test_trees_of_text_already_seen_are_decoded_beside_the_fixed_one(tiny_target
 
 def test_a_draft_equal_to_the_target_fills_a_chain_but_topk_does_not(tiny_target):
     result = compare_verifiers(
-        PROMPTS, target=tiny_target, draft=tiny_llama(1), tree=chain_tree(3), samplings=[HOT], max_new_tokens=16
+        PROMPTS, pair_of(tiny_target, tiny_llama(1)), tree=chain_tree(3), samplings=[HOT], max_new_tokens=16
     )
     for name in ("sequoia", "specinfer"):
         assert result.run(name, HOT).tokens_per_step.value == pytest.approx(4.0)
@@ -76,7 +77,7 @@ def test_a_draft_equal_to_the_target_fills_a_chain_but_topk_does_not(tiny_target
 
 def test_a_step_cut_at_the_limit_counts_whole(tiny_target):
     result = compare_verifiers(
-        [[1, 2]], target=tiny_target, draft=tiny_llama(1), tree=chain_tree(3), samplings=[SamplingConfig(0)],
+        [[1, 2]], pair_of(tiny_target, tiny_llama(1)), tree=chain_tree(3), samplings=[SamplingConfig(0)],
         max_new_tokens=5,
     )  # fmt: skip
     run = result.runs[0]
@@ -86,7 +87,7 @@ def test_a_step_cut_at_the_limit_counts_whole(tiny_target):
 
 def test_cancel_keeps_prompts_that_every_verifier_has_done(tiny_target, tiny_draft):
     stop = threading.Event()
-    options = {"target": tiny_target, "draft": tiny_draft, "tree": chain_tree(2), "samplings": [HOT]}
+    options = {"pair": pair_of(tiny_target, tiny_draft), "tree": chain_tree(2), "samplings": [HOT]}
     result = compare_verifiers(
         PROMPTS, **options, max_new_tokens=6, cancel=stop, progress=lambda f, m: f > 0.4 and stop.set()
     )

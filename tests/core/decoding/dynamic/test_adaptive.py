@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from sequoia_core import AdaptiveTree, HardwareProfile, HybridTree, TextIndex, measure_acceptance
+from sequoia_core import AdaptiveTree, HardwareProfile, HybridTree, measure_acceptance
 from sequoia_core.decoding import assemble
 from sequoia_core.decoding.dynamic import adaptive_expansion, step_costs
 from sequoia_core.decoding.dynamic.adaptive import AdaptiveDrafter
 from sequoia_core.decoding.dynamic.expansion import Nodes, SampledExpansion, TreeBounds
 from sequoia_core.decoding.dynamic.growing import GrowingDrafter
+from sequoia_core.decoding.lookup.text_index import TextIndex
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.decoding.tree_policy import FixedTree
@@ -27,7 +28,7 @@ from sequoia_core.design.optimal_trees import expected_tokens, optimal_tree
 from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.design.step_time import step_time
 from sequoia_core.studies.losslessness import check_losslessness
-from tests.conftest import calibration_of, recalled, tiny_llama
+from tests.conftest import calibration_of, pair_of, recalled, tiny_llama
 from tests.core.decoding.test_tree_policy import RAGGED, TakingTurns
 
 ASSETS = Path(__file__).parents[4] / "assets"
@@ -60,9 +61,9 @@ def small_pair():
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_greedy_text_is_the_targets_own(recipe, costs, tiny_target, tiny_draft):
     policy = AdaptiveTree(profile=costs, calibration=calibration_of(0.8), max_size=20, max_depth=5, recipe=recipe)
-    wanted = tokens_of(autoregressive(PROMPT, target=tiny_target, max_new_tokens=60))
+    wanted = tokens_of(autoregressive(PROMPT, pair_of(tiny_target), max_new_tokens=60))
     for draft in (tiny_draft, tiny_llama(1)):  # one that is often wrong, one that never is
-        steps = list(decode(PROMPT, target=tiny_target, draft=draft, tree=policy, max_new_tokens=60))
+        steps = list(decode(PROMPT, pair_of(tiny_target, draft), tree=policy, max_new_tokens=60))
         assert tokens_of(steps) == wanted
         assert all(step.tree.size <= 20 and step.tree.depth <= 5 for step in steps)
         assert len({step.tree for step in steps}) > 1
@@ -78,7 +79,7 @@ VERIFIED = [("deterministic", "topk"), ("sampled", "sequoia"), ("sampled", "trav
 def check(pair, policy, sampling, **options):
     options = {"samples": 600, "new_tokens": 3, "generator": torch.Generator().manual_seed(0)} | options
     options = {"verifier": policy.verifiers[0]} | options
-    return check_losslessness((3,), target=pair[0], draft=pair[1], tree=policy, sampling=sampling, **options)
+    return check_losslessness((3,), pair_of(*pair), tree=policy, sampling=sampling, **options)
 
 
 def sampled_policy(recipe, costs=None, **options):
@@ -93,7 +94,7 @@ def test_sampled_text_follows_the_target(recipe, verifier, sampling, small_pair)
     policy = sampled_policy(recipe, MEASURED)
     report = check(small_pair, policy, sampling, verifier=verifier)
     assert report.passed and report.degrees_of_freedom > 5
-    models = {"target": small_pair[0], "draft": small_pair[1], "sampling": sampling, "verifier": verifier}
+    models = {"pair": pair_of(*small_pair), "sampling": sampling, "verifier": verifier}
     steps = decode((3,), **models, tree=policy, max_new_tokens=40, generator=torch.Generator().manual_seed(0))
     assert len({step.tree for step in steps}) > 1, "trees that never differ prove nothing"
 
@@ -196,7 +197,7 @@ def test_a_policy_that_always_grows_one_tree_decodes_as_that_tree(
         return [
             (s.tree, s.tokens, s.new_tokens, s.outcomes, s.draft_probs, s.target_probs, s.trials, s.finished)
             for s in decode(
-                PROMPT, target=tiny_target, draft=tiny_draft, tree=policy, sampling=SamplingConfig(temperature),
+                PROMPT, pair_of(tiny_target, tiny_draft), tree=policy, sampling=SamplingConfig(temperature),
                 verifier=verifier, max_new_tokens=60, generator=torch.Generator().manual_seed(6),
             )
         ]  # fmt: skip
@@ -208,7 +209,7 @@ def test_a_policy_that_always_grows_one_tree_decodes_as_that_tree(
 def test_equal_seeds_give_equal_text_and_trees(recipe, small_pair):
     def run(seed):
         steps = decode(
-            [3], target=small_pair[0], draft=small_pair[1], tree=sampled_policy(recipe, profile(0.01)),
+            [3], pair_of(*small_pair), tree=sampled_policy(recipe, profile(0.01)),
             sampling=SamplingConfig(1.0), max_new_tokens=60, generator=torch.Generator().manual_seed(seed),
         )  # fmt: skip
         return [(step.tree, step.tokens, step.new_tokens) for step in steps]
@@ -217,7 +218,7 @@ def test_equal_seeds_give_equal_text_and_trees(recipe, small_pair):
 
 
 def mean_size(policy, target, draft, **options):
-    steps = list(decode(PROMPT, target=target, draft=draft, tree=policy, max_new_tokens=120, **options))
+    steps = list(decode(PROMPT, pair_of(target, draft), tree=policy, max_new_tokens=120, **options))
     return np.mean([step.tree.size for step in steps[-20:]])
 
 
@@ -247,7 +248,7 @@ def test_trees_follow_what_a_growing_context_makes_of_costs(recipe, tiny_target)
     sizes = np.array([1, 2, 4, 8, 16, 32, 64])
     costs = replace(profile(0.001), verify_growth_sec=0.02 * (sizes - 1.0), context=len(PROMPT))
     policy = AdaptiveTree(profile=costs, calibration=calibration_of(0.6), max_size=40, recipe=recipe)
-    steps = list(decode(PROMPT, target=tiny_target, draft=tiny_llama(1), tree=policy, max_new_tokens=200))
+    steps = list(decode(PROMPT, pair_of(tiny_target, tiny_llama(1)), tree=policy, max_new_tokens=200))
     ends = np.cumsum([len(PROMPT)] + [len(step.new_tokens) for step in steps])
     early, late = (
         [step.tree.size for step, start in zip(steps, ends, strict=False) if low <= start < high]
@@ -273,7 +274,7 @@ def test_nodes_are_held_to_the_rate_of_the_last_steps(recipe, tiny_target, monke
         seen.append((len(path), draft.tree.size, costs.seconds(draft.tree.size, widths), drafter.controller))
 
     monkeypatch.setattr(AdaptiveDrafter, "commit", committed)
-    list(decode(PROMPT, target=tiny_target, draft=tiny_llama(1), tree=policy, max_new_tokens=200))
+    list(decode(PROMPT, pair_of(tiny_target, tiny_llama(1)), tree=policy, max_new_tokens=200))
     controller = start.controller
     for count, size, taken, found in seen:
         tokens, seconds = kept * tokens + count, kept * seconds + taken
@@ -294,7 +295,7 @@ def test_auto_takes_the_recipe_that_is_expected_to_be_faster_and_says_which(tiny
     chosen = {}
     for temperature in (0.0, 1.5):
         vector = measure_acceptance(
-            prompts, target=tiny_target, draft=tiny_llama(1, scale=2.0), sampling=SamplingConfig(temperature),
+            prompts, pair_of(tiny_target, tiny_llama(1, scale=2.0)), sampling=SamplingConfig(temperature),
             max_new_tokens=40, width=8,
         )  # fmt: skip
         for costs, names in ((profile(0.02), {*RECIPES, "static"}), (None, set(RECIPES))):
@@ -327,7 +328,7 @@ def test_where_growing_costs_more_than_it_brings_auto_answers_the_best_static_tr
     for tree in (policy, policy.fixed):
         steps = list(
             decode(
-                PROMPT, target=tiny_target, draft=tiny_draft, tree=tree, sampling=SamplingConfig(temperature),
+                PROMPT, pair_of(tiny_target, tiny_draft), tree=tree, sampling=SamplingConfig(temperature),
                 max_new_tokens=24, generator=torch.Generator().manual_seed(3),
             )
         )  # fmt: skip
@@ -391,8 +392,8 @@ def test_a_static_policy_has_the_bounds_of_its_tree(tiny_target, tiny_draft, per
     for name in ("max_size", "max_inner", "max_depth", "max_children", "verifiers"):
         assert getattr(policy, name) == getattr(tree, name)
     assert (policy.max_size == 1) == (per_node == 5.0)
-    wanted = tokens_of(autoregressive(PROMPT, target=tiny_target, max_new_tokens=24))
-    assert tokens_of(decode(PROMPT, target=tiny_target, draft=tiny_draft, tree=policy, max_new_tokens=24)) == wanted
+    wanted = tokens_of(autoregressive(PROMPT, pair_of(tiny_target), max_new_tokens=24))
+    assert tokens_of(decode(PROMPT, pair_of(tiny_target, tiny_draft), tree=policy, max_new_tokens=24)) == wanted
 
 
 @pytest.mark.parametrize(("recipe", "costs"), [("auto", None), ("static", profile(0.1))])
@@ -401,7 +402,7 @@ def test_a_calibration_of_another_pair_or_temperature_is_named_once_and_decodes_
 ):
     known = calibration_of(0.6, temperature=1.0)
     own = Conditions(tiny_target.name, tiny_draft.name, 1.0)
-    models = {"target": tiny_target, "draft": tiny_draft, "max_new_tokens": 8}
+    models = {"pair": pair_of(tiny_target, tiny_draft), "max_new_tokens": 8}
     for holds_for, temperature, said in (
         (None, 1.0, None),
         (own, 1.0, None),
@@ -421,7 +422,7 @@ def test_a_calibration_of_another_pair_or_temperature_is_named_once_and_decodes_
 
 def test_what_cannot_be_is_refused(tiny_target, tiny_draft):
     known = calibration_of(0.6, temperature=1.0)
-    models = {"target": tiny_target, "draft": tiny_draft, "sampling": SamplingConfig(1.0)}
+    models = {"pair": pair_of(tiny_target, tiny_draft), "sampling": SamplingConfig(1.0)}
     for recipe, verifier, other in (("deterministic", "topk", "sequoia"), ("sampled", "sequoia", "topk")):
         policy = AdaptiveTree(profile=None, calibration=known, max_size=8, recipe=recipe)
         with pytest.raises(ValueError, match=f"verifier: found '{other}', expected {verifier}"):

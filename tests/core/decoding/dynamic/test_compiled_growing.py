@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from sequoia_core import AdaptiveTree, SpecExecTree
+from sequoia_core import AdaptiveTree
 from sequoia_core.decoding.dynamic.compiled_growing import CompiledGrower
 from sequoia_core.decoding.dynamic.expansion import (
     DraftChances,
@@ -16,11 +16,13 @@ from sequoia_core.decoding.dynamic.expansion import (
     TreeBounds,
 )
 from sequoia_core.decoding.dynamic.growing import PlainGrower
+from sequoia_core.decoding.dynamic.spec_exec import SpecExecTree
 from sequoia_core.decoding.loop import decode
+from sequoia_core.decoding.record import StepDetails
 from sequoia_core.decoding.sampling import SamplingConfig, sample_without_replacement, take_most_likely
 from sequoia_core.design.calibration import BINS, CENTRES, TABLES, ChanceTables
 from sequoia_core.native import tree_expansion
-from tests.conftest import calibration_of
+from tests.conftest import calibration_of, pair_of
 from tests.core.decoding.dynamic.test_adaptive import profile
 
 VOCAB = 40
@@ -124,8 +126,8 @@ def test_a_run_is_the_same_both_ways(kind, costs, temperature, tiny_target, tiny
         return [
             (s.tree, s.tokens, s.new_tokens, s.outcomes, s.draft_probs, s.target_probs, s.trials, s.marginal_gains)
             for s in decode(
-                [3, 14, 15], target=tiny_target, draft=tiny_draft, tree=policy, sampling=SamplingConfig(temperature),
-                max_new_tokens=50, generator=torch.Generator().manual_seed(6), left_out=6,
+                [3, 14, 15], pair_of(tiny_target, tiny_draft), tree=policy, sampling=SamplingConfig(temperature),
+                max_new_tokens=50, generator=torch.Generator().manual_seed(6), details=StepDetails(left_out=6),
             )
         ]  # fmt: skip
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from sequoia_core import SpecExecTree
+from sequoia_core.decoding.dynamic.spec_exec import SpecExecTree
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.studies.losslessness import check_losslessness
-from tests.conftest import around_passes, tiny_llama
+from tests.conftest import around_passes, pair_of, tiny_llama
 
 pytestmark = pytest.mark.usefixtures("each_rows")  # with compiled rows and without
 PROMPT = [3, 14, 15, 9, 2, 6]
@@ -34,8 +34,8 @@ def tokens_of(steps):
 )
 def test_greedy_text_is_the_targets_own(policy, tiny_target, tiny_draft):
     for draft in (tiny_draft, tiny_llama(1)):  # one that is often wrong, one that never is
-        steps = list(decode(PROMPT, target=tiny_target, draft=draft, tree=policy, max_new_tokens=40))
-        assert tokens_of(steps) == tokens_of(autoregressive(PROMPT, target=tiny_target, max_new_tokens=40))
+        steps = list(decode(PROMPT, pair_of(tiny_target, draft), tree=policy, max_new_tokens=40))
+        assert tokens_of(steps) == tokens_of(autoregressive(PROMPT, pair_of(tiny_target), max_new_tokens=40))
         assert all(step.tree.size <= policy.max_size and step.tree.depth <= policy.max_depth for step in steps)
     assert len({step.tree for step in steps}) > 1 or policy.max_size == 1
     assert policy.max_size == 1 or len(steps) < 40 / min(policy.max_size, policy.max_depth) * 1.5  # the draft is right
@@ -48,7 +48,7 @@ def test_the_tree_holds_the_most_probable_continuations(temperature):
     policy = SpecExecTree(max_size=20, max_depth=3, beam=36, branch=6)
     sequence = [3, 1]
     for step in decode(
-        sequence, target=target, draft=draft, tree=policy, sampling=SamplingConfig(temperature), max_new_tokens=12,
+        sequence, pair_of(target, draft), tree=policy, sampling=SamplingConfig(temperature), max_new_tokens=12,
         generator=torch.Generator().manual_seed(5),
     ):  # fmt: skip
         sure = {}
@@ -78,7 +78,7 @@ def test_a_beam_reads_only_so_many_nodes_and_stops_when_nothing_better_can_come(
     ):
         widths.clear()
         steps = list(
-            decode(PROMPT, target=tiny_target, draft=around_passes(draft, counted), tree=policy, max_new_tokens=20)
+            decode(PROMPT, pair_of(tiny_target, around_passes(draft, counted)), tree=policy, max_new_tokens=20)
         )
         later = widths[1:]  # after the prompt
         assert max(later) <= max(policy.beam, policy.max_depth + 1)
@@ -91,7 +91,7 @@ def test_a_beam_reads_only_so_many_nodes_and_stops_when_nothing_better_can_come(
 def test_sampled_text_follows_the_target(sampling):
     target, draft = (tiny_llama(seed, vocab=16, layers=1, scale=1.0) for seed in (1, 2))
     report = check_losslessness(
-        (3,), target=target, draft=draft, tree=SpecExecTree(max_size=7, max_depth=3, beam=2, branch=3),
+        (3,), pair_of(target, draft), tree=SpecExecTree(max_size=7, max_depth=3, beam=2, branch=3),
         sampling=sampling, verifier="topk", samples=600, new_tokens=3, generator=torch.Generator().manual_seed(0),
     )  # fmt: skip
     assert report.passed and report.degrees_of_freedom > 5
@@ -102,7 +102,7 @@ def test_recorded_probabilities_are_those_of_a_plain_forward():
     target, draft = tiny_llama(1, scale=1.0), tiny_llama(2, layers=1, scale=1.0)  # mild logits keep rounding small
     sequence, policy = list(PROMPT), SpecExecTree(max_size=14, max_depth=5, beam=3, branch=4)
     for step in decode(
-        PROMPT, target=target, draft=draft, tree=policy, sampling=SamplingConfig(0.7), max_new_tokens=30,
+        PROMPT, pair_of(target, draft), tree=policy, sampling=SamplingConfig(0.7), max_new_tokens=30,
         generator=torch.Generator().manual_seed(9),
     ):  # fmt: skip
         for node in range(1, step.tree.size):
@@ -116,7 +116,7 @@ def test_recorded_probabilities_are_those_of_a_plain_forward():
 
 def test_what_cannot_be_is_refused(tiny_target, tiny_draft):
     policy = SpecExecTree(max_size=8, max_depth=2)
-    models = {"target": tiny_target, "draft": tiny_draft}
+    models = {"pair": pair_of(tiny_target, tiny_draft)}
     with pytest.raises(ValueError, match="verifier: found 'sequoia', expected topk"):
         decode(PROMPT, **models, tree=policy, sampling=SamplingConfig(1.0), verifier="sequoia")
     for name in ("max_size", "max_depth", "beam", "branch"):

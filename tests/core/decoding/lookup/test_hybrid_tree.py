@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from sequoia_core import HybridTree, TextIndex
+from sequoia_core import HybridTree
 from sequoia_core.decoding.drafting import Reach
 from sequoia_core.decoding.dynamic.adaptive_expansion import Controller
 from sequoia_core.decoding.dynamic.compiled_growing import CompiledGrower
@@ -18,13 +18,14 @@ from sequoia_core.decoding.dynamic.step_costs import Rate
 from sequoia_core.decoding.lookup.hybrid_expansion import HybridExpansion, likely_beside, likely_by_both
 from sequoia_core.decoding.lookup.hybrid_tree import HybridDrafter
 from sequoia_core.decoding.lookup.in_turn_expansion import InTurnExpansion
-from sequoia_core.decoding.lookup.text_index import LEAST_SCORE, RunningText
+from sequoia_core.decoding.lookup.text_index import LEAST_SCORE, RunningText, TextIndex
 from sequoia_core.decoding.loop import autoregressive, decode
+from sequoia_core.decoding.record import StepDetails
 from sequoia_core.decoding.sampling import SamplingConfig, take_most_likely
 from sequoia_core.native.text_index import MOST, TreeColumns
 from sequoia_core.studies.losslessness import check_losslessness
 from sequoia_core.studies.step_timers import growing_tree
-from tests.conftest import calibration_of, recalled, tiny_llama
+from tests.conftest import calibration_of, pair_of, recalled, tiny_llama
 from tests.core.decoding.lookup.test_lookup_tree import (
     PROMPT,
     SAMPLINGS,
@@ -47,12 +48,12 @@ def policy(index=None, profile=None, **options):
 @pytest.mark.parametrize("costs", [None, profile(0.02)], ids=["budget alone", "costs"])
 @pytest.mark.parametrize("kind", ["own text", "misleading", "told"])
 def test_greedy_text_is_the_targets_own(kind, costs, tiny_target, tiny_draft):
-    wanted = tokens_of(autoregressive(PROMPT, target=tiny_target, max_new_tokens=60))
+    wanted = tokens_of(autoregressive(PROMPT, pair_of(tiny_target), max_new_tokens=60))
     index = misleading(tiny_target, PROMPT, 64) if kind == "misleading" else TextIndex()
     if kind == "told":
         index.add([*PROMPT, *wanted])
     for draft in (tiny_draft, tiny_llama(1)):  # one that is often wrong, one that never is
-        steps = list(decode(PROMPT, target=tiny_target, draft=draft, tree=policy(index, costs), max_new_tokens=60))
+        steps = list(decode(PROMPT, pair_of(tiny_target, draft), tree=policy(index, costs), max_new_tokens=60))
         assert tokens_of(steps) == wanted
         assert all(step.tree.size <= 16 and step.tree.depth <= 6 for step in steps)
         assert len({step.tree for step in steps}) > 1
@@ -67,7 +68,7 @@ def test_sampled_text_follows_the_target(sampling, recipe):
     index = misleading(target, [3, 5, 3], 16)
     for seed in range(6):
         generator = torch.Generator().manual_seed(seed)
-        answer = autoregressive([3, 5, 3], target=target, sampling=sampling, max_new_tokens=8, generator=generator)
+        answer = autoregressive([3, 5, 3], pair_of(target), sampling=sampling, max_new_tokens=8, generator=generator)
         index.add([3, 5, 3, *tokens_of(answer)])
     tree = HybridTree(
         index=index, profile=None, calibration=calibration_of(0.5, temperature=sampling.temperature), max_size=12,
@@ -75,7 +76,7 @@ def test_sampled_text_follows_the_target(sampling, recipe):
     )  # fmt: skip
     options = {"samples": 1_000, "new_tokens": 3, "generator": torch.Generator().manual_seed(0)}
     options["verifier"] = tree.verifiers[0]
-    report = check_losslessness((3, 5, 3), target=target, draft=draft, tree=tree, sampling=sampling, **options)
+    report = check_losslessness((3, 5, 3), pair_of(target, draft), tree=tree, sampling=sampling, **options)
     assert report.passed and report.degrees_of_freedom > 5
 
 
@@ -102,9 +103,7 @@ def test_compiled_and_plain_growers_agree(temperature, recipe, top_p, costs, dem
 
     def steps():
         options = {"sampling": SamplingConfig(temperature, top_p), "generator": torch.Generator().manual_seed(0)}
-        found = decode(
-            prompt, target=demo_pair.target, draft=demo_pair.draft, tree=calibrated, max_new_tokens=48, **options
-        )
+        found = decode(prompt, demo_pair, tree=calibrated, max_new_tokens=48, **options)
         return [(step.tree, step.tokens, np.round(step.draft_probs, 5).tolist()) for step in found]
 
     def pass_by_pass(self, shaping, expansion, session, sequence):
@@ -126,20 +125,20 @@ def test_what_the_target_would_draw_itself_is_accepted_when_drawn():
     )  # fmt: skip
     options = {"sampling": SamplingConfig(1.0), "generator": torch.Generator().manual_seed(0)}
     target, draft = (tiny_llama(1, scale=0.3) for _ in range(2))
-    steps = decode(PROMPT, target=target, draft=draft, tree=tree, max_new_tokens=60, **options)
+    steps = decode(PROMPT, pair_of(target, draft), tree=tree, max_new_tokens=60, **options)
     assert len(list(steps)) < 22
 
 
 @both_ways
 def test_an_explained_step_says_who_proposed_each_node(tiny_target, tiny_draft, monkeypatch):
     """A node was looked up, or drafted, or both; the draft gave it a probability where it read the node's parent."""
-    wanted = tokens_of(autoregressive(PROMPT, target=tiny_target, max_new_tokens=40))
+    wanted = tokens_of(autoregressive(PROMPT, pair_of(tiny_target), max_new_tokens=40))
     index = TextIndex()
     index.add([*PROMPT, *wanted])
-    options = {"target": tiny_target, "draft": tiny_draft, "tree": policy(index), "max_new_tokens": 40}
+    options = {"pair": pair_of(tiny_target, tiny_draft), "tree": policy(index), "max_new_tokens": 40}
     assert not any(step.occurrences for step in decode(PROMPT, **options))  # worked out only to be shown
     kinds, seen, text, told = [], [], list(PROMPT), [*PROMPT, *wanted]
-    for step in decode(PROMPT, **options, likely=64):
+    for step in decode(PROMPT, **options, details=StepDetails(likely=64)):
         rows = {each.node: dict(each.draft) for each in step.path_rows}
         assert len(list(found_where_it_says(step, text, told))) == sum(map(bool, step.occurrences))
         for node, found in enumerate(step.occurrences[1:], start=1):
@@ -152,7 +151,7 @@ def test_an_explained_step_says_who_proposed_each_node(tiny_target, tiny_draft, 
         seen.append(step.occurrences)
     assert set(kinds) == {"draft", "looked up", "both"}
     monkeypatch.setattr(CompiledGrower, "supports", lambda *_: False)
-    assert [step.occurrences for step in decode(PROMPT, **options, likely=1)] == seen
+    assert [step.occurrences for step in decode(PROMPT, **options, details=StepDetails(likely=1))] == seen
 
 
 class Rows:
@@ -334,7 +333,7 @@ def test_costs_and_chances_follow_the_run(tiny_target, monkeypatch):
 
     monkeypatch.setattr(HybridDrafter, "expansion", expansion)
     monkeypatch.setattr(HybridDrafter, "commit", committed)
-    list(decode(PROMPT, target=tiny_target, draft=tiny_llama(1), tree=tree, max_new_tokens=50))
+    list(decode(PROMPT, pair_of(tiny_target, tiny_llama(1)), tree=tree, max_new_tokens=50))
     assert len(seen) > 5 and seen[-1][0] > 1.2 * seen[0][0] and seen[-1][1] > 1.0 and seen[-1][2] < 1.0
 
 
@@ -385,9 +384,7 @@ def test_auto_takes_the_recipe_of_the_fastest_drafted_part(tiny_target, tiny_dra
         assert ahead == (each is grown)
     assert static.recipe == "static" and static.fixed is not None and static.max_size == static.fixed.size
     sampling = SamplingConfig(0.8)
-    steps = list(
-        decode(PROMPT, target=tiny_target, draft=tiny_draft, tree=static, sampling=sampling, max_new_tokens=20)
-    )
+    steps = list(decode(PROMPT, pair_of(tiny_target, tiny_draft), tree=static, sampling=sampling, max_new_tokens=20))
     assert {step.tree for step in steps} == {static.fixed}
     with pytest.raises(ValueError, match="found static without a profile"):
         policy(recipe="static")
@@ -397,4 +394,4 @@ def test_auto_takes_the_recipe_of_the_fastest_drafted_part(tiny_target, tiny_dra
 
 def test_another_temperature_is_warned_of(tiny_target, tiny_draft):
     with pytest.warns(UserWarning, match="temperature 0.0, not 0.8"):
-        decode(PROMPT, target=tiny_target, draft=tiny_draft, tree=policy(), sampling=SamplingConfig(0.8))
+        decode(PROMPT, pair_of(tiny_target, tiny_draft), tree=policy(), sampling=SamplingConfig(0.8))

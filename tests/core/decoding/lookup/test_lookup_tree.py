@@ -7,16 +7,18 @@ import numpy as np
 import pytest
 import torch
 
-from sequoia_core import HardwareProfile, HybridTree, LookupTree, TextIndex
+from sequoia_core import HardwareProfile, HybridTree, LookupTree
 from sequoia_core.decoding.drafting import Reach
 from sequoia_core.decoding.dynamic.step_costs import Rate
 from sequoia_core.decoding.judging import CompiledJudge, RowJudge
 from sequoia_core.decoding.lookup import lookup_tree
 from sequoia_core.decoding.lookup.lookup_tree import LookupDrafter, worth_verifying
+from sequoia_core.decoding.lookup.text_index import TextIndex
 from sequoia_core.decoding.loop import autoregressive, decode
+from sequoia_core.decoding.record import StepDetails
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.studies.losslessness import check_losslessness
-from tests.conftest import calibration_of, recalled, tiny_llama
+from tests.conftest import calibration_of, pair_of, recalled, tiny_llama
 from tests.core.test_families import FAMILIES, assert_decodes_as_generate, build, save
 
 PROMPT = [3, 14, 15, 9, 2, 6, 3, 14, 15]
@@ -34,7 +36,7 @@ def hybrid(index):
 
 def misleading(target, prompt, vocab):
     """Return an index of what the target does not write: after each of its contexts, another token."""
-    wanted = tokens_of(autoregressive(prompt, target=target, max_new_tokens=40))
+    wanted = tokens_of(autoregressive(prompt, pair_of(target), max_new_tokens=40))
     index = TextIndex()
     for shift in range(1, 5):
         whole = [*prompt, *wanted]
@@ -46,12 +48,12 @@ def misleading(target, prompt, vocab):
 @both_ways
 @pytest.mark.parametrize("kind", ["own text", "misleading", "told"])
 def test_greedy_text_is_the_targets_own(kind, tiny_target):
-    wanted = tokens_of(autoregressive(PROMPT, target=tiny_target, max_new_tokens=80))
+    wanted = tokens_of(autoregressive(PROMPT, pair_of(tiny_target), max_new_tokens=80))
     index = misleading(tiny_target, PROMPT, 64) if kind == "misleading" else TextIndex()
     if kind == "told":
         index.add([*PROMPT, *wanted])
     policy = LookupTree(index, max_size=12, max_depth=5)
-    steps = list(decode(PROMPT, target=tiny_target, draft=None, tree=policy, max_new_tokens=80))
+    steps = list(decode(PROMPT, pair_of(tiny_target), tree=policy, max_new_tokens=80))
     assert tokens_of(steps) == wanted
     assert all(step.tree.size <= 12 and step.tree.depth <= 5 for step in steps)
     assert len({step.tree for step in steps}) > 1, "trees that never differ prove nothing"
@@ -69,13 +71,15 @@ def test_sampled_text_follows_the_target(sampling, told):
     if told:
         for seed in range(6):
             generator = torch.Generator().manual_seed(seed)
-            answer = autoregressive([3, 5, 3], target=target, sampling=sampling, max_new_tokens=8, generator=generator)
+            answer = autoregressive(
+                [3, 5, 3], pair_of(target), sampling=sampling, max_new_tokens=8, generator=generator
+            )
             index.add([3, 5, 3, *tokens_of(answer)])
     policy = LookupTree(index, max_size=12, max_depth=4)
     options = {"samples": 1_500, "new_tokens": 3, "generator": torch.Generator().manual_seed(0), "verifier": "topk"}
-    report = check_losslessness((3, 5, 3), target=target, draft=None, tree=policy, sampling=sampling, **options)
+    report = check_losslessness((3, 5, 3), pair_of(target), tree=policy, sampling=sampling, **options)
     assert report.passed and report.degrees_of_freedom > 5
-    steps = list(decode((3, 5, 3), target=target, draft=None, tree=policy, sampling=sampling, max_new_tokens=30))
+    steps = list(decode((3, 5, 3), pair_of(target), tree=policy, sampling=sampling, max_new_tokens=30))
     assert any(len(step.accepted_path) > 1 for step in steps), "a tree of which nothing is accepted proves little"
 
 
@@ -94,9 +98,7 @@ def test_a_tree_that_knows_what_the_target_drew_is_caught(monkeypatch):
         monkeypatch.setattr(judge, "walk", looking_first)
     policy = LookupTree(misleading(target, [3, 5, 3], 16), max_size=12, max_depth=4)
     options = {"samples": 3_000, "new_tokens": 1, "generator": torch.Generator().manual_seed(0), "verifier": "topk"}
-    report = check_losslessness(
-        (3, 5, 3), target=target, draft=None, tree=policy, sampling=SamplingConfig(1.0), **options
-    )
+    report = check_losslessness((3, 5, 3), pair_of(target), tree=policy, sampling=SamplingConfig(1.0), **options)
     assert report.p_value < 1e-6
 
 
@@ -109,10 +111,9 @@ def test_every_family_decodes_as_generate(family, tmp_path):
 
 def test_the_demo_target_alone(demo_pair):
     prompt = demo_pair.tokenizer.encode("def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    return")
-    wanted = tokens_of(autoregressive(prompt, target=demo_pair.target, max_new_tokens=64))
-    steps = list(
-        decode(prompt, target=demo_pair.target, draft=None, tree=LookupTree(TextIndex()), max_new_tokens=64, likely=3)
-    )
+    wanted = tokens_of(autoregressive(prompt, demo_pair, max_new_tokens=64))
+    details, tree = StepDetails(likely=3), LookupTree(TextIndex())
+    steps = list(decode(prompt, pair_of(demo_pair.target), tree=tree, max_new_tokens=64, details=details))
     assert tokens_of(steps) == wanted and len(steps) < 50
     assert all(row.draft == () for step in steps for row in step.path_rows), "no draft model said anything"
 
@@ -122,7 +123,7 @@ def test_a_draft_that_is_there_is_left_aside(tiny_target, tiny_draft):
         sampling, generator = SamplingConfig(0.8), torch.Generator().manual_seed(3)
         policy = LookupTree(TextIndex(), max_size=8)
         options = {"sampling": sampling, "generator": generator, "max_new_tokens": 40}
-        return [step.tokens for step in decode(PROMPT, target=tiny_target, draft=draft, tree=policy, **options)]
+        return [step.tokens for step in decode(PROMPT, pair_of(tiny_target, draft), tree=policy, **options)]
 
     assert text(None) == text(tiny_draft)
 
@@ -132,8 +133,7 @@ def test_a_decode_leaves_the_index_as_it_was(tiny_target):
     index.add(PROMPT * 3)
     held, hits = index.tokens, index.hits.copy()
     first, second = (
-        [step.tokens for step in decode(PROMPT, target=tiny_target, draft=None, tree=LookupTree(index))]
-        for _ in range(2)
+        [step.tokens for step in decode(PROMPT, pair_of(tiny_target), tree=LookupTree(index))] for _ in range(2)
     )
     assert first == second and index.tokens == held and np.array_equal(index.hits, hits)
 
@@ -147,7 +147,7 @@ def profile(per_node):
 def test_nodes_that_cost_more_than_they_bring_are_left_out(tiny_target):
     def steps(per_node):
         policy = LookupTree(TextIndex(), profile=None if per_node is None else profile(per_node))
-        return list(decode(PROMPT * 4, target=tiny_target, draft=None, tree=policy, max_new_tokens=60))
+        return list(decode(PROMPT * 4, pair_of(tiny_target), tree=policy, max_new_tokens=60))
 
     free, cheap, dear = (steps(per_node) for per_node in (None, 0.05, 3.0))
     assert tokens_of(free) == tokens_of(cheap) == tokens_of(dear)
@@ -219,20 +219,20 @@ def test_trees_are_no_larger_than_what_was_profiled():
 def test_a_verifier_that_is_not_exact_is_refused(tiny_target):
     with pytest.raises(ValueError, match="verifier: found 'sequoia', expected topk"):
         decode(
-            PROMPT, target=tiny_target, draft=None, tree=LookupTree(TextIndex()), sampling=SamplingConfig(1.0),
+            PROMPT, pair_of(tiny_target), tree=LookupTree(TextIndex()), sampling=SamplingConfig(1.0),
             verifier="sequoia",
         )  # fmt: skip
 
 
 @both_ways
 def test_an_explained_step_says_where_each_node_was_found(tiny_target):
-    wanted = tokens_of(autoregressive(PROMPT, target=tiny_target, max_new_tokens=40))
+    wanted = tokens_of(autoregressive(PROMPT, pair_of(tiny_target), max_new_tokens=40))
     index = TextIndex()
     index.add([*PROMPT, *wanted])
-    options = {"target": tiny_target, "draft": None, "tree": LookupTree(index, max_size=12), "max_new_tokens": 40}
+    options = {"pair": pair_of(tiny_target), "tree": LookupTree(index, max_size=12), "max_new_tokens": 40}
     assert not any(step.occurrences for step in decode(PROMPT, **options))  # worked out only to be shown
     seen, text = set(), list(PROMPT)
-    for step in decode(PROMPT, **options, likely=1):
+    for step in decode(PROMPT, **options, details=StepDetails(likely=1)):
         assert all((found is None) == (node == 0) for node, found in enumerate(step.occurrences))
         for found in found_where_it_says(step, text, [*PROMPT, *wanted]):
             assert not found.drafted
@@ -265,11 +265,11 @@ def test_an_index_of_another_vocabulary_is_refused_before_the_first_step(token, 
     index = TextIndex()
     index.add([1, 2, 63])
     for tree, draft in ((LookupTree(index), None), (hybrid(index), tiny_draft)):
-        assert len(tokens_of(decode(PROMPT, target=tiny_target, draft=draft, tree=tree, max_new_tokens=4))) == 4
+        assert len(tokens_of(decode(PROMPT, pair_of(tiny_target, draft), tree=tree, max_new_tokens=4))) == 4
     index.add([token, 2, 3])
     for tree, draft in ((LookupTree(index), None), (hybrid(index), tiny_draft)):
         with pytest.raises(ValueError, match=f"^index: found token {token} in its texts, expected ids from 0 to 63"):
-            decode(PROMPT, target=tiny_target, draft=draft, tree=tree)
+            decode(PROMPT, pair_of(tiny_target, draft), tree=tree)
 
 
 def test_what_an_index_has_forgotten_is_no_obstacle(tiny_target):
@@ -278,4 +278,4 @@ def test_what_an_index_has_forgotten_is_no_obstacle(tiny_target):
     for _ in range(4):
         index.add([1, 2, 3] * 20)
     assert index.largest_token == 3
-    assert len(tokens_of(decode(PROMPT, target=tiny_target, draft=None, tree=LookupTree(index), max_new_tokens=4))) == 4
+    assert len(tokens_of(decode(PROMPT, pair_of(tiny_target), tree=LookupTree(index), max_new_tokens=4))) == 4

@@ -7,15 +7,16 @@ import psutil
 import pytest
 import torch
 
-from sequoia_core import AdaptiveTree, HybridTree, LookupTree, SamplingConfig, TextIndex, decode, load_pair
+from sequoia_core import AdaptiveTree, HybridTree, LookupTree, SamplingConfig, decode, load_pair
 from sequoia_core.decoding.dynamic.spec_exec import SpecExecTree
+from sequoia_core.decoding.lookup.text_index import TextIndex
 from sequoia_core.decoding.loop import autoregressive
 from sequoia_core.design.plain_trees import k_ary_tree
 from sequoia_core.models.gguf import bindings
 from sequoia_core.models.gguf.model import GGUFModel, LlamaCppOptions
 from sequoia_core.models.gguf.session import LlamaCppSession
 from sequoia_core.studies.losslessness import check_losslessness
-from tests.conftest import calibration_of
+from tests.conftest import calibration_of, pair_of
 from tests.gguf_files import ROOT, write_demo, write_random
 
 PROMPT = "def read_lines(path):\n"
@@ -57,10 +58,8 @@ POLICIES = {
 @pytest.mark.parametrize("name", POLICIES)
 def test_greedy_text_is_that_of_one_token_at_a_time_but_for_near_ties(pair, name):
     ids = pair.tokenizer.encode(PROMPT)
-    plain = tokens_of(autoregressive(ids, target=pair.target.ignore_eos(), max_new_tokens=48))
-    steps = list(
-        decode(ids, target=pair.target.ignore_eos(), draft=pair.draft, tree=POLICIES[name](), max_new_tokens=48)
-    )
+    plain = tokens_of(autoregressive(ids, pair_of(pair.target.ignore_eos()), max_new_tokens=48))
+    steps = list(decode(ids, pair_of(pair.target.ignore_eos(), pair.draft), tree=POLICIES[name](), max_new_tokens=48))
     found = tokens_of(steps)
     assert len(found) == 48
     assert len(steps) < 48 or name == "lookup"
@@ -77,7 +76,7 @@ def test_the_law_is_the_targets(tiny_files, name, verifier, temperature):
     pair = load_pair(tiny_files["target"], tiny_files["draft"])
     tree = k_ary_tree(2, 2) if name == "static" else SpecExecTree(max_size=6, max_depth=2, beam=2, branch=4)
     report = check_losslessness(
-        [1, 2, 3], target=pair.target, draft=pair.draft, tree=tree, sampling=SamplingConfig(temperature),
+        [1, 2, 3], pair, tree=tree, sampling=SamplingConfig(temperature),
         verifier=verifier, samples=1500, new_tokens=2, generator=torch.Generator().manual_seed(1),
     )  # fmt: skip
     assert report.passed and report.degrees_of_freedom > 6, report.p_value
@@ -93,7 +92,7 @@ def test_a_law_that_is_not_the_targets_is_seen(tiny_files, monkeypatch):
         lambda self, start, slots: keep(self, start, [others.get(s, s) for s in slots[:2]] + list(slots[2:])),
     )
     report = check_losslessness(
-        [1, 2, 3], target=pair.target, draft=pair.draft, tree=k_ary_tree(2, 1), sampling=SamplingConfig(1.0),
+        [1, 2, 3], pair, tree=k_ary_tree(2, 1), sampling=SamplingConfig(1.0),
         samples=2000, new_tokens=3, generator=torch.Generator().manual_seed(1),
     )  # fmt: skip
     assert not report.passed
@@ -105,7 +104,7 @@ def test_a_file_and_a_folder_make_a_pair(demo_files, demo_pair):
         mixed = load_pair(target, draft, device="cpu", dtype="float32")
         ids = mixed.tokenizer.encode(PROMPT)
         assert ids == demo_pair.tokenizer.encode(PROMPT)  # the folder's tokenizer, not the file's copy
-        steps = list(decode(ids, target=mixed.target, draft=mixed.draft, tree=k_ary_tree(2, 3), max_new_tokens=24))
+        steps = list(decode(ids, mixed, tree=k_ary_tree(2, 3), max_new_tokens=24))
         assert sum(len(step.new_tokens) for step in steps) > len(steps)
 
 
@@ -115,13 +114,13 @@ def test_quantised_files_decode(tmp_path, dtype, demo_files):
     pair = load_pair(target, demo_files["draft"])
     assert pair.target.dtype == dtype.upper()
     ids = pair.tokenizer.encode(PROMPT)
-    assert len(tokens_of(decode(ids, target=pair.target, draft=pair.draft, tree=k_ary_tree(2, 3), max_new_tokens=16)))
+    assert len(tokens_of(decode(ids, pair, tree=k_ary_tree(2, 3), max_new_tokens=16)))
 
 
 def test_no_memory_is_lost_over_a_hundred_loads(tiny_files):
     def use() -> int:
         pair = load_pair(tiny_files["target"], tiny_files["draft"])
-        list(decode([1, 2], target=pair.target, draft=pair.draft, tree=k_ary_tree(2, 2), max_new_tokens=4))
+        list(decode([1, 2], pair, tree=k_ary_tree(2, 2), max_new_tokens=4))
         del pair
         gc.collect()
         return psutil.Process().memory_info().rss

@@ -12,12 +12,14 @@ from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.models.loading import load_pair, streaming_needs
 from sequoia_core.models.offload.streamed_llama import StreamedLlama
 from sequoia_core.models.offload.streamed_modules import StreamedBackend
+from sequoia_core.models.pair_spec import PairSpec
 from sequoia_core.native import instruction_sets
 from tests.core.models.offload.test_offloading import PROMPT, TREE, compiled_family, logits, needs_compiler
 from tests.core.test_families import build, save
 
 pytest.importorskip("compressed_tensors")
 from scripts.make_four_bits import make_four_bits  # noqa: E402
+from tests.conftest import pair_of
 
 pytestmark = pytest.mark.usefixtures("copies")
 KINDS = {
@@ -106,7 +108,7 @@ def test_text_is_that_of_the_model_in_memory_and_a_quarter_of_the_bytes_is_read(
 
     def text(target, temperature):
         options = {"sampling": SamplingConfig(temperature), "generator": torch.Generator().manual_seed(3)}
-        steps = decode(PROMPT, target=target, draft=draft, tree=TREE, max_new_tokens=40, **options)
+        steps = decode(PROMPT, pair_of(target, draft), tree=TREE, max_new_tokens=40, **options)
         return [token for step in steps for token in step.new_tokens]
 
     for temperature in (0.0, 0.6):
@@ -122,7 +124,7 @@ def test_a_draft_in_4_bits_takes_what_it_takes_dequantised(tmp_path):
     folder = quantised(tmp_path, share=32)
     plain = str(tmp_path / "plain")
     needs = {
-        name: streaming_needs(target, draft, device="cpu", dtype="float32", offload="disk").needs
+        name: streaming_needs(PairSpec(target, draft, "cpu", "float32", "disk")).needs
         for name, target, draft in (("plain", plain, plain), ("draft", plain, folder))
     }
     assert 1.0 < needs["draft"].beside / needs["plain"].beside < 1.1  # scales come on top

@@ -21,17 +21,19 @@ from sequoia_core.design.plain_trees import chain_tree, k_ary_tree
 from sequoia_core.models.checkpoint import align_weights
 from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.models.llama_torch import TorchLlama
-from sequoia_core.models.loading import load_pair, streaming_needs
+from sequoia_core.models.loading import load, load_pair, streaming_needs
 from sequoia_core.models.offload import layer_sources, packed_layers, tensor_files
 from sequoia_core.models.offload import needs as offload_needs
 from sequoia_core.models.offload.direct_reads import aligned_memory
 from sequoia_core.models.offload.layer_ring import slots_for
 from sequoia_core.models.offload.streamed_llama import StreamedLlama
 from sequoia_core.models.offload.streamed_modules import StreamedBackend
+from sequoia_core.models.pair_spec import PairSpec
 from sequoia_core.models.prefill import prefill
 from sequoia_core.models.transformers_passes import TransformersBackend
 from sequoia_core.native.llama_x86 import CompiledLlama, compiled
 from sequoia_core.studies.measure_profile import measure_profile
+from tests.conftest import pair_of
 from tests.core.test_families import FAMILIES, build, save
 
 IN_TILES = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 32, "num_attention_heads": 2, "vocab_size": 72}
@@ -77,7 +79,7 @@ def logits(model, tree=TREE) -> torch.Tensor:
 
 
 def steps(model, draft, **options):
-    return list(decode(PROMPT, target=model, draft=draft, tree=TREE, max_new_tokens=24, **options))
+    return list(decode(PROMPT, pair_of(model, draft), tree=TREE, max_new_tokens=24, **options))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -116,8 +118,7 @@ def test_the_demo_target_streams_through_half_of_its_layers_and_takes_what_was_s
     prompt = pair.tokenizer.encode("def f(x):")
     whole = load_pair(device="cpu", dtype="bfloat16")
     texts = [
-        [t for step in autoregressive(prompt, target=m.target, max_new_tokens=8) for t in step.new_tokens]
-        for m in (pair, whole)
+        [t for step in autoregressive(prompt, m, max_new_tokens=8) for t in step.new_tokens] for m in (pair, whole)
     ]
     assert texts[0] == texts[1]
     assert pair.target.ring_slots == 5 and pair.target.ring_bytes == pair.target.needs.ring
@@ -135,7 +136,7 @@ def test_decoding_with_streamed_layers_writes_the_same_text(kind, sampling, tmp_
     def text(target):
         options = {"sampling": sampling, "generator": torch.Generator().manual_seed(3)}
         found = steps(target, resident, **options)
-        plain = list(autoregressive(PROMPT, target=target, max_new_tokens=8, sampling=sampling, **{
+        plain = list(autoregressive(PROMPT, pair_of(target), max_new_tokens=8, sampling=sampling, **{
             "generator": torch.Generator().manual_seed(4)}))  # fmt: skip
         return [(step.tokens, step.new_tokens, step.target_probs) for step in found + plain]
 
@@ -222,7 +223,7 @@ def test_a_pass_that_broke_off_leaves_nothing_behind(tmp_path):
 def test_a_cancelled_run_leaves_a_model_that_goes_on(tmp_path):
     resident, streamed = pairs(save(build("Llama"), tmp_path), "float32", TransformersBackend)
     cancel = threading.Event()
-    run = decode(PROMPT, target=streamed, draft=resident, tree=TREE, max_new_tokens=24, cancel=cancel)
+    run = decode(PROMPT, pair_of(streamed, resident), tree=TREE, max_new_tokens=24, cancel=cancel)
     next(run)
     cancel.set()
     assert list(run) == []
@@ -312,24 +313,26 @@ def test_too_little_memory_is_refused_with_the_numbers(tmp_path, monkeypatch):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_what_a_pair_will_take_is_said_before_it_is_loaded(dtype, tmp_path, monkeypatch):
     folder = save(build("Llama"), tmp_path)
-    found = streaming_needs(folder, folder, device="cpu", dtype=dtype)
+    spec = PairSpec(folder, folder, "cpu", dtype, "disk")
+    found = streaming_needs(spec)
     assert not readers() and not held(folder) and found.free > found.needs.memory > 0
-    pair = load_pair(folder, folder, device="cpu", dtype=dtype, offload="disk")
+    pair = load(spec)
     assert pair.target.needs == found.needs
     pair.target.close()
     monkeypatch.setattr(offload_needs, "available_bytes", lambda: 2_000_000)
     with pytest.raises(ValueError, match=r"found 2 MB of memory free, expected \d+ MB .*resident .*ring .*cache"):
-        streaming_needs(folder, folder, device="cpu", dtype=dtype)
+        streaming_needs(spec)
     assert not held(folder)
 
 
 def test_a_target_alone_streams_and_takes_no_memory_for_a_draft(tmp_path):
     folder = save(build("Llama"), tmp_path)
-    pair, alone = (streaming_needs(folder, draft, device="cpu", dtype="float32").needs for draft in (folder, "none"))
+    specs = [PairSpec(folder, draft, "cpu", "float32", "disk") for draft in (folder, "none")]
+    pair, alone = (streaming_needs(spec).needs for spec in specs)
     assert alone.beside == 0 < pair.beside and alone.memory == pair.memory - pair.beside
     streamed, resident = (load_pair(folder, "none", device="cpu", dtype="float32", offload=o) for o in ("disk", None))
     assert streamed.draft is None and streamed.target.offload == "disk" and streamed.target.needs == alone
-    texts = [[step.new_tokens for step in autoregressive(PROMPT, target=p.target)] for p in (streamed, resident)]
+    texts = [[step.new_tokens for step in autoregressive(PROMPT, p)] for p in (streamed, resident)]
     assert texts[0] == texts[1]
     streamed.target.close()
 
@@ -362,9 +365,9 @@ def test_a_tree_may_be_larger_than_the_context(dtype, tmp_path):
     models.append(load_pair(folder, folder, device="cpu", dtype=dtype, offload="disk").target)
     assert models[-1].max_context == 128
     for model in models:
-        options = {"target": model, "draft": models[0], "tree": tree, "max_new_tokens": 12}
+        options = {"pair": pair_of(model, models[0]), "tree": tree, "max_new_tokens": 12}
         found = list(decode(PROMPT, **options))
-        plain = list(autoregressive(PROMPT, target=model, max_new_tokens=12))
+        plain = list(autoregressive(PROMPT, pair_of(model), max_new_tokens=12))
         if dtype == "float32" or isinstance(model._backend, CompiledLlama | StreamedLlama):
             # compiled passes give a token the same logits in a tree and alone; elsewhere bfloat16 may round otherwise
             assert [t for s in found for t in s.new_tokens] == [t for s in plain for t in s.new_tokens]
@@ -427,11 +430,11 @@ def test_a_process_that_ends_without_closing_ends_its_readers_first(last, tmp_pa
         "atexit.register(lambda: print([thread.name for thread in threading.enumerate()]))  # runs after the model's\n"
         "from sequoia_core import autoregressive, load_pair\n"
         "pair = load_pair(sys.argv[1], sys.argv[1], device='cpu', dtype='float32', offload='disk')\n"
-        "list(autoregressive([1, 2, 3], target=pair.target.ignore_eos(), max_new_tokens=2))\n"
+        "list(autoregressive([1, 2, 3], pair.ignore_eos(), max_new_tokens=2))\n"
         "assert any(thread.name == 'layer reader' for thread in threading.enumerate())\n"
         "read = os.preadv\n"
         "os.preadv = lambda *arguments: time.sleep(0.5) or read(*arguments)\n"
-        "list(autoregressive([1, 2, 3], target=pair.target.ignore_eos(), max_new_tokens=1))\n"
+        "list(autoregressive([1, 2, 3], pair.ignore_eos(), max_new_tokens=1))\n"
     ) + last  # the readers are in the middle of a slow read
     ended = subprocess.run(
         [sys.executable, "-c", program, folder], cwd=ROOT, capture_output=True, text=True, timeout=120
@@ -443,7 +446,7 @@ def test_a_process_that_ends_without_closing_ends_its_readers_first(last, tmp_pa
 def test_a_profile_of_a_streamed_target_says_how_its_layers_arrive(tmp_path):
     folder = save(build("Llama"), tmp_path)
     pair = load_pair(folder, folder, device="cpu", dtype="float32", offload="disk")
-    found = measure_profile(target=pair.target, draft=pair.draft, sizes=[2, 8], context=8, repeats=2)
+    found = measure_profile(pair, sizes=[2, 8], context=8, repeats=2)
     layers = pair.target.model.config.num_hidden_layers
     assert found.meta["offload"] == "disk" and found.streaming.layers == layers and found.streaming.buffers == 2
     one_token = float(np.median(np.array(found.verify_samples[0]) + np.array(found.overhead_samples[0])))

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sequoia_core.models.loading import load_pair
+from sequoia_core.models import loading
 from sequoia_core.models.offload import packed_layers
+from sequoia_core.models.pair_spec import PairSpec
 from sequoia_core.native.llama_x86 import compiled
 from tests.core.models.offload.test_offloading import compiled_family, logits
 from tests.core.test_families import save
@@ -22,13 +23,16 @@ def folder(tmp_path) -> str:
     return save(compiled_family("Llama"), tmp_path / "model")
 
 
+def on_disk(folder: str) -> PairSpec:
+    return PairSpec(folder, folder, "cpu", "bfloat16", "disk")
+
+
 def load(folder: str) -> tuple[list, list[tuple[float, str]]]:
     """Load the pair with its target on disk; return its logits and what it said meanwhile of packing."""
     said = []
-    target = load_pair(
-        folder, folder, device="cpu", dtype="bfloat16", offload="disk",
-        progress=lambda *told: said.append(told) if "pack" in told[1] else None,
-    ).target  # fmt: skip
+    target = loading.load(
+        on_disk(folder), progress=lambda *told: said.append(told) if "pack" in told[1] else None
+    ).target
     found = logits(target).tolist()
     target.close()
     return found, said
@@ -94,13 +98,13 @@ def test_damage_that_comes_back_is_named_with_the_copy(folder, copies):
             made.append(copy)
 
     with pytest.raises(ValueError, match=rf"^{copies}/\w+\.layers: found a packed copy whose part 1 was damaged"):
-        load_pair(folder, folder, device="cpu", dtype="bfloat16", offload="disk", progress=spoil)
+        loading.load(on_disk(folder), progress=spoil)
     assert len(made) == 2
 
 
 @pytest.mark.parametrize("lost", ["its name", "its name to another"])
 def test_a_copy_that_lost_its_name_is_read_on(lost, folder, copies):
-    target = load_pair(folder, folder, device="cpu", dtype="bfloat16", offload="disk").target
+    target = loading.load(on_disk(folder)).target
     first = logits(target)
     (copy,) = copies.glob("*.layers")
     if lost == "its name":
@@ -159,7 +163,7 @@ def test_a_cancelled_copy_leaves_nothing(folder, copies):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        load_pair(folder, folder, device="cpu", dtype="bfloat16", offload="disk", progress=stop)
+        loading.load(on_disk(folder), progress=stop)
     assert list(copies.iterdir()) == []
 
 

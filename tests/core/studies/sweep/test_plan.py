@@ -8,6 +8,7 @@ import pytest
 from sequoia_core.command_line.main import main
 from sequoia_core.models.default_dtype import DefaultDtype, default_dtype
 from sequoia_core.models.loading import pair_facts
+from sequoia_core.models.pair_spec import PairSpec
 from sequoia_core.studies.sweep.doing import run_job
 from sequoia_core.studies.sweep.jobs import all_jobs
 from sequoia_core.studies.sweep.plan import read_plan
@@ -80,7 +81,7 @@ def test_a_plan_may_begin_with_a_byte_order_mark(tmp_path):
 
 @pytest.mark.parametrize("tokens", [2, 20])
 def test_the_longest_prompt_that_is_accepted_is_decoded_whole(tmp_path, tokens):
-    facts, path = pair_facts(), write_plan(tmp_path, tokens=tokens)
+    facts, path = pair_facts(PairSpec()), write_plan(tmp_path, tokens=tokens)
     room = min(facts.contexts) - max(tokens, 17)  # a tree has 17 levels
     texts = [" x" * room, " x" * (room - 1) + " y"]
     assert [len(facts.tokenizer.encode(text)) for text in texts] == [room, room]

@@ -17,7 +17,7 @@ from sequoia_core.command_line.main import main
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.design.acceptance import AcceptanceVector
 from sequoia_core.design.calibration import Calibration
-from sequoia_core.models.loading import load_pair
+from sequoia_core.models.loading import load, load_pair
 from sequoia_core.models.prompting import encode_prompt
 from sequoia_core.studies.measure_acceptance import measure_acceptance
 from sequoia_core.studies.sweep import doing
@@ -42,7 +42,7 @@ def test_rows_are_what_measuring_each_prompt_gives(serial, tmp_path):
     done = run_job(job)
     pair = load_pair(dtype=plan.settings.pairs[0].dtype)
     vector = measure_acceptance(
-        [encode_prompt(pair, job.prompts[0])], target=pair.target, draft=pair.draft, width=16,
+        [encode_prompt(pair, job.prompts[0])], pair, width=16,
         sampling=SamplingConfig(0.6), max_new_tokens=24, seed=doing._seed(job, job.prompts[0]),
     )  # fmt: skip
     np.testing.assert_array_equal(done.rows[0]["sums"], vector.prompt_sums[0])
@@ -213,13 +213,13 @@ def test_a_worker_has_one_pair_in_memory(tmp_path, monkeypatch):
     doing._held.clear()
     events = []
 
-    def load(**options):
-        pair = load_pair(**options)
+    def watched(spec):
+        pair = load(spec)
         events.append(("loaded", pair.draft.name))
         monkeypatch.setattr(pair.draft, "close", lambda: events.append(("closed", pair.draft.name)), raising=False)
         return pair
 
-    monkeypatch.setattr("sequoia_core.models.loading.load_pair", load)
+    monkeypatch.setattr("sequoia_core.models.loading.load", watched)
     assert run_sweep(read_plan(path), Results(tmp_path / "out"), Here()).done == 4
     assert events == [("loaded", "demo draft"), ("closed", "demo draft"), ("loaded", "demo draft-large")]
 

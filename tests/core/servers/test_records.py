@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from sequoia_core.files import server_records
-from sequoia_core.files.server_readings import counts_from_bytes
-from tests.core.files.server_samples import AFTER, STEPS, step_record, step_records, vllm_text
+from sequoia_core.servers import records
+from sequoia_core.servers.readings import counts_from_bytes
+from tests.core.servers.samples import AFTER, STEPS, step_record, step_records, vllm_text
 
 TIMINGS = {"prompt_n": 6, "predicted_n": 32, "predicted_ms": 29.092, "draft_n": 29, "draft_n_accepted": 23}
 TABLE = """subset,num_drafts,num_draft_tokens,acceptance_length,acceptance_at_pos_0,acceptance_at_pos_1
@@ -171,6 +171,6 @@ def test_an_engine_that_is_named_refuses_others():
 
 
 def test_too_many_steps_are_refused(monkeypatch):
-    monkeypatch.setattr(server_records, "MAX_STEPS", 100)
+    monkeypatch.setattr(records, "MAX_STEPS", 100)
     with pytest.raises(ValueError, match="found more than 100 steps"):
         read(step_records())

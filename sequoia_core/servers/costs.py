@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..design.model_shapes import ModelShape
+from ..design.profile import HardwareProfile
+from ..design.profile_files import odd_times
+from ..design.step_time import step_seconds
 from .chain_acceptance import ChainAcceptance
-from .model_shapes import ModelShape
-from .profile import HardwareProfile
-from .profile_files import odd_times
-from .step_time import step_seconds
 
 MAX_K = 1024
 LEAST_STEP = 0.85  # of a step without a draft; tokens per step of short chains come out up to 13 % too low

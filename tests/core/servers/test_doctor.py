@@ -5,17 +5,17 @@ import json
 import pytest
 
 from benchmarks.doctor import false_alarms, power
-from sequoia_core.design import server_doctor as rules
 from sequoia_core.design.bootstrap import exact_interval
-from sequoia_core.design.chain_acceptance import chain_acceptance, counts_of_matrix
 from sequoia_core.design.matrix_files import load_acceptance
-from sequoia_core.design.request_spread import by_prompt_length, spread
-from sequoia_core.design.server_costs import costs_of, timed_setting
-from sequoia_core.design.server_diagnosis import diagnose
 from sequoia_core.files.model_names import ASSETS
-from sequoia_core.files.server_counts import ServerCounts, counts_of_survival
-from sequoia_core.files.server_readings import counts_from_bytes
-from tests.core.files.server_samples import (
+from sequoia_core.servers import rules as rules
+from sequoia_core.servers.chain_acceptance import chain_acceptance, counts_of_matrix
+from sequoia_core.servers.costs import costs_of, timed_setting
+from sequoia_core.servers.counts import ServerCounts, counts_of_survival
+from sequoia_core.servers.diagnosis import diagnose
+from sequoia_core.servers.readings import counts_from_bytes
+from sequoia_core.servers.request_spread import by_prompt_length, spread
+from tests.core.servers.samples import (
     AFTER,
     BEFORE,
     LLAMA_PMIN,

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
-from sequoia_core.files import local_server
-from sequoia_core.files.local_server import ask, checked_address, running_server
+from sequoia_core.servers import local_server
+from sequoia_core.servers.local_server import ask, checked_address, running_server
 
 # a server with a child process of its own; argv: --deaf ignores SIGTERM, --host H --port P
 SERVER = """

@@ -18,16 +18,16 @@ import pytest
 
 from sequoia_core.command_line.main import main
 from sequoia_core.decoding.sampling import SamplingConfig
-from sequoia_core.design.chain_acceptance import chain_acceptance
 from sequoia_core.design.plain_trees import chain_tree, k_ary_tree
-from sequoia_core.design.server_flags import METHODS, server_flags
-from sequoia_core.files.local_server import ask, running_server
 from sequoia_core.models.loading import load_pair
+from sequoia_core.servers.chain_acceptance import chain_acceptance
+from sequoia_core.servers.check import counts_of, read_answer, served_by_us, server_command, start_and_ask
+from sequoia_core.servers.flags import METHODS, server_flags
+from sequoia_core.servers.local_server import ask, running_server
 from sequoia_core.studies.race import own_method
-from sequoia_core.studies.server_check import counts_of, read_answer, served_by_us, server_command, start_and_ask
 from tests.gguf_files import need_llama_cpp, write_demo
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SERVER = ROOT / "scripts" / "llama_server.py"
 PROGRAM = f"{sys.executable} {SERVER} --ctx-size 512 --parallel 1 --threads 1 --threads-batch 1"
 NEW_TOKENS = 48

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..files.server_counts import ServerCounts
-from .bootstrap import Estimate, exact_interval
+from ..design.bootstrap import Estimate, exact_interval
+from .counts import ServerCounts
 from .request_spread import long_prompts
 
 FALSE_ALARM = 0.01  # of one rule, where the truth lies at its threshold; healthy drafts lie further off

@@ -12,15 +12,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..design.bootstrap import ratio_estimate
-from ..design.chain_acceptance import ChainAcceptance, chain_acceptance
-from ..design.server_costs import costs_of, timed_setting
-from ..design.server_flags import DRAFT_MODEL, server_flags
-from ..design.server_plan import ServerPlan, plan_server
-from ..files.local_server import ask, running_server
-from ..files.server_counts import LLAMA_CPP, VLLM, ServerCounts, ServerRequest
-from ..files.server_readings import counts_from_bytes
-from .prompt_loop import Progress, Report
-from .race import PHASES, Decoded, take_turns
+from ..files.gguf_header import LLAMA_CPP
+from ..studies.prompt_loop import Progress, Report
+from ..studies.race import PHASES, Decoded, take_turns
+from .chain_acceptance import ChainAcceptance, chain_acceptance
+from .costs import costs_of, timed_setting
+from .counts import VLLM, ServerCounts, ServerRequest
+from .flags import DRAFT_MODEL, server_flags
+from .local_server import ask, running_server
+from .plan import ServerPlan, plan_server
+from .readings import counts_from_bytes
 
 SETTINGS = (0, 1, 2, 3, 4, 6, 8)  # lengths of draft
 PLANNED_FROM = (0, 2, 8)

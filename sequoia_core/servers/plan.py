@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .bootstrap import Estimate, bounds, estimate
+from ..design.bootstrap import Estimate, bounds, estimate
 from .chain_acceptance import ChainAcceptance
-from .server_costs import MAX_BATCH, ServerCosts
+from .costs import MAX_BATCH, ServerCosts
 
 FLAT_SHARE = 0.98  # of the best speed: less is lost in a machine's noise
 DEVIATIONS = 1.96  # standard deviations

@@ -7,7 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from .server_counts import LLAMA_CPP, MAX_COUNT, MAX_POSITIONS, SGLANG, VLLM, ServerCounts
+from ..files.gguf_header import LLAMA_CPP
+from .counts import MAX_COUNT, MAX_POSITIONS, SGLANG, VLLM, ServerCounts
 
 MAX_METRICS_BYTES = 16 * 2**20
 MAX_OTHERS = 8  # names of other metrics that a message may show

@@ -12,7 +12,8 @@ from dataclasses import replace
 from operator import mul
 from typing import NamedTuple
 
-from .server_counts import LLAMA_CPP, MAX_POSITIONS, SGLANG, VLLM, RequestTotals, ServerCounts
+from ..files.gguf_header import LLAMA_CPP
+from .counts import MAX_POSITIONS, SGLANG, VLLM, RequestTotals, ServerCounts
 
 MAX_LINE = 16_384  # characters of a line that counts
 VLLM_MARK, VLLM_V0_MARK, REQUEST_MARK, EVAL_MARK, TOTALS_MARK, SGLANG_MARK = (

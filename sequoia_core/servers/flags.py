@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from ..files.server_counts import LLAMA_CPP, SGLANG, VLLM
+from ..design.acceptance import AcceptanceVector
+from ..design.prediction import best_chain, predicted_speedup
+from ..design.profile import HardwareProfile
+from ..files.gguf_header import LLAMA_CPP
+from .counts import SGLANG, VLLM
 
 METHODS = DRAFT_MODEL, NGRAM = ("draft", "ngram")
 CHECKED = {
@@ -106,3 +110,19 @@ def _check(k: int, method: str) -> None:
         raise ValueError(f"k: found {k}, expected 0 or more drafted tokens")
     if method not in METHODS:
         raise ValueError(f"method: found {method[:40]!r}, expected one of {', '.join(METHODS)}")
+
+
+def llama_server_sentence(
+    acceptance: AcceptanceVector, profile: HardwareProfile, tree_speedup: float, *, context: float | None = None
+) -> str | None:
+    """Say what llama.cpp's server should be told, and what the tree's speedup adds; None for other profiles."""
+    if not profile.by_llama_cpp:
+        return None
+    chain = best_chain(acceptance, profile)
+    speedup = predicted_speedup(chain, acceptance, profile, context=context)
+    if speedup <= 1:
+        words = f"llama-server: {server_flags(LLAMA_CPP, 0)}: no chain is predicted to be faster than no draft"
+    else:
+        words = f"llama-server: {server_flags(LLAMA_CPP, chain.depth)}: the best chain, predicted {speedup:.2f}×"
+    beyond = tree_speedup / max(speedup, 1.0)
+    return f"{words}. The planned tree would be {beyond:.2f} times as fast as that; llama-server drafts chains only."

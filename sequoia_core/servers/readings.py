@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
-from .number_tables import number_column
-from .prometheus_metrics import MAX_METRICS_BYTES, counts_between, looks_like_metrics
-from .safe_files import kind_of, read_json
-from .server_counts import ENGINES, ServerCounts
-from .server_logs import counts_of_log
-from .server_records import counts_of_answers, counts_of_rates, counts_of_table
+from ..files.number_tables import number_column
+from ..files.safe_files import kind_of, read_json
+from .counts import ENGINES, ServerCounts
+from .logs import counts_of_log
+from .metrics import MAX_METRICS_BYTES, counts_between, looks_like_metrics
+from .records import counts_of_answers, counts_of_rates, counts_of_table
 
 MAX_READING_BYTES = 64 * 2**20
 MAX_RATES_BYTES = 2**16

@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sequoia_core.design.chain_acceptance import chain_acceptance, counts_of_matrix
 from sequoia_core.design.matrix_files import load_acceptance
 from sequoia_core.design.optimal_trees import expected_tokens
 from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.files.model_names import ASSETS
-from sequoia_core.files.server_counts import ServerCounts, ServerRequest
-from sequoia_core.files.server_readings import counts_from_bytes
-from tests.core.files.server_samples import (
+from sequoia_core.servers.chain_acceptance import chain_acceptance, counts_of_matrix
+from sequoia_core.servers.counts import ServerCounts, ServerRequest
+from sequoia_core.servers.readings import counts_from_bytes
+from tests.core.servers.samples import (
     AFTER,
     BEFORE,
     DRAFTS_BY_K,

@@ -7,8 +7,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from sequoia_core.files import metrics_address
-from sequoia_core.files.metrics_address import allowed_hosts, read_metrics
+from sequoia_core.servers import metrics_address
+from sequoia_core.servers.metrics_address import allowed_hosts, read_metrics
 
 
 class Answers(BaseHTTPRequestHandler):

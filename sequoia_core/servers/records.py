@@ -10,9 +10,9 @@ from itertools import accumulate
 from operator import mul
 from typing import Any
 
-from .safe_files import read_json
-from .server_counts import (
-    LLAMA_CPP,
+from ..files.gguf_header import LLAMA_CPP
+from ..files.safe_files import read_json
+from .counts import (
     MAX_COUNT,
     MAX_POSITIONS,
     RATES,

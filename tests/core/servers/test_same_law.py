@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from sequoia_core.design.same_law import FALSE_ALARM, GROUPS, POWER, compare_laws, power, samples_needed
+from sequoia_core.servers.same_law import FALSE_ALARM, GROUPS, POWER, compare_laws, power, samples_needed
 from tests.core.planted import BIASED, law, planted, samples  # noqa: F401
 
 AUDITS = 200

@@ -11,9 +11,11 @@ import torch
 
 from sequoia_core.command_line.main import main
 from sequoia_core.decoding.loop import decode
+from sequoia_core.decoding.record import TOKENS_ONLY
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.design.plain_trees import chain_tree
-from sequoia_core.studies.audit import Answer, Side, ask_side, audit, first_difference
+from sequoia_core.models.language_model import ModelPair
+from sequoia_core.servers.audit import Answer, Side, ask_side, audit, first_difference
 from tests.core.planted import BIASED, PROMPTS, MarkovModel, V, planted, tables  # noqa: F401
 
 SAMPLING = {"temperature": 1.0, "top_p": 1.0}
@@ -72,9 +74,9 @@ class Engine:
 
     def decoded(self, prompt, length, sampling, drafts):
         steps = decode(
-            prompt, target=self.target, draft=self.draft if drafts else None, tree=chain_tree(4 if drafts else 0),
+            prompt, ModelPair(self.target, self.draft if drafts else None, None), tree=chain_tree(4 if drafts else 0),
             sampling=sampling, max_new_tokens=length, verifier=self.verifier if drafts else None,
-            generator=self.generator, explain=False,
+            generator=self.generator, details=TOKENS_ONLY,
         )  # fmt: skip
         steps = list(steps)
         self.drafts += len(steps) * drafts

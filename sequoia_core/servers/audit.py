@@ -14,10 +14,10 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from ..design.near_ties import gap_words, is_near_tie
-from ..design.same_law import FALSE_ALARM, compare_laws, power, samples_needed
-from ..files.local_server import ask
-from ..files.server_readings import counts_from_bytes
-from .prompt_loop import Progress, Report, one_by_one
+from ..studies.prompt_loop import Progress, Report, one_by_one
+from .local_server import ask
+from .readings import counts_from_bytes
+from .same_law import FALSE_ALARM, compare_laws, power, samples_needed
 
 COMPARED_TOKENS = 4  # tokens of each sampled answer
 ASKED_TOKENS = COMPARED_TOKENS + 2  # servers draft less where an answer ends

@@ -10,7 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..files.server_counts import (
+from ..design.acceptance import AcceptanceMatrix, AcceptanceVector
+from ..design.bootstrap import LEVEL, RESAMPLES, Estimate, bounds, estimate, resampled, wilson_interval
+from ..design.conditions import TOPK
+from ..design.replay import replay_while_growing
+from .counts import (
     MAX_COUNT,
     RATES,
     SHARES,
@@ -19,11 +23,7 @@ from ..files.server_counts import (
     ServerRequest,
     counts_of_survival,
 )
-from ..files.server_records import counts_of_rates
-from .acceptance import AcceptanceMatrix, AcceptanceVector
-from .bootstrap import LEVEL, RESAMPLES, Estimate, bounds, estimate, resampled, wilson_interval
-from .conditions import TOPK
-from .replay import replay_while_growing
+from .records import counts_of_rates
 
 RULES = MATCH, REJECTION = ("match", "rejection")  # by which engines accept a drafted token
 CARRIED_POSITIONS = 16  # positions of a draft that a measured vector is carried over to

@@ -11,10 +11,8 @@ import pytest
 
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.design.plain_trees import chain_tree
-from sequoia_core.files.server_counts import ServerCounts, ServerRequest
 from sequoia_core.models.language_model import ModelPair
-from sequoia_core.studies.race import own_method
-from sequoia_core.studies.server_check import (
+from sequoia_core.servers.check import (
     SETTINGS,
     Served,
     ask_servers,
@@ -25,6 +23,8 @@ from sequoia_core.studies.server_check import (
     server_command,
     tokens_per_sec,
 )
+from sequoia_core.servers.counts import ServerCounts, ServerRequest
+from sequoia_core.studies.race import own_method
 
 PLAIN_SEC, FIXED_SEC, TOKEN_SEC = 0.010, 0.004, 0.001
 TOKENS = 200

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..files.server_counts import ServerCounts, counts_of_survival
-from . import server_doctor as rules
-from .bootstrap import Estimate
+from ..design.bootstrap import Estimate
+from . import rules
 from .chain_acceptance import chain_acceptance
-from .server_costs import ServerCosts
-from .server_plan import plan_server
+from .costs import ServerCosts
+from .counts import ServerCounts, counts_of_survival
+from .plan import plan_server
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from sequoia_core.files.server_readings import counts_from_bytes
-from tests.core.files.server_samples import (
+from sequoia_core.servers.readings import counts_from_bytes
+from tests.core.servers.samples import (
     AFTER,
     BEFORE,
     LLAMA_AFTER,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sequoia_core.files.server_logs import counts_of_log
+from sequoia_core.servers.logs import counts_of_log
 
 TOTALS, MEAN, RATES = (
     "draft acceptance rate = 0.70000 (   56 accepted /    80 generated)",

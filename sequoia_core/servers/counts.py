@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-ENGINES = VLLM, LLAMA_CPP, SGLANG = ("vllm", "llama.cpp", "sglang")
+from ..files.gguf_header import LLAMA_CPP
+
+VLLM, SGLANG = "vllm", "sglang"
+ENGINES = (VLLM, LLAMA_CPP, SGLANG)
 MAX_COUNT = 2**53  # beyond, a float64 no longer counts by ones
 MAX_POSITIONS = 1024
 UNCENSORED = 0.95  # of K tokens in each draft: below, positions that were never drafted count as refused

@@ -11,12 +11,13 @@ import torch
 from benchmarks.engine_rules import RULES, accepted_given_token, measure_rules, rule_acceptance
 from sequoia_core.decoding.loop import decode
 from sequoia_core.decoding.sampling import SamplingConfig
-from sequoia_core.design.chain_acceptance import MATCH, REJECTION, chain_acceptance, counts_of_vector
 from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.files.model_names import ASSETS
 from sequoia_core.files.prompt_files import load_prompts
 from sequoia_core.models.prompting import Prompting, encode_prompt
+from sequoia_core.servers.chain_acceptance import MATCH, REJECTION, chain_acceptance, counts_of_vector
 from sequoia_core.studies.measure_acceptance import measure_acceptance
+from tests.conftest import pair_of
 
 V = range(3)
 ROWS = [tuple(Fraction(n, 6) for n in row) for row in product(range(7), repeat=3) if sum(row) == 6]
@@ -81,7 +82,7 @@ def test_what_is_drawn_given_the_token_has_the_law_of_each_rule():
 def test_measured_chances_and_outcomes_agree(demo_pair):
     sampling, texts = SamplingConfig(1.0, top_p=0.9), load_prompts(ASSETS / "prompts" / "prompts.jsonl")[:4]
     prompts = [encode_prompt(demo_pair, text, Prompting()) for text in texts]
-    options = {"target": demo_pair.target, "draft": demo_pair.draft, "max_new_tokens": 48}
+    options = {"pair": demo_pair, "max_new_tokens": 48}
     found = measure_rules(prompts, sampling=sampling, **options)
     assert tuple(found) == RULES
     probs = {rule: float(vector.probs[0]) for rule, vector in found.items()}
@@ -99,7 +100,7 @@ PROMPTS = [[1, 2, 3], [9], [4, 8, 15]]
 
 def test_a_vector_is_what_a_server_would_count_on_its_texts(tiny_target, tiny_draft):
     """At temperature 0 to the step: our own engine decodes the same texts with the same chain."""
-    models = {"target": tiny_target, "draft": tiny_draft, "max_new_tokens": 40}
+    models = {"pair": pair_of(tiny_target, tiny_draft), "max_new_tokens": 40}
     counts = counts_of_vector(measure_acceptance(PROMPTS, **models, width=2), "vllm", longest=3)
     for request, prompt in zip(counts.requests, PROMPTS, strict=True):
         steps = decode(prompt, tree=chain_tree(3), **models)
@@ -109,7 +110,7 @@ def test_a_vector_is_what_a_server_would_count_on_its_texts(tiny_target, tiny_dr
 
 def test_a_vector_measured_by_one_rule_tells_of_the_other(tiny_target, tiny_draft):
     """The target draws one text whatever the verifier, so a vector of the top-k rule has the same matches."""
-    models = {"target": tiny_target, "draft": tiny_draft, "max_new_tokens": 40, "sampling": SamplingConfig(0.8)}
+    models = {"pair": pair_of(tiny_target, tiny_draft), "max_new_tokens": 40, "sampling": SamplingConfig(0.8)}
     ours, theirs = (measure_acceptance(PROMPTS, **models, width=2, verifier=name) for name in ("sequoia", "topk"))
     match, other = (counts_of_vector(vector, "llama.cpp") for vector in (ours, theirs))
     assert match.requests == other.requests and "as accepted by match" in match.source

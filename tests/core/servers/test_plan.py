@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from sequoia_core import HardwareProfile
-from sequoia_core.design.chain_acceptance import chain_acceptance
-from sequoia_core.design.server_costs import ServerCosts, TimedSetting, costs_of, timed_setting
-from sequoia_core.design.server_plan import ServerPlan, plan_server
-from sequoia_core.files.server_counts import ServerCounts, counts_of_survival
-from sequoia_core.files.server_readings import counts_from_bytes
-from tests.core.files.server_samples import AFTER, NGRAM, step_records, vllm_text
+from sequoia_core.servers.chain_acceptance import chain_acceptance
+from sequoia_core.servers.costs import ServerCosts, TimedSetting, costs_of, timed_setting
+from sequoia_core.servers.counts import ServerCounts, counts_of_survival
+from sequoia_core.servers.plan import ServerPlan, plan_server
+from sequoia_core.servers.readings import counts_from_bytes
+from tests.core.servers.samples import AFTER, NGRAM, step_records, vllm_text
 
 SIZES = np.array([1, 2, 4, 8, 16, 32])
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..files.server_counts import RequestTotals
+from .counts import RequestTotals
 
 MIN_REQUESTS = 8  # of fewer, halves differ by chance in more than 1 of 70 orders
 LENGTH_PARTS = 3  # of prompts by length

@@ -5,7 +5,7 @@ import shlex
 
 import pytest
 
-from sequoia_core.design.server_flags import METHODS, flags_by_batch, server_flags
+from sequoia_core.servers.flags import METHODS, flags_by_batch, server_flags
 
 GONE = ("--draft-max", "--draft-min", "--draft-p-min", "--speculative-model ", "speculative_disable")
 
