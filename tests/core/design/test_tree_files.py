@@ -62,7 +62,7 @@ TREES = {
 
 
 def refusal(data: bytes | str, *words: str) -> str:
-    return hostile_files.refusal(tree_from_bytes, data.encode() if isinstance(data, str) else data, "tree", *words)
+    return hostile_files.refusal(tree_from_bytes, data.encode() if isinstance(data, str) else data, "t.json", *words)
 
 
 @pytest.mark.parametrize("name", TREES)
