@@ -22,7 +22,7 @@ import torch
 
 from sequoia_core import LookupTree, SamplingConfig, autoregressive, decode, load_pair
 from sequoia_core.command_line.decode_commands import default_tree
-from sequoia_core.decoding.lookup.text_index import TextIndex
+from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.record import TOKENS_ONLY
 from sequoia_core.files.prompt_files import load_prompts
 from sequoia_core.native.processor import processor_name

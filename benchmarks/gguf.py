@@ -28,7 +28,7 @@ import torch
 from servers import CALIBRATING, DEMO, LLAMA, PROMPTS, ROOT, as_gguf
 
 from sequoia_core import HybridTree, SamplingConfig, load_pair
-from sequoia_core.decoding.lookup.text_index import TextIndex
+from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.tree_policy import ROOT_ONLY
 from sequoia_core.design.planning import plan_tree
 from sequoia_core.design.prediction import best_chain, predict

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
 from sequoia_core import AdaptiveTree, HybridTree, LookupTree, SamplingConfig, load_pair
-from sequoia_core.decoding.lookup.text_index import TextIndex
+from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.tree_policy import ROOT_ONLY
 from sequoia_core.design.planning import plan_tree
 from sequoia_core.native import instruction_sets

@@ -37,8 +37,8 @@ import sequoia_core.native.short_spins  # noqa: F401  before torch, whose thread
 # isort: split
 import torch
 
-from sequoia_core.decoding.lookup.hybrid_tree import HybridTree
-from sequoia_core.decoding.lookup.text_index import TextIndex
+from sequoia_core.decoding.growing.hybrid import HybridTree
+from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.loop import autoregressive
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.decoding.tree_policy import ROOT_ONLY, TreePolicy

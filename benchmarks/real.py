@@ -40,8 +40,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from sequoia_core import AdaptiveTree, HybridTree, LookupTree, SamplingConfig, TokenTree, load_pair
-from sequoia_core.decoding.dynamic.growing import predict_policy
-from sequoia_core.decoding.lookup.text_index import TextIndex
+from sequoia_core.decoding.growing.growing_tree import predict_policy
+from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.tree_policy import ROOT_ONLY
 from sequoia_core.design.bootstrap import RESAMPLES, estimate, ratio_estimate
 from sequoia_core.design.planning import plan_tree

@@ -28,7 +28,7 @@ from tokenizers import Tokenizer
 
 import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
 from sequoia_core import HybridTree, SamplingConfig, load_pair
-from sequoia_core.decoding.lookup.text_index import TextIndex
+from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.tree_policy import ROOT_ONLY
 from sequoia_core.design.bootstrap import ratio_estimate
 from sequoia_core.design.plain_trees import chain_tree

@@ -32,7 +32,7 @@ import numpy as np
 import torch
 
 from sequoia_core.decoding.assemble import assemble
-from sequoia_core.decoding.dynamic.adaptive import AdaptiveTree
+from sequoia_core.decoding.growing.adaptive import AdaptiveTree
 from sequoia_core.decoding.sampling import SamplingConfig, distribution, to_float64
 from sequoia_core.decoding.tree_policy import TreePolicy, policy_of
 from sequoia_core.decoding.verifiers import VERIFIERS, sequoia_rule

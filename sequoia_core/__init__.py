@@ -38,9 +38,9 @@ _HOME = {
     "measure_acceptance": "studies.measure_acceptance",
     "HardwareProfile": "design.profile",
     "measure_profile": "studies.measure_profile",
-    "AdaptiveTree": "decoding.dynamic.adaptive",
-    "HybridTree": "decoding.lookup.hybrid_tree",
-    "LookupTree": "decoding.lookup.lookup_tree",
+    "AdaptiveTree": "decoding.growing.adaptive",
+    "HybridTree": "decoding.growing.hybrid",
+    "LookupTree": "decoding.growing.lookup",
 }
 __all__ = sorted(_HOME)
 

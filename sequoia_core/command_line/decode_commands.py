@@ -143,8 +143,8 @@ def generate_command(
 
 def _lookup_trees(pair: ModelPair, profile: HardwareProfile | None) -> tuple[TreePolicy, str]:
     """Return trees from the text under way for a target alone, by the user's profile or a shipped one."""
-    from ..decoding.lookup.lookup_tree import LookupTree, profile_of_target
-    from ..decoding.lookup.text_index import TextIndex
+    from ..decoding.growing.lookup import LookupTree, profile_of_target
+    from ..decoding.growing.text_index import TextIndex
     from ..design.profile import HardwareProfile
     from ..models.protocol import dtype_name
 

@@ -2,38 +2,42 @@
 
 Each module imports, of this room, only the modules named:
 
-    dynamic.expansion           -
     plan                        -
-    lookup.plain_index          -
     cutting                     -
     sampling                    cutting
     residuals                   -
-    dynamic.step_costs          dynamic.expansion
-    dynamic.adaptive_expansion  dynamic.expansion, dynamic.step_costs
-    dynamic.marginal_gains      dynamic.expansion
-    rank_acceptance             residuals, sampling
-    lookup.text_index           lookup.plain_index
-    dynamic.growing_prediction  dynamic.expansion, dynamic.adaptive_expansion
+    rank_acceptance             sampling, residuals
     verifiers                   sampling, rank_acceptance
     tree_policy                 verifiers
     walk                        sampling, verifiers
-    walk_by_rank                plan, residuals, sampling
-    drafting                    plan, sampling, dynamic.marginal_gains, lookup.text_index, verifiers, tree_policy
+    walk_by_rank                plan, sampling, residuals
     explaining                  cutting, sampling, rank_acceptance, verifiers, walk
+    pass_times                  sampling
+    node_facts                  -
+    drafting                    plan, sampling, verifiers, tree_policy, node_facts
     static_drafting             plan, sampling, verifiers, tree_policy, drafting
     compiled_drafting           sampling, verifiers, tree_policy, drafting
-    lookup.hybrid_expansion     dynamic.expansion, lookup.text_index
-    lookup.in_turn_expansion    dynamic.expansion, lookup.hybrid_expansion
-    dynamic.compiled_growing    dynamic.expansion, plan, sampling, verifiers, tree_policy, drafting, lookup.hybrid_expansion, lookup.in_turn_expansion
-    judging                     sampling, verifiers, walk, drafting, explaining
+    judging                     sampling, verifiers, walk, explaining, drafting
     static_judging              plan, sampling, verifiers, walk, walk_by_rank, drafting, judging
-    record                      dynamic.marginal_gains, lookup.text_index, walk, explaining
-    pass_times                  sampling
-    lookup.lookup_tree          dynamic.expansion, dynamic.step_costs, plan, dynamic.adaptive_expansion, lookup.text_index, drafting, pass_times
-    dynamic.growing             dynamic.expansion, dynamic.step_costs, plan, sampling, dynamic.marginal_gains, dynamic.growing_prediction, verifiers, tree_policy, drafting, lookup.in_turn_expansion, dynamic.compiled_growing
-    dynamic.adaptive            dynamic.expansion, dynamic.step_costs, dynamic.adaptive_expansion, verifiers, tree_policy, drafting, dynamic.growing
-    dynamic.spec_exec           dynamic.expansion, verifiers, tree_policy, dynamic.growing
-    lookup.hybrid_tree          dynamic.step_costs, dynamic.adaptive_expansion, verifiers, tree_policy, drafting, dynamic.growing, dynamic.adaptive, lookup.text_index, lookup.hybrid_expansion, lookup.in_turn_expansion
-    assemble                    sampling, verifiers, tree_policy, drafting, compiled_drafting, static_drafting, judging, static_judging, lookup.lookup_tree, lookup.hybrid_tree, dynamic.adaptive, dynamic.spec_exec
+    record                      walk, explaining, node_facts
+    growing.expansion           -
+    growing.plain_index         -
+    growing.step_costs          growing.expansion
+    growing.marginal_gains      node_facts, growing.expansion
+    growing.text_index          node_facts, growing.plain_index
+    growing.look_up             growing.expansion, growing.text_index
+    growing.plain_growing       plan, sampling, verifiers, drafting, growing.expansion
+    growing.top_k_expansion     growing.expansion, growing.look_up
+    growing.compiled_growing    plan, sampling, verifiers, drafting, growing.expansion, growing.text_index, growing.look_up, growing.top_k_expansion
+    growing.sampled_expansion   growing.expansion, growing.look_up, growing.top_k_expansion
+    growing.recipes             growing.expansion, growing.step_costs, growing.look_up, growing.top_k_expansion, growing.sampled_expansion
+    growing.growing_prediction  growing.expansion, growing.recipes
+    growing.growing_tree        verifiers, tree_policy, growing.expansion, growing.step_costs, growing.text_index, growing.look_up, growing.top_k_expansion, growing.recipes, growing.growing_prediction
+    growing.lookup              pass_times, growing.step_costs, growing.text_index, growing.recipes, growing.growing_tree
+    growing.adaptive            verifiers, growing.recipes, growing.growing_tree
+    growing.spec_exec           growing.growing_tree
+    growing.hybrid              growing.text_index, growing.recipes, growing.growing_tree
+    growing.drafter             sampling, verifiers, tree_policy, node_facts, drafting, growing.expansion, growing.step_costs, growing.marginal_gains, growing.look_up, growing.plain_growing, growing.compiled_growing, growing.growing_tree
+    assemble                    sampling, verifiers, tree_policy, drafting, static_drafting, compiled_drafting, judging, static_judging, growing.drafter
     loop                        sampling, verifiers, tree_policy, drafting, judging, record, assemble
 """  # noqa: E501

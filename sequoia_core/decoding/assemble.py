@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -12,11 +12,8 @@ from ..models.protocol import Session
 from ..models.static_pass import padded
 from .compiled_drafting import CompiledDrafter
 from .drafting import Drafter, LevelDrafter, Reach, RootDrafter
-from .dynamic.adaptive import AdaptiveDrafter
-from .dynamic.spec_exec import SpecExecDrafter
+from .growing.drafter import GrowingDrafter
 from .judging import CompiledJudge, Judge, RowJudge
-from .lookup.hybrid_tree import HybridDrafter
-from .lookup.lookup_tree import LookupDrafter, LookupTree
 from .sampling import SamplingConfig
 from .static_drafting import StaticDrafter
 from .static_judging import StaticJudge
@@ -24,9 +21,7 @@ from .tree_policy import TreePolicy
 from .verifiers import Verifier, sampling_of_draft
 
 # fastest first: the first that supports the policy drafts
-DRAFTERS: tuple[type[LevelDrafter], ...] = (
-    CompiledDrafter, StaticDrafter, LevelDrafter, SpecExecDrafter, AdaptiveDrafter, HybridDrafter,
-)  # fmt: skip
+DRAFTERS: tuple[Any, ...] = (CompiledDrafter, StaticDrafter, LevelDrafter, GrowingDrafter)
 CPU_JUDGES = (CompiledJudge, RowJudge)  # fastest first, where both models are on the CPU
 JUDGES = (StaticJudge, RowJudge)  # fastest first, elsewhere
 
@@ -51,24 +46,23 @@ def assemble(
     """Choose a drafter and a judge, and open their sessions for `capacity` committed tokens."""
     target, draft = pair.target, pair.draft
     draft_sampling = sampling_of_draft(sampling, verifier)
-    policy = policy.timed(target) if isinstance(policy, LookupTree) else policy
-    session = target.open(capacity + padded(policy.max_size))
-    reach = Reach(target.max_context, 0 if draft is None else draft.max_context)
-    drafter: Drafter
-    if isinstance(policy, LookupTree):
-        sessions = [session]
-        drafter = LookupDrafter(policy, reach=reach, capacity=capacity, temperature=sampling.temperature)
-    elif draft is None or not policy.needs_draft:
-        sessions, drafter = [session], RootDrafter()
-    else:
+    policy = policy.for_run(target, sampling.temperature)
+    session, own = target.open(capacity + padded(policy.max_size)), None
+    if draft is not None and policy.needs_draft:
         own = draft.open(min(capacity, draft.max_context) + policy.max_inner + 1)
+        generator_of_draft, context = _generator_on(draft.device, generator), draft.max_context
+    else:
+        generator_of_draft, context = generator, 0
+    drafter: Drafter
+    if own is None and policy.fixed is not None:
+        drafter = RootDrafter()
+    else:
         chosen = next((kind for kind in DRAFTERS if kind.supports(own, policy, verifier.draft_sampling)), None)
         if chosen is None:
             raise ValueError(f"tree: found a {type(policy).__name__}, expected a policy that some drafter supports")
-        sessions = [session, own]
         drafter = chosen(
-            own, policy, draft_sampling=verifier.draft_sampling, sampling=draft_sampling, reach=reach,
-            generator=_generator_on(draft.device, generator),
+            own, policy, draft_sampling=verifier.draft_sampling, sampling=draft_sampling,
+            reach=Reach(target.max_context, context), generator=generator_of_draft,
         )  # fmt: skip
     on_cpu = all(torch.device(model.device).type == "cpu" for model in pair.models)
     judges = CPU_JUDGES if on_cpu else JUDGES
@@ -78,7 +72,7 @@ def assemble(
         generator=_generator_on(torch.device("cpu"), generator),  # the CPU verifier draws from it too
         explained_by=draft_sampling if sampling.greedy else sampling,
     )  # fmt: skip
-    return Parts(drafter, judge, sessions)
+    return Parts(drafter, judge, [session] if own is None else [session, own])
 
 
 def _generator_on(device: torch.device, generator: torch.Generator) -> torch.Generator:

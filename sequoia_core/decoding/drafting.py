@@ -14,8 +14,7 @@ import torch
 
 from ..design.tree import TokenTree
 from ..models.protocol import Session, causal_mask
-from .dynamic.marginal_gains import MarginalGains
-from .lookup.text_index import Occurrence, RunningText
+from .node_facts import MarginalGains, Occurrence
 from .plan import TreePlan, plan_of
 from .sampling import SamplingConfig, check_probabilities, draft_probabilities, to_float64
 from .tree_policy import ROOT_ONLY, TreePolicy
@@ -35,7 +34,8 @@ class DraftTree:
         cache_positions: int64 [n], the position of each node in the draft's cache, counted from the root's, which is
             also the row of its children; -1 for a node that the draft did not read.
         marginal_gains: how many candidates to list -> what its nodes add and cost; None where the tree was given.
-        text: that nodes were looked up in; None where none was.
+        find: parents, tokens and which nodes the draft read, each [n] -> their occurrences in text already seen; None
+            where nothing was looked up.
         looked_up: int64 [n], how many children of each node, the first ones, were proposed before any was drawn from
             the draft's row; None where all children were proposed in one way.
         widths: nodes that each pass of the draft read, where the tree was grown; empty for a tree that was given.
@@ -49,7 +49,7 @@ class DraftTree:
     rows: torch.Tensor
     cache_positions: np.ndarray
     marginal_gains: Callable[[int], MarginalGains] | None = None
-    text: RunningText | None = None
+    find: Callable[..., tuple[Occurrence | None, ...]] | None = None
     looked_up: np.ndarray | None = None
     widths: Sequence[int] = ()
     first_rows: torch.Tensor | None = None
@@ -60,9 +60,9 @@ class DraftTree:
 
     def occurrences(self) -> tuple[Occurrence | None, ...]:
         """Return each node's match position in the context [n], None without a match; empty if nothing matched."""
-        if self.text is None:
+        if self.find is None:
             return ()
-        return self.text.occurrences(self.tree.parents, self.tokens.numpy(), self.cache_positions >= 0)
+        return self.find(self.tree.parents, self.tokens.numpy(), self.cache_positions >= 0)
 
     def row(self, node: int) -> np.ndarray:
         """Return the draft's row after a node, float64 [V]; empty after one that the draft did not read."""

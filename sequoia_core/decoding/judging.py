@@ -128,7 +128,7 @@ class RowJudge:
             most=most,
             sampling=self.explained_by,
             looked_up=draft.looked_up,
-            drawn=draft.text is None,
+            drawn=draft.find is None,
         )
 
     def _explained_row(self, node: int) -> np.ndarray:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..design.tree import TokenTree
-from .dynamic.marginal_gains import MarginalGains
 from .explaining import NodeRows
-from .lookup.text_index import Occurrence
+from .node_facts import MarginalGains, Occurrence
 from .walk import Trial, Walk
 
 

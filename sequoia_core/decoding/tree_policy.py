@@ -10,6 +10,7 @@ import numpy as np
 from ..design.conditions import SPECINFER, Conditions
 from ..design.plain_trees import independent_chains
 from ..design.tree import TokenTree
+from ..models.protocol import LanguageModel
 from .verifiers import VERIFIERS
 
 ROOT_ONLY = TokenTree(np.array([-1]))
@@ -29,6 +30,8 @@ class TreePolicy(Protocol):
         verifiers: names of the verifiers that are exact for these trees; the first is the default.
     """
 
+    __slots__ = ()
+
     @property
     def max_size(self) -> int: ...
     @property
@@ -38,37 +41,43 @@ class TreePolicy(Protocol):
     @property
     def max_children(self) -> int: ...
     @property
-    def fixed(self) -> TokenTree | None: ...
-    @property
-    def needs_draft(self) -> bool: ...
-    @property
-    def largest_token(self) -> int: ...
-    @property
     def verifiers(self) -> tuple[str, ...]: ...
+
+    @property
+    def fixed(self) -> TokenTree | None:
+        return None
+
+    @property
+    def needs_draft(self) -> bool:
+        return True
+
+    @property
+    def largest_token(self) -> int:
+        return -1
 
     def differences(self, wanted: Conditions) -> list[str]:
         """Return how `wanted` differs from the conditions that the trees were made for; output stays exact."""
-        ...
+        return []
+
+    def for_run(self, target: LanguageModel, temperature: float) -> TreePolicy:
+        """Return the policy as a run of that target at that temperature uses it."""
+        return self
 
 
 @dataclass(frozen=True, slots=True)
-class FixedTree:
+class FixedTree(TreePolicy):
     """The policy of a tree that was planned beforehand; every verifier is exact for it.
 
     Attributes:
         verifiers: those that may decide; fewer than all where a method is meant with its own rule.
     """
 
-    fixed: TokenTree
+    fixed: TokenTree = field()
     verifiers: tuple[str, ...] = field(default_factory=lambda: tuple(VERIFIERS))
 
     @property
     def needs_draft(self) -> bool:
         return self.fixed.size > 1
-
-    @property
-    def largest_token(self) -> int:
-        return -1
 
     @property
     def max_size(self) -> int:
@@ -85,9 +94,6 @@ class FixedTree:
     @property
     def max_children(self) -> int:
         return int(self.fixed.child_counts.max(initial=0))
-
-    def differences(self, wanted: Conditions) -> list[str]:
-        return []  # a tree does not say what it was planned for
 
 
 # the 5 × 8 trees that the Sequoia paper compares with: five chains of eight tokens, drawn and verified SpecInfer's way

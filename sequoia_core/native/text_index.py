@@ -1,11 +1,12 @@
 """The memory of a text index, and the calls of `text_index.c` on it where that can be built.
 
-`decoding.lookup.plain_index` does the same on the same arrays without compiled code. Knows arrays only, no torch.
+`decoding.growing.plain_index` answers the same without compiled code. Knows arrays only, no torch.
 """
 
 from __future__ import annotations
 
 import ctypes
+from collections import deque
 from functools import lru_cache
 from typing import Any
 
@@ -19,6 +20,7 @@ OCCURRENCES = 16  # of a context in one text that are counted: the newest
 STEPS = 48  # along a chain, which may hold other contexts of the same hash
 MOST = 24  # candidates after one context
 BINS = (2, len(LENGTHS), 4, 5, 2)  # text or store, length, how often, how often other tokens, whether the newest
+WRAP = 0xFFFFFFFF  # places are taken modulo 2^32
 FORGOTTEN_AT = 512.0  # trials of a bin at which all it counted is halved
 
 _POINTER, _COUNT, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
@@ -68,6 +70,7 @@ class Ring:
         tokens: int32 [capacity], -1 between texts.
         heads: uint32 [lengths, capacity], the newest place after a context of that hash.
         earlier: uint32 [lengths, capacity], from a place back to the one before it in its chain; 0 for none.
+        places: context -> the newest places after it, without compiled code, which has the two arrays above instead.
         address: of the structure in C.
     """
 
@@ -78,11 +81,15 @@ class Ring:
         self.tokens = np.full(capacity, -1, np.int32)
         self.heads, self.earlier = (np.zeros((len(LENGTHS), capacity), np.uint32) for _ in range(2))
         self.hits, self.trials = hits, trials
+        self.places: dict[tuple[int, ...], deque[int]] = {}
         self.state = _Ring(
             capacity=capacity, max_context=max_context, total=capacity, text_length=0, learns=learns,
             **{name: getattr(self, name).ctypes.data for name in ("tokens", "heads", "earlier", "hits", "trials")},
         )  # fmt: skip
         self.address = ctypes.addressof(self.state)
+
+    def token_at(self, place: int) -> int:
+        return int(self.tokens[place & self.state.capacity - 1])
 
     @property
     def held(self) -> int:

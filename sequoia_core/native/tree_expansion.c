@@ -1,5 +1,5 @@
-// Trees that grow while they are drafted: what decoding/dynamic/expansion.py decides, number for number, so change both. Built
-// together with sampling_ops.c; tree_expansion.h says how the functions are called.
+// Trees that grow while they are drafted: what decoding/growing/top_k_expansion.py and sampled_expansion.py decide, number for number, so change
+// both. Built together with sampling_ops.c; tree_expansion.h says how the functions are called.
 
 #include "tree_expansion.h"
 
@@ -129,7 +129,7 @@ static double net_gain_sampled(const Shaping *s, int64_t width, int64_t count) {
     return best_draws(s, count, &least) - (width ? s->draft[width] : 0.0);
 }
 
-// HybridExpansion: take the tree that was grown in s->looked_up, nodes from `fresh` on as not read.
+// With text: take the tree that was grown in s->looked_up, nodes from `fresh` on as not read.
 static void take_looked_up(Shaping *s, int64_t size, int64_t fresh) {
     const Tree *tree = s->looked_up;
     memcpy(s->parents, tree->parents, size * sizeof(int64_t)), memcpy(s->depths, tree->depths, size * sizeof(int64_t));
@@ -139,14 +139,14 @@ static void take_looked_up(Shaping *s, int64_t size, int64_t fresh) {
     s->size = size;
 }
 
-// Begin a step with what is known before the draft is asked: for HybridExpansion the looked-up nodes, else the root alone.
+// Begin a step with what is known before the draft is asked: with text the looked-up nodes, else the root alone.
 void tree_start(Shaping *s) {
     if (!s->text) return;
     s->looked_up->max_size = s->max_size, s->looked_up->least = s->least_score;
     take_looked_up(s, index_grow(s->text, s->store, s->looked_up, 0, 0), 0);
 }
 
-// HybridExpansion: mark a node and its unread ancestors as chosen for the next pass -> how many were not yet. Where the
+// With text: mark a node and its unread ancestors as chosen for the next pass -> how many were not yet. Where the
 // expected gains are counted, those of each are merged into s->merged.
 static int64_t choose_path(Shaping *s, int64_t node, int64_t *gains) {
     int64_t added = 0;
@@ -165,7 +165,7 @@ static int64_t unread_path(const Shaping *s, int64_t node) {
 
 static void choose_none(Shaping *s) { memset(s->scratch, 0, s->size * sizeof(int64_t)); }
 
-// InTurnExpansion: whether a node stays, since its parent was read and tokens may have been drawn beside it.
+// With text, sampled: whether a node stays, since its parent was read and tokens may have been drawn beside it.
 static int settled(const Shaping *s, int64_t node) { return !node || s->cache_positions[s->parents[node]] >= 0; }
 
 static int64_t settled_nodes(const Shaping *s) {
@@ -174,24 +174,24 @@ static int64_t settled_nodes(const Shaping *s) {
     return count;
 }
 
-static double least_other(const Shaping *s) {
+static double largest_expected(const Shaping *s) {
     double largest = s->expected[0];
     for (int64_t k = 1; k < s->branch; k++) largest = fmax(largest, s->expected[k]);
-    return largest > 0.0 ? s->threshold / largest : INFINITY;
+    return largest;
 }
 
-// HybridExpansion: the nodes after which another token than those below them is likeliest, with their unread ancestors.
+// With text: the nodes after which another token than those below them is likeliest, with their unread ancestors.
 static int64_t hybrid_frontier(Shaping *s) {
     double *others = s->others, *ranked = s->sorted;
     int64_t *wanted = s->order, count = 0, most = 0, width = 0, best = 0;
-    const double least = s->sampled ? least_other(s) : 0.0;
+    const double least = s->sampled ? s->threshold : 0.0, largest_gain = s->sampled ? largest_expected(s) : 1.0;
     if (s->sampled && settled_nodes(s) >= s->max_size) return 0;
     for (int64_t i = 0; i < s->size; i++) others[i] = 0.0;
     for (int64_t i = 1; i < s->size; i++) others[s->parents[i]] += s->scores[i];
     for (int64_t i = 0; i < s->size; i++) {
         others[i] = s->scores[i] - others[i];
         const int first_pass = s->cache_positions[0] < 0;  // the root's pass also reads what was committed
-        if (s->cache_positions[i] < 0 && s->depths[i] < s->max_depth && others[i] > least && (!i || !first_pass))
+        if (s->cache_positions[i] < 0 && s->depths[i] < s->max_depth && others[i] * largest_gain > least && (!i || !first_pass))
             wanted[count++] = i;
     }
     sort_falling(others, wanted, s->other, count);
@@ -222,7 +222,7 @@ static int64_t hybrid_frontier(Shaping *s) {
     return width;
 }
 
-// TopKExpansion and SampledExpansion: the most promising nodes that are worth their pass.
+// Without text: the most promising nodes that are worth their pass.
 static int64_t candidate_frontier(Shaping *s) {
     int64_t most = unread(s), kept = 0, width = 0;
     double *expected = s->expected_falling;
@@ -345,7 +345,7 @@ static double *shares_of(Shaping *s) {
     return shares;
 }
 
-// HybridExpansion: note what row `row` gives the looked-up children of its node, among the first `size` nodes; s->previous
+// With text: note what row `row` gives the looked-up children of its node, among the first `size` nodes; s->previous
 // becomes their chances by both sources -> the sum of these; *looked_up: that of their chances by text alone.
 static double weigh_children(Shaping *s, int64_t row, int64_t size, double *looked_up) {
     const int64_t node = s->frontier[row], branch = s->branch, *best = s->best + row * branch;
@@ -366,7 +366,7 @@ static double weigh_children(Shaping *s, int64_t row, int64_t size, double *look
     return both;
 }
 
-// HybridExpansion: the chance of a drafted token beside looked-up ones.
+// With text: the chance of a drafted token beside looked-up ones.
 static double chance_beside(const Shaping *s, double looked_up, double drafted) {
     if (looked_up <= 0.0) return drafted;
     const double rest = log(1.0 - (looked_up < s->most_sure ? looked_up : s->most_sure));
@@ -380,7 +380,7 @@ static int has_child(const Shaping *s, int64_t node, int64_t token, int64_t size
     return 0;
 }
 
-// HybridExpansion: of the first `size` nodes those from `old` on were added; look up below them what followed such text.
+// With text: of the first `size` nodes those from `old` on were added; look up below them what followed such text.
 static void look_up_below(Shaping *s, int64_t size, int64_t old, double least) {
     Tree *tree = s->looked_up;
     memcpy(tree->parents, s->parents, size * sizeof(int64_t)), memcpy(tree->depths, s->depths, size * sizeof(int64_t));
@@ -390,7 +390,7 @@ static void look_up_below(Shaping *s, int64_t size, int64_t old, double least) {
     take_looked_up(s, index_grow(s->text, s->store, tree, size, old), size);
 }
 
-// HybridExpansion: what the draft says of the looked-up children of the frontier changes their chances, its other likely
+// With text: what the draft says of the looked-up children of the frontier changes their chances, its other likely
 // tokens are added, and below these text already seen is looked up.
 static void take_hybrid(Shaping *s) {
     double *shares = shares_of(s), *weighed = s->previous;
@@ -420,12 +420,12 @@ static void take_hybrid(Shaping *s) {
     keep_best(s);
 }
 
-// InTurnExpansion: the smallest of a row's gains so far.
+// With text, sampled: the smallest of a row's gains so far.
 static void fall_to(double *gains, int64_t k) {
     if (k && gains[k - 1] < gains[k]) gains[k] = gains[k - 1];
 }
 
-// InTurnExpansion: leave out the children of the pass that gain too little, with all below them; `most` may stay.
+// With text, sampled: leave out the children of the pass that gain too little, with all below them; `most` may stay.
 static void leave_out(Shaping *s, int64_t most) {
     int64_t *stay = s->scratch, *order = s->order, *places = s->next, count = 0, wanted = 0;
     for (int64_t i = 0; i < s->size; i++) {
@@ -443,7 +443,7 @@ static void leave_out(Shaping *s, int64_t most) {
     for (int64_t row = 0; row < s->width; row++) s->frontier[row] = places[s->frontier[row]];
 }
 
-// InTurnExpansion: rank the looked-up children of a node by their scores -> how many they are.
+// With text, sampled: rank the looked-up children of a node by their scores -> how many they are.
 static int64_t rank_children(Shaping *s, int64_t node) {
     int64_t *order = s->order, count = 0;
     for (int64_t child = node + 1; node >= 0 && child < s->size; child++)
@@ -453,7 +453,7 @@ static int64_t rank_children(Shaping *s, int64_t node) {
     return count;
 }
 
-// InTurnExpansion: weigh the looked-up children of the frontier, decide which of them stay -> how many tokens are to be
+// With text, sampled: weigh the looked-up children of the frontier, decide which of them stay -> how many tokens are to be
 // drawn after each node.
 static int64_t take_in_turn(Shaping *s) {
     const int64_t width = s->width, branch = s->branch;
@@ -518,7 +518,7 @@ static int64_t take_in_turn(Shaping *s) {
     return s->draw_ranks + most < s->vocab ? s->draw_ranks + most : s->vocab;
 }
 
-// InTurnExpansion: settled nodes and after them the others, the likeliest of each first, as many as there is room for.
+// With text, sampled: settled nodes and after them the others, the likeliest of each first, as many as there is room for.
 static void keep_settled(Shaping *s) {
     int64_t count = 0, *order = s->order;
     for (int stay = 1; stay >= 0; stay--) {
@@ -530,7 +530,7 @@ static void keep_settled(Shaping *s) {
     keep(s, count < s->max_size ? count : s->max_size);
 }
 
-// InTurnExpansion: of the `drawn` tokens after each node of the frontier those that were not looked up become children
+// With text, sampled: of the `drawn` tokens after each node of the frontier those that were not looked up become children
 // while their expected gain is enough; each is decided on before its token is read.
 static void add_in_turn(Shaping *s, int64_t drawn) {
     const int64_t branch = s->branch, old = s->size;

@@ -30,12 +30,12 @@ typedef struct {
     int64_t *firsts, *counts;          // [max_size]: of the tree that is kept: first child (size for none), children
     float *sees;                       // [n, n] of it: 0 where a row is the node itself or below it, -inf elsewhere
     double *sorted, *previous, *merged, *expected_falling;  // the same
-    Index *text, *store;               // HybridExpansion: the text under way and the index; text NULL for the others
+    Index *text, *store;               // the text under way and the index; NULL where nothing is looked up
     Tree *looked_up;                   // its buffers, for 2 max_size + beam * branch nodes
     double *others;                    // [2 max_size + beam * branch]
-    double least_score, most_sure;     // see `decoding/lookup/hybrid_expansion.py`
+    double least_score, most_sure;     // see `decoding/growing/look_up.py`
     double both[3], beside[2];
-    double *weights, *totals;          // [beam]: `in_turn_expansion._Read.looked_up` and `.total` of each row
+    double *weights, *totals;          // [beam]: `sampled_expansion._Read.looked_up` and `.total` of each row
     int64_t draw_ranks;                // how many of the tokens drawn after a node may become its children
     float *first_rows;                 // [most_read, vocab], rows cut by top-k and top-p, of first drawn children; or NULL
     double top_p;

@@ -1,6 +1,7 @@
 """Trees that grow while they are drafted, by `tree_expansion.c` where it can be built.
 
-Repeats `decoding.dynamic.expansion` number for number: a pass takes microseconds here, a tenth of a millisecond there.
+Repeats `decoding.growing.top_k_expansion` and `sampled_expansion` number for number: a pass takes microseconds here, a
+tenth of a millisecond there.
 Knows arrays only. n = nodes so far, w = nodes of a pass, k = ranks, V = vocabulary, N = largest size.
 """
 
@@ -60,7 +61,7 @@ class Shaping:
     """The nodes of one step's tree and all buffers of a run, allocated once.
 
     Args:
-        max_size, beam, branch: as in `decoding.dynamic.expansion.TreeBounds`.
+        max_size, beam, branch: as in `decoding.growing.expansion.TreeBounds`.
         most_read: nodes that the draft reads in one step at most.
         top_p, top_k: what cuts the rows of first drawn children.
 
@@ -129,13 +130,13 @@ class Shaping:
         Args:
             max_depth: edges from the root; the draft reads no node at it or below.
             temperature: of the draft's distributions.
-            sampled: as `SampledExpansion` or `InTurnExpansion`, with its `threshold`; otherwise as the others.
+            sampled: as `SampledExpansion`, with its `threshold`; otherwise as `TopKExpansion`.
             draws: tokens are drawn; otherwise the most likely ones are used instead.
             tables: centres float64 [b], values float64 [T, b] and edges of the mass left, float64 [2], as in
                 `design.calibration`; None for the draft's own probabilities.
             gain: what the values of tables are multiplied by.
             expected: float64 [k], chance by rank.
-            token_costs: as `decoding.dynamic.expansion.TokenCosts`; None counts no cost.
+            token_costs: as `decoding.growing.expansion.TokenCosts`; None counts no cost.
         """
         shaping, arrays = self._shaping, self._arrays
         shaping.size, shaping.read, shaping.root_position, shaping.max_depth = 1, 0, root_position, max_depth
@@ -159,7 +160,7 @@ class Shaping:
         both: tuple[float, ...],
         beside: tuple[float, ...],
     ) -> None:
-        """Have the tree begin with looked-up nodes, as `decoding.lookup.hybrid_expansion` does, after `begin`.
+        """Have the tree begin with looked-up nodes, as `decoding.growing.look_up` does, after `begin`.
 
         Args:
             text: addresses of the text under way, of the index behind it (None for none) and of its trees' buffers.
@@ -171,22 +172,6 @@ class Shaping:
         shaping.both[:], shaping.beside[:] = both, beside
         self.most_draws = 2 * self.most_read * shaping.branch
         compiled().tree_start(self.address)
-
-    def take(self, columns: dict[str, np.ndarray]) -> None:
-        """Start from nodes that were chosen without a draft model, which `kept` only has to number.
-
-        Args:
-            columns: parents, ranks, depths and tokens, int64 [n], parents before their children.
-        """
-        size = self._shaping.size = len(columns["parents"])
-        self._shaping.sampled, self._shaping.read = True, 0
-        for name, column in columns.items():
-            self._arrays[name][:size] = column
-        self._arrays["cache_positions"][:size] = -1
-
-    def order(self, size: int) -> np.ndarray:
-        """Return of the tree that was kept which node each was before it was numbered, int64 [n]."""
-        return self._arrays["order"][:size]
 
     def make_rows(self, vocab: int) -> None:
         """Allocate `rows` for a vocabulary; a second call changes nothing."""

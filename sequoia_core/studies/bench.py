@@ -12,9 +12,9 @@ import numpy as np
 import torch
 import transformers
 
-from ..decoding.dynamic.adaptive import AdaptiveTree
-from ..decoding.dynamic.growing import predict_policy
-from ..decoding.dynamic.spec_exec import SpecExecTree
+from ..decoding.growing.adaptive import AdaptiveTree
+from ..decoding.growing.growing_tree import predict_policy
+from ..decoding.growing.spec_exec import SpecExecTree
 from ..decoding.sampling import SamplingConfig
 from ..decoding.tree_policy import SPECINFER_TREE, TreePolicy
 from ..design.acceptance import AcceptanceVector

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..decoding.lookup.text_index import LEAST_SCORE, RunningText, TextIndex, checked_tokens
+from ..decoding.growing.text_index import LEAST_SCORE, RunningText, TextIndex, checked_tokens
 from ..design.bootstrap import Estimate, ratio_estimate
 from ..design.profile import HardwareProfile
 from ..design.step_time import autoregressive_sec, step_seconds

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 
-from ..decoding.drafting import Drafter, DraftTree, Reach
-from ..decoding.dynamic.growing import GrowingDrafter
-from ..decoding.lookup.hybrid_tree import HybridDrafter, HybridTree
-from ..decoding.lookup.lookup_tree import LookupDrafter, LookupTree
+from ..decoding.drafting import DraftTree, Reach
+from ..decoding.growing.drafter import GrowingDrafter
+from ..decoding.growing.hybrid import HybridTree
+from ..decoding.growing.lookup import LookupTree
 from ..decoding.sampling import SamplingConfig
 from ..decoding.verifiers import choose_verifier
 from ..design.conditions import TOPK
@@ -96,20 +97,22 @@ def predict_on_texts(
 
 def _drafter(
     policy: LookupTree | HybridTree, draft: LanguageModel | None, temperature: float, *, capacity: int, seed: int
-) -> Drafter:
+) -> GrowingDrafter:
     whole = capacity + policy.max_depth  # the target's context is not known, and held the answer
+    session, context = None, 0
     if isinstance(policy, LookupTree):
-        return LookupDrafter(policy, reach=Reach(whole, 0), capacity=capacity, temperature=temperature)
-    assert draft is not None
-    return (HybridDrafter if policy.verifiers == (TOPK,) else _Promising)(
-        draft.open(capacity + policy.max_inner + 1), policy,
+        policy = replace(policy, temperature=temperature)
+    elif draft is not None:
+        session, context = draft.open(capacity + policy.max_inner + 1), draft.max_context
+    return (GrowingDrafter if policy.verifiers == (TOPK,) else _Promising)(
+        session, policy,
         draft_sampling=choose_verifier(policy.verifiers[0], greedy=temperature == 0.0).draft_sampling,
-        sampling=SamplingConfig(temperature or 1.0), reach=Reach(whole, draft.max_context),
+        sampling=SamplingConfig(temperature or 1.0), reach=Reach(whole, context),
         generator=torch.Generator().manual_seed(seed),
     )  # fmt: skip
 
 
-class _Promising(HybridDrafter):
+class _Promising(GrowingDrafter):
     """Counts expected instead of accepted tokens: recorded texts do not say which drawn tokens would be accepted."""
 
     def follow(self, size: int, tokens: float, accepted: int, expected: float) -> None:
@@ -134,8 +137,7 @@ def _steps(
             committed = max(1, int(tokens + generator.random()))  # so that steps begin where those of a run do
             path = path[:committed]
         drafter.commit(tree, path)
-        widths = drafter.widths if isinstance(drafter, GrowingDrafter) else ()
-        steps.append((min(tokens, len(text) - length), tree.tree.size, widths))
+        steps.append((min(tokens, len(text) - length), tree.tree.size, drafter.widths))
         length += committed
     return steps
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ..decoding.assemble import assemble
-from ..decoding.dynamic.adaptive import AdaptiveTree
+from ..decoding.growing.adaptive import AdaptiveTree
 from ..decoding.loop import End, take_step
 from ..decoding.record import DecodeStep
 from ..decoding.sampling import SamplingConfig

@@ -280,7 +280,9 @@ def test_a_run_verified_from_the_leaves_is_kept_and_opened_like_any_other(assets
 
 
 def test_adaptive_trees_decode_once_a_calibration_was_measured_here(assets, tiny_pair, monkeypatch) -> None:
-    monkeypatch.setattr("sequoia_core.decoding.dynamic.growing.LEAST_ADVANTAGE", 0.5)  # on this machine growing pays
+    monkeypatch.setattr(
+        "sequoia_core.decoding.growing.growing_tree.LEAST_ADVANTAGE", 0.5
+    )  # on this machine growing pays
     page = dynamic("adaptive")
     assert "need a vector with a calibration" in page.warning[0].value and page.button(key="decode_start").disabled
     assert "No acceptance vector with a calibration was measured" in words(page)

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import itertools
 import os
 import subprocess
 import sys
@@ -80,6 +81,13 @@ def test_a_ladder_points_one_way(package):
         above.add(name)
 
 
+def test_the_folders_of_decoding_point_one_way():
+    """The modules of a folder stand together: what it uses is above all of them, and what uses it below."""
+    folders = [name.rpartition(".")[0] for name in ladder("sequoia_core.decoding")]
+    runs = [folder for folder, _ in itertools.groupby(folders) if folder]
+    assert runs == ["growing"]
+
+
 @pytest.mark.parametrize("module", MODULES)
 def test_a_module_imports_only_what_the_ladders_allow(module):
     room, _, name = module.partition(".")
@@ -102,14 +110,14 @@ def test_the_core_loads_no_app_or_chart_library():
 
 
 def test_designing_needs_no_torch():
-    growing = ("expansion", "adaptive_expansion", "growing_prediction", "marginal_gains")
+    growing = ("recipes", "growing_prediction", "marginal_gains")
     plain = [
         module
         for module in MODULES
         if module.startswith(("design.", "files.", "servers.")) and module != "servers.check"
     ]
     design = "; ".join(
-        f"import sequoia_core.{module}" for module in [*plain, *(f"decoding.dynamic.{name}" for name in growing)]
+        f"import sequoia_core.{module}" for module in [*plain, *(f"decoding.growing.{name}" for name in growing)]
     )
     assert "torch" not in loaded_after("import sequoia_core.design") | loaded_after(design)
     assert "torch" not in loaded_after("import sequoia_core.command_line.main")

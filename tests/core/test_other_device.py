@@ -17,8 +17,8 @@ from sequoia_core import (
     measure_profile,
 )
 from sequoia_core.decoding import static_drafting, static_judging
-from sequoia_core.decoding.dynamic.spec_exec import SpecExecTree
-from sequoia_core.decoding.lookup.text_index import TextIndex
+from sequoia_core.decoding.growing.spec_exec import SpecExecTree
+from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.record import StepDetails
 from sequoia_core.decoding.sampling import SamplingConfig

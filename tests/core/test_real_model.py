@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sequoia_core import AdaptiveTree, LookupTree, SamplingConfig, decode, load_pair, measure_acceptance
-from sequoia_core.decoding.lookup.text_index import TextIndex
+from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.loop import autoregressive
 from sequoia_core.design.plain_trees import k_ary_tree
 from sequoia_core.models import gemma

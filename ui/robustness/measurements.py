@@ -59,7 +59,7 @@ class Subject:
         `kind` is "" for the tree, "specinfer_tree", "lookup", or "hybrid", which a vector must calibrate.
         """
         from sequoia_core import HybridTree, LookupTree
-        from sequoia_core.decoding.lookup.text_index import TextIndex
+        from sequoia_core.decoding.growing.text_index import TextIndex
         from sequoia_core.decoding.tree_policy import SPECINFER_TREE
 
         if not kind:

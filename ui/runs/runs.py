@@ -32,9 +32,9 @@ from ui.verifier_names import NAMES
 
 if TYPE_CHECKING:
     from sequoia_core import DecodeStep
-    from sequoia_core.decoding.dynamic.marginal_gains import MarginalGains
     from sequoia_core.decoding.explaining import Likely
-    from sequoia_core.decoding.lookup.text_index import Occurrence, TextIndex
+    from sequoia_core.decoding.growing.text_index import TextIndex
+    from sequoia_core.decoding.node_facts import MarginalGains, Occurrence
     from sequoia_core.decoding.tree_policy import TreePolicy
 
 FORMAT, VERSION = "sequoia-run", 2

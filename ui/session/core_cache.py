@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from sequoia_core import AcceptanceVector, AdaptiveTree, HardwareProfile, HybridTree, LookupTree, TokenTree
-    from sequoia_core.decoding.dynamic.spec_exec import SpecExecTree
+    from sequoia_core.decoding.growing.spec_exec import SpecExecTree
     from sequoia_core.design.bootstrap import Estimate
     from sequoia_core.design.break_even import BreakEven, Gains
     from sequoia_core.design.draft_choice import DraftPlan
@@ -193,8 +193,8 @@ def policy(
 ) -> SpecExecTree | AdaptiveTree | LookupTree | HybridTree:
     """Return the policy of a kind of `tree_kinds`; SpecExec's has a budget, the others are bounded by costs."""
     from sequoia_core import AdaptiveTree, HybridTree, LookupTree
-    from sequoia_core.decoding.dynamic.spec_exec import SpecExecTree
-    from sequoia_core.decoding.lookup.text_index import TextIndex
+    from sequoia_core.decoding.growing.spec_exec import SpecExecTree
+    from sequoia_core.decoding.growing.text_index import TextIndex
     from sequoia_core.design.planning import plan_tree
 
     if kind == "lookup":
@@ -211,7 +211,7 @@ def policy_prediction(
     kind: str, size: int, depth: int, vector: AcceptanceVector, profile: HardwareProfile, prompts: int | None = None
 ) -> Prediction:
     """Return what decoding with such trees is expected to do, with intervals."""
-    from sequoia_core.decoding.dynamic.growing import predict_policy
+    from sequoia_core.decoding.growing.growing_tree import predict_policy
 
     return predict_policy(policy(kind, size, depth, vector, profile), vector, profile, prompts=prompts)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sequoia_core.decoding.lookup.text_index import TextIndex
+from sequoia_core.decoding.growing.text_index import TextIndex
 from ui.session import session
 from ui.session.state import get, put
 

@@ -51,7 +51,7 @@ def decoded(vector: AcceptanceVector | None) -> tuple[TokenTree | TreePolicy | N
 
 def lookup() -> tuple[TreePolicy, str]:
     """Return trees of text already seen and what they are, by the profile in use where it is one of the target."""
-    from sequoia_core.decoding.lookup.lookup_tree import profile_of_target
+    from sequoia_core.decoding.growing.lookup import profile_of_target
 
     spec, held = session.pair_spec(), session.profile()
     of_target = {"target": spec.names[0], "dtype": predictions.dtype_in_use(), "offload": spec.offload}

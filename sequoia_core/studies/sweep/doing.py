@@ -163,9 +163,9 @@ def _calibration(job: Job, loaded: _Loaded, text: str) -> Calibration:
 
 def _decoded(job: Job, loaded: _Loaded, text: str) -> dict[str, Any]:
     """Return what each step of a real decode drafted and committed, with lookup trees or hybrid ones."""
-    from ...decoding.lookup.hybrid_tree import HybridTree
-    from ...decoding.lookup.lookup_tree import LookupTree
-    from ...decoding.lookup.text_index import TextIndex
+    from ...decoding.growing.hybrid import HybridTree
+    from ...decoding.growing.lookup import LookupTree
+    from ...decoding.growing.text_index import TextIndex
     from ..race import own_method
 
     size = job.common["max_size"]

@@ -11,10 +11,10 @@ import torch
 
 from sequoia_core import AdaptiveTree, HybridTree, LookupTree
 from sequoia_core.decoding.drafting import Reach
-from sequoia_core.decoding.dynamic.compiled_growing import CompiledGrower
-from sequoia_core.decoding.dynamic.growing import PlainGrower
-from sequoia_core.decoding.dynamic.spec_exec import SpecExecTree
-from sequoia_core.decoding.lookup.text_index import TextIndex
+from sequoia_core.decoding.growing.compiled_growing import CompiledGrower
+from sequoia_core.decoding.growing.plain_growing import PlainGrower
+from sequoia_core.decoding.growing.spec_exec import SpecExecTree
+from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.record import StepDetails
 from sequoia_core.decoding.sampling import SamplingConfig
@@ -27,7 +27,7 @@ from sequoia_core.models.transformers_passes import TransformersBackend
 from sequoia_core.native.llama_x86 import CompiledLlama, compiled
 from sequoia_core.studies.losslessness import check_losslessness
 from tests.conftest import around_passes, calibration_of, pair_of, recalled, tiny_llama
-from tests.core.decoding.dynamic.test_adaptive import profile
+from tests.core.decoding.growing.test_adaptive import profile
 from tests.core.decoding.test_loop import TREES, tokens_of
 from tests.core.decoding.test_static_path import used  # noqa: F401
 from tests.core.models.conftest import copies  # noqa: F401

@@ -7,7 +7,7 @@ import pytest
 
 from sequoia_core import LookupTree, decode
 from sequoia_core.decoding import pass_times as module
-from sequoia_core.decoding.lookup.text_index import TextIndex
+from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.pass_times import SIZES, pass_times
 from tests.conftest import pair_of
 

@@ -15,8 +15,8 @@ from sequoia_core import LookupTree
 from sequoia_core.decoding import assemble, static_drafting, static_judging
 from sequoia_core.decoding import loop as engine
 from sequoia_core.decoding.cutting import cut
-from sequoia_core.decoding.dynamic.spec_exec import SpecExecTree
-from sequoia_core.decoding.lookup.text_index import TextIndex
+from sequoia_core.decoding.growing.spec_exec import SpecExecTree
+from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.plan import TreePlan
 from sequoia_core.decoding.record import TOKENS_ONLY
@@ -34,7 +34,7 @@ from sequoia_core.models.transformers_passes import TransformersBackend
 from sequoia_core.models.tree_cache import CacheSession
 from sequoia_core.studies.losslessness import check_losslessness
 from tests.conftest import pair_of, tiny_llama
-from tests.core.decoding.dynamic.test_dynamic_exactness import Script, filled_by, random_law
+from tests.core.decoding.growing.test_dynamic_exactness import Script, filled_by, random_law
 from tests.core.decoding.test_loop import PROMPT, TREES, greedy_reference, tokens_of
 from tests.core.test_families import FAMILIES, build
 

@@ -12,8 +12,8 @@ import pytest
 from sequoia_core.decoding.verifiers import sequoia_rule, traversal_rule
 from sequoia_core.decoding.walk import stops, walk_from_leaves
 from sequoia_core.design.tree import TokenTree
-from tests.core.decoding.dynamic import test_dynamic_exactness as dynamic
-from tests.core.decoding.dynamic.test_dynamic_exactness import random_law
+from tests.core.decoding.growing import test_dynamic_exactness as dynamic
+from tests.core.decoding.growing.test_dynamic_exactness import random_law
 
 CHAIN = (0, 1, 2)
 BRANCHING = (0, 0, 1, 1, 3, 2)

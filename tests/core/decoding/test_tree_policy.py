@@ -15,7 +15,7 @@ from sequoia_core.decoding.drafting import LevelDrafter
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.plan import plan_of
 from sequoia_core.decoding.sampling import SamplingConfig
-from sequoia_core.decoding.tree_policy import ROOT_ONLY, FixedTree, policy_of
+from sequoia_core.decoding.tree_policy import ROOT_ONLY, FixedTree, TreePolicy, policy_of
 from sequoia_core.decoding.verifiers import VERIFIERS
 from sequoia_core.design.plain_trees import branching_tree, chain_tree
 from sequoia_core.design.tree import TokenTree
@@ -28,14 +28,11 @@ RAGGED = TokenTree(np.array([-1, 0, 0, 0, 1, 1, 3, 4, 4, 6, 9]))
 
 
 @dataclass(frozen=True)
-class TakingTurns:
+class TakingTurns(TreePolicy):
     """A policy of a few trees, one after the other."""
 
     trees: tuple[TokenTree, ...]
     verifiers: tuple[str, ...] = tuple(VERIFIERS)
-    fixed = None
-    largest_token = -1
-    needs_draft = True
 
     @property
     def max_size(self):
@@ -52,9 +49,6 @@ class TakingTurns:
     @property
     def max_children(self):
         return max(policy_of(tree).max_children for tree in self.trees)
-
-    def differences(self, wanted):
-        return []
 
 
 class TurnDrafter(LevelDrafter):

@@ -33,8 +33,8 @@ from sequoia_core import (
     optimal_tree,
 )
 from sequoia_core.decoding.compiled_drafting import CompiledDrafter
-from sequoia_core.decoding.dynamic import compiled_growing
-from sequoia_core.decoding.dynamic.spec_exec import SpecExecTree
+from sequoia_core.decoding.growing import compiled_growing
+from sequoia_core.decoding.growing.spec_exec import SpecExecTree
 from sequoia_core.decoding.plan import plan_of
 from sequoia_core.decoding.tree_policy import policy_of
 from sequoia_core.decoding.verifiers import VERIFIERS

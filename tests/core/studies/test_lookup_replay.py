@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sequoia_core import HardwareProfile, LookupTree
-from sequoia_core.decoding.lookup.text_index import TextIndex
+from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.design.step_time import autoregressive_sec

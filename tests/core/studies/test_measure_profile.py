@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from sequoia_core.decoding import loop as engine
-from sequoia_core.decoding.dynamic.growing import GrowingDrafter
+from sequoia_core.decoding.growing.drafter import GrowingDrafter
 from sequoia_core.decoding.judging import CompiledJudge, RowJudge
 from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.design.profile import HardwareProfile

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from sequoia_core import HybridTree, LookupTree
-from sequoia_core.decoding.lookup.text_index import TextIndex
+from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.design.bootstrap import ratio_estimate
 from sequoia_core.design.plain_trees import chain_tree, k_ary_tree

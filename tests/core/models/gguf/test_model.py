@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from sequoia_core import AdaptiveTree, HybridTree, LookupTree, SamplingConfig, decode, load_pair
-from sequoia_core.decoding.dynamic.spec_exec import SpecExecTree
-from sequoia_core.decoding.lookup.text_index import TextIndex
+from sequoia_core.decoding.growing.spec_exec import SpecExecTree
+from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.loop import autoregressive
 from sequoia_core.design.plain_trees import k_ary_tree
 from sequoia_core.models.gguf import bindings

@@ -1,0 +1,130 @@
+"""What the parts of a step cost by a profile, in seconds and in tokens of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ...design.profile import HardwareProfile
+from ...design.profile_files import Streaming
+from ...design.step_time import computing_sec, overlapped
+from .expansion import TokenCosts, TreeBounds
+
+MEMORY_STEPS = 20  # steps after which a past step counts 1 / e: long enough to average, short enough to follow the text
+CONTEXT_STEP = 64  # committed tokens after which costs are computed again
+EXPOSED_DRAFT_SHARE = 0.5  # of a draft pass, not overlapped by reading weights; 0.2 to 0.5 work equally well
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepCosts:
+    """Profiled seconds of a step's parts for every size and width; entry 0 of each array is 0.
+
+    Attributes:
+        computing_sec: float64 [N + 1], the target's pass over n nodes, as `step_time.computing_sec` gives it.
+        overhead_sec: float64 [N + 1], the rest of a step of n nodes without drafting, growing the tree included.
+        draft_sec: float64 [B + 1], a draft pass over w nodes.
+        streaming: how weights stream in meanwhile; None where they are in memory.
+        step_sec: float64 [N + 1], a step of n nodes without drafting.
+    """
+
+    computing_sec: np.ndarray
+    overhead_sec: np.ndarray
+    draft_sec: np.ndarray
+    streaming: Streaming | None = None
+    step_sec: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        verify, draft, rest = overlapped(self.streaming, self.computing_sec[1:], np.array(0.0), self.overhead_sec[1:])
+        object.__setattr__(self, "step_sec", np.append(0.0, verify + draft + rest))
+
+    @classmethod
+    def of_profile(
+        cls, profile: HardwareProfile, bounds: TreeBounds, *, context: float | None = None, greedy: bool
+    ) -> StepCosts:
+        sizes, widths = np.arange(1, bounds.max_size + 1), np.arange(1, bounds.beam + 1)
+        overhead = profile.overhead_at(sizes, greedy=greedy) + profile.growing_at(greedy=greedy)
+        parts = computing_sec(profile, sizes, context), overhead, profile.draft_at(widths, context)
+        computing, beside, drafting = (np.append(0.0, part) for part in parts)
+        return cls(computing, beside, drafting, profile.streaming)
+
+    @classmethod
+    def without_draft(
+        cls, profile: HardwareProfile, max_size: int, *, context: float | None = None, greedy: bool
+    ) -> StepCosts:
+        """Return the times of steps without draft passes, for up to `max_size` nodes, at most what was profiled."""
+        sizes = np.arange(1, max_size + 1)
+        parts = computing_sec(profile, sizes, context), profile.overhead_at(sizes, greedy=greedy)
+        computing, overhead = (np.append(0.0, part) for part in parts)
+        return cls(computing, overhead, np.zeros(1), profile.streaming)
+
+    def seconds(self, size: int, widths: Sequence[int]) -> float:
+        """Return the seconds of a step of `size` nodes, whose draft passes read `widths` nodes."""
+        drafting = self.draft_sec[list(widths)].sum()
+        if self.streaming is None:
+            return float(self.step_sec[size] + drafting)
+        target, draft, rest = overlapped(self.streaming, self.computing_sec[size], drafting, self.overhead_sec[size])
+        return float(target + rest + draft)
+
+    def at_least(self, theta: float) -> float:
+        """Return a rate, but at least that of trees that are the root alone."""
+        return max(theta, 1.0 / float(self.step_sec[1]))
+
+    def token_costs(self, theta: float) -> TokenCosts:
+        """Return what nodes and draft passes cost in tokens, at `theta` tokens per second.
+
+        Where weights stream in, draft passes cost their `EXPOSED_DRAFT_SHARE`. How much of drafting overlaps with
+        reading depends on the whole step, so costs of single nodes are approximate; `seconds` is exact.
+        """
+        return TokenCosts(
+            theta * self.step_sec, theta * (1.0 if self.streaming is None else EXPOSED_DRAFT_SHARE) * self.draft_sec
+        )
+
+
+class Rate:
+    """Tokens per second by the profile, of the last steps of a run; the first count as `MEMORY_STEPS` steps."""
+
+    def __init__(self, tokens_per_step: float, tokens_per_sec: float) -> None:
+        self._tokens = MEMORY_STEPS * tokens_per_step
+        self._seconds = self._tokens / tokens_per_sec
+
+    @property
+    def tokens_per_sec(self) -> float:
+        return self._tokens / self._seconds
+
+    def seen(self, tokens: float, seconds: float) -> None:
+        kept = 1.0 - 1.0 / MEMORY_STEPS
+        self._tokens, self._seconds = kept * self._tokens + tokens, kept * self._seconds + seconds
+
+
+class RunCosts:
+    """Cost of each part of a step, in tokens, at the current length and recent speed.
+
+    Args:
+        costs_at: committed tokens -> profiled times; asked again after every `CONTEXT_STEP` of them.
+        start: tokens per step and per second that the run is expected to begin with, and then its speed never counts as
+            less than that of the root alone; None begins as autoregressive decoding.
+    """
+
+    def __init__(self, costs_at: Callable[[int], StepCosts | None], start: tuple[float, float] | None = None) -> None:
+        self._costs_at, self._start = costs_at, start
+        self._asked_at = 0
+        self._costs: StepCosts | None = None
+        self._rate: Rate | None = None
+
+    def token_costs(self, context: int) -> TokenCosts:
+        """Return the costs of the next step, after `context` committed tokens."""
+        if self._costs is None or context >= self._asked_at + CONTEXT_STEP:
+            self._costs, self._asked_at = self._costs_at(context), context
+        assert self._costs is not None, "costs are followed only where there is a profile"
+        if self._rate is None:
+            tokens_per_step, self.tokens_per_sec = self._start or (1.0, 1.0 / float(self._costs.step_sec[1]))
+            self._rate = Rate(tokens_per_step, self.tokens_per_sec)
+        return self._costs.token_costs(self.tokens_per_sec)
+
+    def seen(self, tokens: float, size: int, widths: Sequence[int] = ()) -> None:
+        assert self._costs is not None and self._rate is not None, "a step's costs were asked for before it was taken"
+        self._rate.seen(tokens, self._costs.seconds(size, widths))
+        rate = self._rate.tokens_per_sec
+        self.tokens_per_sec = rate if self._start is None else self._costs.at_least(rate)

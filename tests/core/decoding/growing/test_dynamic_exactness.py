@@ -1,0 +1,259 @@
+"""The whole law of one step on tiny vocabularies, for trees whose shape depends on what the draft says and draws.
+
+Every draw of the draft and every decision of the verifier is enumerated, through the drafter that decoding uses; what
+a step leaves open is completed by the target's own law. Exact, so nothing here is left to chance.
+"""
+
+import itertools
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from sequoia_core.decoding.drafting import Reach
+from sequoia_core.decoding.growing.drafter import GrowingDrafter
+from sequoia_core.decoding.growing.expansion import Nodes, TokenCosts, TreeBounds
+from sequoia_core.decoding.growing.sampled_expansion import SampledExpansion
+from sequoia_core.decoding.growing.top_k_expansion import TopKExpansion
+from sequoia_core.decoding.sampling import SamplingConfig
+from sequoia_core.decoding.verifiers import VERIFIERS
+from sequoia_core.decoding.walk import offers_at
+from tests.core.decoding.growing.test_adaptive import Grows
+
+DEPTH = 2
+PLAIN, CUT = SamplingConfig(1.0), SamplingConfig(1.0, 0.7)
+
+
+def random_law(vocab, seed, levels=DEPTH):
+    """Rows after every path of at most that many tokens, some with zeros: path -> float64 [V]."""
+    generator, law = np.random.default_rng(seed), {}
+    for length in range(levels + 1):
+        for path in itertools.product(range(vocab), repeat=length):
+            row = generator.dirichlet(np.full(vocab, 0.7))
+            if generator.random() < 0.3:
+                row[generator.integers(vocab)] = 0.0
+            law[path] = row / row.sum()
+    return law
+
+
+class TableSession:
+    """A draft whose rows are a table; it reads each node's path off the mask, so a wrong mask shows."""
+
+    logits_dtype = torch.float64
+
+    def __init__(self, law):
+        self.law, self.length, self.ids = law, 0, []
+
+    def forward(self, ids, positions, tree_mask, *, keep):
+        self.ids += ids.tolist()
+        self.length += len(ids)
+        rows = []
+        for row, depth in zip(tree_mask, positions.tolist(), strict=True):
+            path = tuple(self.ids[place] for place in np.flatnonzero(row.numpy() == 0.0))[1:]
+            assert len(path) == depth
+            rows.append(np.log(np.maximum(self.law[path], 1e-300)))
+        return torch.tensor(np.array(rows)[-keep:], dtype=torch.float64)
+
+
+class Script:
+    """Chances met while a function runs, so that it can be run once for every way they can fall."""
+
+    def __init__(self):
+        self.choices, self.place, self.weight = [], 0, 1.0
+
+    def pick(self, probs):
+        options = np.flatnonzero(probs > 1e-200)
+        if self.place == len(self.choices):
+            self.choices.append([0, len(options)])
+        found = options[self.choices[self.place][0]]
+        self.place += 1
+        self.weight *= probs[found]
+        return int(found)
+
+    def next(self):
+        while self.choices and self.choices[-1][0] + 1 == self.choices[-1][1]:
+            self.choices.pop()
+        if self.choices:
+            self.choices[-1][0] += 1
+        self.place, self.weight = 0, 1.0
+        return bool(self.choices)
+
+
+def filled_by(script, verifier):
+    """The verifier's fill, its draws without replacement taken from a script."""
+    if verifier == "topk":
+        return VERIFIERS[verifier].draft_sampling
+
+    def draft_sampling(block, k, generator, first=None):
+        tokens = []
+        for place, row in enumerate(block.double().numpy()):
+            left, drawn = row.copy(), []
+            apart = left if first is None else first[place].double().numpy()
+            if k and apart.any():
+                drawn.append(script.pick(apart / apart.sum()))
+                left[drawn[-1]] = 0.0
+            while len(drawn) < k:
+                total = left.sum()
+                open_tokens = np.array([float(token not in drawn) for token in range(len(row))])
+                drawn.append(script.pick(left / total if total > 0 else open_tokens / open_tokens.sum()))
+                left[drawn[-1]] = 0.0
+            tokens.append(drawn)
+        return torch.tensor(tokens)
+
+    return draft_sampling
+
+
+def outcomes(drafted, target, verifier, node=0, path=()):
+    """Yield (tokens committed, probability) for every way the walk can go."""
+    children, tokens, left, reach = list(drafted.tree.children(node)), drafted.tokens.tolist(), target[path], 1.0
+    if children:
+        rule, texts = VERIFIERS[verifier].rule, [tokens[child] for child in children]
+        offers = offers_at(rule, node, left, drafted.row(node), texts, drafted.looked_up, drafted.first_row(node))
+        for child, offer in zip(children, offers, strict=True):
+            chance = reach * offer.accept_prob
+            if chance > 0.0:
+                below = (*path, tokens[child])
+                for text, share in outcomes(drafted, target, verifier, child, below):
+                    yield text, chance * share
+            reach *= 1.0 - offer.accept_prob
+            if reach <= 0.0:
+                return
+            left = offer.residual
+    for token in np.flatnonzero(left):
+        yield (*path, int(token)), reach * float(left[token])
+
+
+def law_of_a_step(expansion, verifier, target, draft, vocab, reach=Reach(99, 99), sampling=PLAIN):  # noqa: B008
+    """Return the law of the next three tokens, float64 [V, V, V], and the shapes that occurred."""
+    law, shapes, script = np.zeros((vocab,) * (DEPTH + 1)), set(), Script()
+    while True:
+        drafter = GrowingDrafter(
+            TableSession(draft), Grows(expansion), draft_sampling=filled_by(script, verifier), sampling=sampling,
+            reach=reach, generator=torch.Generator(),
+        )  # fmt: skip
+        drafted = drafter.grow([0])
+        weight = script.weight
+        shapes.add(drafted.tree)
+        for text, share in outcomes(drafted, target, verifier):
+            rest = np.array(weight * share)
+            for missing in range(len(text), DEPTH + 1):
+                prefixes = itertools.product(range(vocab), repeat=missing - len(text))
+                rows = np.array([target[(*text, *more)] for more in prefixes])
+                rest = rest.reshape(-1, 1) * rows
+            law[text] += rest.reshape((vocab,) * (DEPTH + 1 - len(text)))
+        if not script.next():
+            return law, shapes
+
+
+def wanted(target, vocab):
+    law = np.zeros((vocab,) * (DEPTH + 1))
+    for text in itertools.product(range(vocab), repeat=DEPTH + 1):
+        law[text] = np.prod([target[text[:place]][text[place]] for place in range(DEPTH + 1)])
+    return law
+
+
+class Whim:
+    """Chances that jump about with the numbers they are given, so that decisions depend on every drawn token."""
+
+    def __init__(self, seed):
+        self.seed = seed
+
+    def most_likely(self, *numbers, shift=0):
+        mixed = sum((place + 1.7) * number for place, number in enumerate(numbers))
+        return np.abs(np.sin(37.0 * mixed + self.seed + shift)) * 0.9 + 0.05
+
+    before = most_likely
+
+    def after(self, probs):
+        return self.most_likely(probs, shift=1)
+
+    def of_tokens(self, best, tokens, probs):
+        return self.most_likely(probs, shift=2)
+
+
+def token_costs(seed, bounds):
+    generator = np.random.default_rng(seed)
+    step = np.append(0.0, np.cumsum(generator.choice([0.0, 0.05, 0.4], size=bounds.max_size)))
+    return TokenCosts(step, np.append(0.0, np.full(bounds.beam, 0.02)))
+
+
+def drawn_in_turn(seed, kind=SampledExpansion):
+    bounds = TreeBounds(max_size=6, max_depth=DEPTH, beam=2, branch=2)
+    return kind(bounds, Whim(seed), np.full(2, 0.6), token_costs(seed, bounds), threshold=0.05)
+
+
+def best_first(seed, vocab):
+    bounds = TreeBounds(max_size=5, max_depth=DEPTH, beam=2, branch=vocab - 1)
+    return TopKExpansion(bounds, Whim(seed), np.full(vocab - 1, 0.6), token_costs(seed, bounds) if seed % 2 else None)
+
+
+@pytest.mark.parametrize("sampling", [PLAIN, CUT], ids=["plain", "top-p"])
+@pytest.mark.parametrize("vocab", [3, 4])
+def test_recipe_2_keeps_the_law_when_decisions_depend_on_drawn_tokens(vocab, sampling):
+    seen = set()
+    for seed in range(8 if vocab == 3 else 2):
+        target, draft = random_law(vocab, seed), random_law(vocab, 100 + seed)
+        law, shapes = law_of_a_step(drawn_in_turn(seed), "sequoia", target, draft, vocab, sampling=sampling)
+        np.testing.assert_allclose(law, wanted(target, vocab), atol=2e-7)  # the draft's rows are float32
+        seen |= shapes
+    assert len(seen) > (3 if vocab == 3 else 2), "decisions that never differ prove nothing"
+
+
+@pytest.mark.parametrize("vocab", [3, 4])
+def test_recipe_1_keeps_the_law_however_it_prunes(vocab):
+    seen = set()
+    for seed in range(20):
+        target, draft = random_law(vocab, seed), random_law(vocab, 100 + seed)
+        law, shapes = law_of_a_step(best_first(seed, vocab), "topk", target, draft, vocab)
+        np.testing.assert_allclose(law, wanted(target, vocab), atol=1e-12)
+        seen |= shapes
+    assert len(seen) > 3
+
+
+@pytest.mark.parametrize("reach", [Reach(99, 0), Reach(99, 1), Reach(3, 99)], ids=["full", "nearly full", "target"])
+def test_trees_cut_where_a_context_ends_keep_the_law(reach):
+    depths = set()
+    for seed in range(6):
+        target, draft = random_law(3, seed), random_law(3, 100 + seed)
+        for expansion, verifier in ((drawn_in_turn(seed), "sequoia"), (best_first(seed, 3), "topk")):
+            law, shapes = law_of_a_step(expansion, verifier, target, draft, 3, reach)
+            np.testing.assert_allclose(law, wanted(target, 3), atol=2e-7)
+            depths |= {tree.depth for tree in shapes}
+    assert max(depths) == reach.drafted(1)
+
+
+class PruningAfterTheDraw(SampledExpansion):
+    """Forbidden: looks at the drawn tokens and drops those that the draft hardly believes in."""
+
+    compiled, least = False, 0.3
+
+    def kept(self, nodes: Nodes) -> Nodes:
+        poor = (nodes.probs < self.least) & ~np.isin(np.arange(nodes.size), nodes.parents)
+        places = np.flatnonzero(~poor)
+        new = np.full(nodes.size + 1, -1)
+        new[places] = np.arange(len(places))
+        kept = Nodes(*(column[places] for column in nodes))
+        return kept._replace(parents=new[kept.parents])
+
+
+def test_pruning_after_the_draw_is_caught():
+    for seed in range(3):
+        target, draft = random_law(3, seed), random_law(3, 100 + seed)
+        law, _ = law_of_a_step(drawn_in_turn(seed, PruningAfterTheDraw), "sequoia", target, draft, 3)
+        assert law.sum() == pytest.approx(1.0, abs=1e-6)
+        assert np.abs(law - wanted(target, 3)).max() > 1e-3
+
+
+def test_drawn_tokens_checked_by_the_rule_of_most_likely_ones_would_be_caught_too():
+    """the deterministic recipe under the sampled recipe's rule: what `decode` refuses."""
+    target, draft = random_law(3, 5), random_law(3, 105)
+    expansion = best_first(1, 3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(
+            VERIFIERS,
+            "mixed",
+            SimpleNamespace(rule=VERIFIERS["sequoia"].rule, draft_sampling=VERIFIERS["topk"].draft_sampling),
+        )
+        law, _ = law_of_a_step(expansion, "mixed", target, draft, 3)
+    assert np.abs(law - wanted(target, 3)).max() > 1e-3

@@ -1,0 +1,133 @@
+"""The whole law of one step of hybrid trees on tiny vocabularies, as `test_dynamic_exactness` enumerates it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sequoia_core.decoding.drafting import Reach
+from sequoia_core.decoding.growing.expansion import Nodes, TokenCosts, TreeBounds
+from sequoia_core.decoding.growing.look_up import LookUp
+from sequoia_core.decoding.growing.sampled_expansion import SampledExpansion
+from sequoia_core.decoding.growing.text_index import TextIndex
+from sequoia_core.decoding.growing.top_k_expansion import TopKExpansion
+from tests.core.decoding.growing.test_dynamic_exactness import (
+    CUT,
+    DEPTH,
+    PLAIN,
+    Whim,
+    law_of_a_step,
+    random_law,
+    token_costs,
+    wanted,
+)
+
+
+def hybrid(kind, seed, vocab, *, size=7, text=None, **options):
+    """An expansion after some random text that ends in 0, the token of the root."""
+    bounds = TreeBounds(max_size=size, max_depth=DEPTH, beam=3, branch=2)
+    generator = np.random.default_rng(seed)
+    seen = generator.integers(vocab, size=12).tolist() if text is None else text
+    look_up = LookUp(TextIndex(max_context=2), len(seen) + 1, bounds)
+    look_up.begin([*seen, 0], max_depth=DEPTH, gain=1.0)
+    return kind(
+        bounds, Whim(seed), np.full(2, 0.6), token_costs(seed, bounds) if seed % 2 else None, look_up, **options
+    )
+
+
+@pytest.mark.parametrize("sampling", [PLAIN, CUT], ids=["plain", "top-p"])
+def test_in_turn_keeps_the_law_whatever_is_looked_up_and_drawn(sampling):
+    seen = set()
+    for seed in range(12):
+        target, draft = random_law(3, seed), random_law(3, 100 + seed)
+        expansion = hybrid(SampledExpansion, seed, 3, threshold=0.05)
+        law, shapes = law_of_a_step(expansion, "sequoia", target, draft, 3, sampling=sampling)
+        np.testing.assert_allclose(law, wanted(target, 3), atol=2e-7)  # the draft's rows are float32
+        seen |= shapes
+    assert len(seen) > 5, "decisions that never differ prove nothing"
+
+
+def test_in_turn_keeps_the_law_where_drawn_tokens_may_cost_more_than_they_gain():
+    target, draft = random_law(3, 7), random_law(3, 107)
+    expansion = hybrid(SampledExpansion, 7, 3, text=[2, 1, 2], threshold=0.05)
+    cheap = TokenCosts(*(0.3 * costs for costs in expansion.token_costs))
+    law, shapes = law_of_a_step(replace(expansion, token_costs=cheap), "sequoia", target, draft, 3)
+    np.testing.assert_allclose(law, wanted(target, 3), atol=2e-7)
+    assert len(shapes) > 5
+
+
+@pytest.mark.parametrize("vocab", [3, 4])
+def test_top_k_keeps_the_law_whatever_is_looked_up(vocab):
+    seen = set()
+    for seed in range(20):
+        target, draft = random_law(vocab, seed), random_law(vocab, 100 + seed)
+        law, shapes = law_of_a_step(hybrid(TopKExpansion, seed, vocab), "topk", target, draft, vocab)
+        np.testing.assert_allclose(law, wanted(target, vocab), atol=1e-12)
+        seen |= shapes
+    assert len(seen) > 3
+
+
+@pytest.mark.parametrize(("kind", "verifier"), [(SampledExpansion, "sequoia"), (TopKExpansion, "topk")])
+@pytest.mark.parametrize("draft_context", [0, 1])
+def test_look_ups_deeper_than_the_draft_reaches_keep_the_law(draft_context, kind, verifier):
+    depths = set()
+    for seed in range(8):
+        target, draft = random_law(3, seed), random_law(3, 100 + seed)
+        found = law_of_a_step(hybrid(kind, seed, 3), verifier, target, draft, 3, Reach(99, draft_context))
+        np.testing.assert_allclose(found[0], wanted(target, 3), atol=2e-7)
+        depths |= {tree.depth for tree in found[1]}
+    assert max(depths) == DEPTH > draft_context
+
+
+class CalledLookedUpAfterTheDraw(SampledExpansion):
+    """Forbidden: draws first, and calls a child looked up when text already seen agrees with the draw."""
+
+    compiled = False
+
+    def start(self, token: int) -> Nodes:
+        return Nodes.root(token)
+
+    def kept(self, nodes: Nodes) -> Nodes:
+        agreed = np.isin(np.arange(nodes.size), np.flatnonzero(nodes.parents == 0)) & (nodes.tokens == 1)
+        return SampledExpansion.kept(self, nodes._replace(looked_up=agreed.astype(np.int64)))
+
+
+def test_a_coincidence_that_changes_a_label_is_caught():
+    """With P = Q = (1/2, 1/2), and text that says 1, calling a drawn 1 looked up gives (3/4, 1/4)."""
+    rows = dict.fromkeys(random_law(2, 0), np.full(2, 0.5))
+    for kind, fair in ((CalledLookedUpAfterTheDraw, False), (SampledExpansion, True)):
+        expansion = hybrid(kind, 0, 2, size=2, text=[1, 0, 1, 0, 1])
+        law, _ = law_of_a_step(expansion, "sequoia", rows, rows, 2)
+        first = law.sum(axis=(1, 2))
+        assert first == pytest.approx([0.5, 0.5] if fair else [0.75, 0.25], abs=1e-6)
+
+
+class WithoutTheLookedUp(SampledExpansion):
+    """Forbidden: looked-up tokens are left out of the draws, but not named to the verifier."""
+
+    compiled = False
+
+    def kept(self, nodes: Nodes) -> Nodes:
+        read = nodes.cache_positions[nodes.parents] >= 0
+        return SampledExpansion.kept(self, nodes._replace(looked_up=np.where(read, 0, nodes.looked_up)))
+
+
+class DroppingAfterTheDraw(SampledExpansion):
+    """Forbidden: a drawn child that text already seen did not expect is dropped."""
+
+    compiled = False
+
+    def kept(self, nodes: Nodes) -> Nodes:
+        kept = SampledExpansion.kept(self, nodes)
+        leaves = ~np.isin(np.arange(kept.size), kept.parents)
+        return kept.taken(np.flatnonzero(~(leaves & (kept.looked_up == 0) & (kept.tokens == 1))))
+
+
+@pytest.mark.parametrize("kind", [WithoutTheLookedUp, DroppingAfterTheDraw])
+def test_other_ways_to_go_wrong_are_caught(kind):
+    worst = 0.0
+    for seed in range(12):
+        target, draft = random_law(3, seed), random_law(3, 100 + seed)
+        law, _ = law_of_a_step(hybrid(kind, seed, 3, threshold=0.05), "sequoia", target, draft, 3)
+        worst = max(worst, np.abs(law - wanted(target, 3)).max())
+    assert worst > 1e-3
