@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ..files.json_models import naming
 from ..files.safe_files import json_bytes, packed_json, read_bytes, write_atomic
 from .acceptance_files import MAX_BYTES, MAX_RANKS, SUM_TOLERANCE, checked_probs, checked_ranks, read_vector
 from .bootstrap import prompt_draws, wilson_interval
@@ -212,10 +213,8 @@ class AcceptanceVector:
     @classmethod
     def loads(cls, data: bytes, name: str, entries: str | None = None) -> AcceptanceVector:
         """Read a vector from a file's content; `name` gives the ending and names it in errors."""
-        try:
+        with naming(name):
             return cls(**read_vector(data, PurePath(name).suffix.lower(), entries))
-        except ValueError as error:
-            raise ValueError(f"{name}: {error}") from error
 
     def save(self, path: str | Path) -> None:
         write_atomic(path, self.to_bytes())
