@@ -37,7 +37,7 @@ def acceptance_from_bytes(data: bytes, name: str, entries: str | None = None) ->
         return AcceptanceVector.loads(data, name, entries)
     with naming(name):
         read = checked(MatrixFile, content)
-        if len({len(row) for row in (*read.matrix, *(read.trials or []))}) > 1:
+        if len(set(map(len, read.matrix)) | set(map(len, read.trials or []))) > 1:
             raise ValueError("matrix: found rows of several lengths, expected one number for each rank in each")
         trials = None if read.trials is None else np.array(read.trials)
         return AcceptanceMatrix(np.array(read.matrix), trials, read.meta)
