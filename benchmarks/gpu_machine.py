@@ -173,7 +173,7 @@ class Row(NamedTuple):
     unit: str
     goal: str = ""
     met: bool | None = None
-    more: dict[str, Any] = {}  # noqa: RUF012
+    more: dict[str, Any] = {}
 
     def __str__(self) -> str:
         verdict = {True: "met", False: "NOT MET", None: ""}[self.met]

@@ -92,7 +92,7 @@ else:
         "Vector",
         names,
         key="acceptance_choice",
-        format_func={name: session.vector_title(name) for name in names}.get,
+        format_func={name: session.vector_title(name) for name in names}.__getitem__,
         on_change=choose_vector,
         placeholder="A smoothed vector is in use; pick one to replace it",
         help="Those that ship with the app, each measured on the pair and text it names, and this session's own.",

@@ -23,8 +23,10 @@ def linked_run(job: Job | None) -> dict[str, Any] | None:
         st.query_params["run"] = job.id
         return None
     named = st.query_params.get("run")
-    if named is None or named in kept_runs.every():
-        return kept_runs.every().get(named)
+    if named is None:
+        return None
+    if named in kept_runs.every():
+        return kept_runs.every()[named]
     st.query_params.pop("run")
     st.query_params.pop("step", None)
     if job is None or job.id != named:
@@ -117,10 +119,9 @@ else:
     expectation.draw_shorter_draft()
 
 blocked = active or choice.tree is None or prompting is None
-turns, problem = (), None
 with st.container(horizontal=True):
+    turns, problem = chat.sent(system) if chatting else ((), None)
     if chatting:
-        turns, problem = chat.sent(system)
         start = bool(turns)
     else:
         start = controls.primary_button(
@@ -130,7 +131,7 @@ with st.container(horizontal=True):
             disabled=blocked,
         )
         problem = prompts.problem(prompt) if start else None
-    if start and problem is None and prompting is not None:
+    if start and problem is None and prompting is not None and choice.tree is not None:
         request = runs.DecodeRequest(
             turns[-1].text if chatting else prompt,
             choice.tree,
@@ -143,7 +144,7 @@ with st.container(horizontal=True):
             models=session.pair_spec(),
             expected_tokens=expected,
             predicted_speedup=None if speedup is None else speedup.value,
-            predicted_interval=None if speedup is None or speedup.low is None else speedup[1:],
+            predicted_interval=None if speedup is None else speedup.interval,
             steering=Steering(stepwise=stepwise),
             turns=turns,
             prompting=prompting,

@@ -46,7 +46,7 @@ else:
     active = job_panel.is_active("replay")
     if upload is not None and upload.error is not None:
         st.error(upload.error, icon=":material/error:")
-    elif upload is not None:
+    elif upload is not None and upload.value is not None:
         path, whose = tokenizer()
         is_text = any(request.is_text for request in upload.value)
         words = f"Replay {count(len(upload.value), 'request')}"

@@ -44,8 +44,8 @@ def standing() -> None:
         ),
         Card(
             "Predicted speedup",
-            "–" if missing else f"{best.predicted_speedup:.2f}×",
-            short_reason("; ".join(missing)) if missing else f"best: {shape(best.size, best.depth)}",
+            "–" if best is None or missing else f"{best.predicted_speedup:.2f}×",
+            short_reason("; ".join(missing)) if best is None or missing else f"best: {shape(best.size, best.depth)}",
             help="Against autoregressive decoding of the same target (1.00×). "
             + (
                 f"Not known here: {escaped('; '.join(missing))}."

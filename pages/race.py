@@ -2,6 +2,7 @@
 
 import streamlit as st
 
+from sequoia_core.design.plain_trees import chain_tree
 from ui import controls, page_setup, prompts
 from ui.jobs import job_panel, session_jobs
 from ui.markdown import escaped
@@ -41,13 +42,6 @@ with right:
         help="The same for every method; without effect at temperature 0. Above it texts differ all the same: each way "
         "of decoding draws other numbers, from one distribution.",
     )
-    st.caption(
-        "Autoregressive, and trees of text already seen."
-        if session.pair_spec().is_alone
-        else "Autoregressive, the best chain, the planned tree, SpecInfer's 5 × 8 tree, SpecExec's trees, adaptive "
-        "and hybrid trees where the vector in use has a calibration, and trees of text already seen."
-    )
-
     if not session.pair_spec().is_alone and session.profile() is not None and (faults := predictions.profile_faults()):
         st.caption(
             f":material/info: Chain and trees are planned by times that are not of this pair here "
@@ -57,6 +51,14 @@ with right:
             st.container(), "hardware", "Measure this machine first", ":material/speed:", hardware_way="Measure"
         )
 
+methods = st.pills(
+    "Beside autoregressive decoding",
+    entrants.kinds(),
+    selection_mode="multi",
+    default=entrants.kinds(),
+    key="race_methods",
+    help="SpecInfer's tree is 5 chains of 8 tokens. Adaptive and hybrid trees need a vector with a calibration.",
+)
 active = job_panel.is_active("race")
 if controls.primary_button(
     "Start the race",
@@ -67,10 +69,10 @@ if controls.primary_button(
     problem = prompts.problem(prompt)
     if problem is not None:
         st.error(problem, icon=":material/error:")
-    else:
+    elif prompting is not None:
         common = DecodeRequest(
             prompt,
-            tree=None,
+            chain_tree(1),  # each method brings its own
             temperature=temperature,
             top_p=top_p,
             max_new_tokens=tokens,
@@ -78,16 +80,16 @@ if controls.primary_button(
             models=session.pair_spec(),
             prompting=prompting,
         )
-        runners = entrants.entrants(common)
+        runners = entrants.entrants(common, methods)
         job_panel.start("race", "Race", race_job.race_work(runners), info=common)
 job_panel.draw("race")
 st.divider()
 
 job = session_jobs.job("race")
 if active:
-    st.caption("The replay appears here when the last method has finished.")
+    st.fragment(finish.draw_running, run_every=job_panel.POLL_SEC)(job)
 elif job is None or job.result is None or not job.result.results:
-    st.info("No race yet. It takes a few seconds; the replay appears here.", icon=":material/flag:")
+    finish.draw_recorded()
 else:
     if job.state == "cancelled":
         st.warning("Stopped. The methods that had finished are below.", icon=":material/stop_circle:")

@@ -75,7 +75,7 @@ def losslessness_section() -> None:
             default="sequoia",
             required=True,
             key="robustness_verifier",
-            format_func=VERIFIERS.get,
+            format_func=VERIFIERS.__getitem__,
             bind="query-params",
             help="All three are lossless, each with the way it draws the children. SpecInfer 5 × 8, lookup and "
             "hybrid trees take their own.",
@@ -102,9 +102,10 @@ def losslessness_section() -> None:
             except ValueError as error:
                 st.error(f"{escaped(str(error))}.", icon=":material/error:")
             else:
-                options = {"verifier": verifier, "samples": samples, "seed": int(seed)}
-                options["kind"] = kind if kind in BESIDE else ""
-                work = lossless_work(subject, temperature=temperature, top_p=top_p, **options)
+                work = lossless_work(
+                    subject, temperature=temperature, top_p=top_p, verifier=verifier, samples=samples, seed=int(seed),
+                    kind=kind if kind in BESIDE else "",
+                )  # fmt: skip
                 form.start("losslessness", "Checking losslessness", work)
     record = current_result.result("losslessness")
     if record is not None:

@@ -29,7 +29,7 @@ left_id, right_id = (
         index=index,
         key=f"runs_{label.lower()}",
         bind="query-params",
-        format_func=titles.get,
+        format_func=titles.__getitem__,
     )
     for index, (place, label) in enumerate(zip(st.columns(2), ("First", "Second"), strict=True))
 )

@@ -102,9 +102,9 @@ def sureness(tree: TokenTree, vector: AcceptanceVector) -> str:
     tokens, hardware = core_cache.tokens_per_step(vector, tree), session.profile()
     if vector.of_one_prompt:
         return "The vector was measured on one prompt, so there is no interval over texts."
-    if tokens.low is None:
+    if tokens.interval is None:
         return "The vector says nothing about its sample, so there is no interval."
-    sentence = f"Expected tokens: {between(tokens.low, tokens.high)} (95%, from the sample behind the vector)."
+    sentence = f"Expected tokens: {between(*tokens.interval)} (95%, from the sample behind the vector)."
     if abs((independent := expected_tokens(tree, vector)) - tokens.value) > 0.005:
         sentence += f" If positions were independent: {independent:.2f}."
     spread = None if hardware is None else core_cache.size_and_depth_spread(vector, hardware)

@@ -9,7 +9,7 @@ varied: assets/prompts/not-looping.jsonl, held-out prompts whose greedy continua
 edits: assets/prompts/edits.jsonl, held-out functions with the beginning of the same under another name
 responses: assets/responses/demo-greedy.jsonl, what the target answers to them greedily
 profile: assets/profiles/cpu-2core*.json; without AMX in bfloat16 only, in a file of that processor's own
-run: assets/runs/recorded.jsonl             card: assets/demo/README.md
+run, race: assets/runs/recorded.jsonl, race.json   card: assets/demo/README.md
 disk: assets/scenarios/profiles/demo-*-disk.json, with the target's weights on disk (a scenario names it)
 vectors, profile and disk are measured for the larger draft too, where assets/demo/draft-large is there
 robustness: assets/runs/robustness.json, of benchmarks/robustness.py and two checks of the robustness page
@@ -27,6 +27,7 @@ import random
 import shutil
 import subprocess
 import sys
+import time
 from datetime import date
 from pathlib import Path
 
@@ -269,6 +270,30 @@ def write_run() -> None:
     print(f"recorded {len(run['steps'])} steps")
 
 
+def write_race() -> None:
+    """Run the race page's race with a profile of this machine, and keep what its replay needs."""
+    from streamlit.testing.v1 import AppTest
+
+    from sequoia_core import load_pair, measure_profile
+    from sequoia_core.native.processor import processor_name
+    from ui.race.track import method
+
+    page = AppTest.from_file(str(ROOT / "pages" / "race.py"), default_timeout=300)
+    page.session_state["studio_profile"] = measure_profile(load_pair())
+    page.session_state["studio_profile_source"] = "measured"
+    page.run().button(key="race_start").click().run()
+    job = page.session_state["studio_jobs"]["race"]
+    while job.active:
+        time.sleep(0.5)
+    methods = [method(name, run) for name, run in job.result.runs.items()]
+    for one in methods:
+        one["ends"] = [round(end, 6) for end in one["ends"]]
+    label = f"the demo pair, greedy, {job.info.max_new_tokens} tokens, two cores of an {processor_name()}"
+    path = ASSETS / "runs" / "race.json"
+    path.write_text(json.dumps({"label": label, "methods": methods}, ensure_ascii=False) + "\n", encoding="utf-8")
+    print("race", {one["name"]: one["ends"][-1] for one in methods})
+
+
 def run_benchmark(script: str, *options: str, record: str) -> Path:
     """Run a benchmark -> the record that it wrote."""
     subprocess.run([sys.executable, ROOT / "benchmarks" / script, *options], check=True)
@@ -451,7 +476,7 @@ def main() -> None:
     parser.add_argument(
         "parts",
         nargs="+",
-        choices="prompts varied edits responses vectors profile disk run robustness growth sweep card".split(),
+        choices="prompts varied edits responses vectors profile disk run race robustness growth sweep card".split(),
     )
     parser.add_argument("--work", type=Path, help="the recipe's work folder, for both kinds of prompts")
     args = parser.parse_args()
@@ -477,6 +502,8 @@ def main() -> None:
         write_disk_profiles()
     if "run" in args.parts:
         write_run()
+    if "race" in args.parts:
+        write_race()
     if "robustness" in args.parts:
         write_robustness()
     if "growth" in args.parts:

@@ -96,7 +96,7 @@ def is_held_out(name: str) -> bool:
 
 def looks_written_by_hand(text: str) -> bool:
     lines = text.splitlines()
-    return 10 <= len(lines) and len(text) / len(lines) < 70 and text.count("\\x") < 50
+    return len(lines) >= 10 and len(text) / len(lines) < 70 and text.count("\\x") < 50
 
 
 def collect_corpus(recipe: Recipe) -> list[tuple[str, str]]:

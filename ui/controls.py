@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any
 
 import streamlit as st
@@ -76,7 +77,7 @@ def sampling(
 
 def verifier(place: DeltaGenerator, *, key: str, names: Sequence[str] = tuple(VERIFIERS), **options: Any) -> str:
     """Draw the choice of a verifier, of those that have vectors of their own where no others are named -> its name."""
-    return place.selectbox("Verifier", names, key=key, format_func=NAMES.get, **options)
+    return place.selectbox("Verifier", names, key=key, format_func=NAMES.__getitem__, **options)
 
 
 def primary_button(
@@ -103,7 +104,7 @@ def lacks_draft(what: str) -> bool:
     return alone
 
 
-def page_link(place: DeltaGenerator, page: str, label: str, icon: str, **query: str) -> None:
+def page_link(place: DeltaGenerator | ModuleType, page: str, label: str, icon: str, **query: str) -> None:
     """Draw a link to another page, as its query says; its name only where this page runs without the router."""
     try:
         place.page_link(f"pages/{page}.py", label=label, icon=icon, query_params=query or None)

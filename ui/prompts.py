@@ -172,7 +172,7 @@ def from_file(prefix: str) -> list[str]:
         )
         if upload is None:
             return []
-        if upload.error:
+        if upload.value is None:
             st.error(f"{upload.error}. No prompts were read.", icon=":material/error:")
             return []
         data, columns = upload.value

@@ -17,7 +17,7 @@ from ui.jobs import session_jobs, steering
 from ui.markdown import escaped
 from ui.session import machine, model_pairs, predictions, session
 
-DTYPES = {
+DTYPES: dict[str, str | None] = {
     "Default": None,
     "bfloat16": "bfloat16",
     "float32": "float32",
@@ -34,7 +34,7 @@ def draw(followed: str = "") -> None:
         _pair_control()
         current = session_jobs.current()
         active = current is not None and current.active
-        if active and current is session_jobs.job(followed):
+        if current is not None and current.active and current is session_jobs.job(followed):
             st.caption(f":material/sync: {escaped(current.label)}, see this page")
         else:
             st.fragment(_job_state, run_every=POLL_SEC if active else None)(active)
@@ -67,7 +67,7 @@ def _pair_control() -> None:
         with st.form("sidebar_pair", border=False):
             new_target = st.text_input(
                 "Target",
-                value="" if spec.is_demo else spec.target,
+                value="" if spec.is_demo else str(spec.target or ""),
                 key="sidebar_target",
                 placeholder="folder, hub id or .gguf",
                 help="A local folder with config.json and .safetensors files, a Hugging Face hub id, or a GGUF file on "
@@ -75,7 +75,7 @@ def _pair_control() -> None:
             )
             new_draft = st.text_input(
                 "Draft",
-                value="" if spec.is_demo or spec.is_alone else spec.draft,
+                value="" if spec.is_demo or spec.is_alone else str(spec.draft or ""),
                 key="sidebar_draft",
                 placeholder="folder, hub id or .gguf",
                 disabled=alone,
@@ -85,7 +85,7 @@ def _pair_control() -> None:
             dtype = st.selectbox(
                 "dtype",
                 list(DTYPES),
-                index=list(DTYPES.values()).index(spec.dtype),
+                index=[*DTYPES.values()].index(None if spec.dtype is None else str(spec.dtype)),
                 key="sidebar_dtype",
                 help="Default: as the weights are stored, where this machine computes in it natively for that model (a "
                 "GPU; for bfloat16 also compiled products, AMX, AVX-512-BF16), else float32. In float32 greedy output "

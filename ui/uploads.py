@@ -48,7 +48,8 @@ def file_upload(
         return None
     seen = st.session_state.get(f"{key}_read")
     if seen is not None and seen[0] == (file.file_id, read_as):
-        return Upload(*seen[1:], is_new=False)
+        _, name, value, error = seen
+        return Upload(name, value, error, is_new=False)
     value, error = None, None
     try:
         if (ending := PurePath(file.name).suffix.lower()) not in [f".{each}" for each in types]:

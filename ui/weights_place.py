@@ -84,7 +84,7 @@ def _gguf_line(names: list[str]) -> None:
 
 def line(spec: PairSpec) -> None:
     """Say what the pair in use takes while its target streams or where llama.cpp runs it; else nothing."""
-    if files := [name for name in spec.named if is_gguf(name)]:
+    if files := [str(name) for name in spec.named if is_gguf(name)]:
         _gguf_line(files)
     if spec.offload is None:
         return

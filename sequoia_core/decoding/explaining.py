@@ -46,7 +46,7 @@ class NodeRows(NamedTuple):
     accepted: dict[str, float] | None = None
 
 
-def explain_path(
+def explain_path(  # noqa: PLR0913
     tree: TokenTree,
     tokens: Sequence[int],
     walk: Walk,

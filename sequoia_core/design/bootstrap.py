@@ -20,6 +20,10 @@ class Estimate(NamedTuple):
     low: float | None
     high: float | None
 
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
     def to_json(self) -> dict[str, float | None]:
         return self._asdict()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -44,7 +45,7 @@ def best_chains(acceptance: AcceptanceVector, *, size: int, depth: int) -> Token
     return independent_chains(int(counts[best]), int(lengths[best]))
 
 
-def branching_tree(branching: list[int]) -> TokenTree:
+def branching_tree(branching: Sequence[int]) -> TokenTree:
     """Return the tree whose every node at level i has `branching[i]` children (a fixed expansion, or a beam)."""
     parents, level = [np.array([-1])], np.array([0])
     for factor in branching:

@@ -8,8 +8,8 @@ import os
 
 os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # the default reserves more addresses than are allowed
 
-import pyarrow  # noqa: E402
-import pyarrow.parquet  # noqa: E402
+import pyarrow
+import pyarrow.parquet
 
 from .prompt_rows import SECOND_PARTS, check_few, choose_column, listed, prompt_of, usual_column
 from .safe_files import kind_of, one_line

@@ -110,7 +110,7 @@ class Shaping:
         self._arrays[name] = array
         setattr(self._shaping, name, None if array is None else array.__array_interface__["data"][0])
 
-    def begin(
+    def begin(  # noqa: PLR0913
         self,
         token: int,
         *,

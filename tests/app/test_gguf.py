@@ -64,6 +64,7 @@ def test_a_profile_of_llama_cpp_says_what_to_tell_its_server(assets, passes_by) 
     assert all("spec-draft-n-max" in words and "planned tree would be" in words for words in said)
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_a_real_model_is_offered_and_loaded_by_a_click(assets, monkeypatch) -> None:
     monkeypatch.setattr(gemma, "PARTS", ("no_such_package",))

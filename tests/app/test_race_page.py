@@ -41,7 +41,7 @@ def test_every_method_writes_the_same_text_at_temperature_0_and_is_kept_as_a_run
     assert len(results[0]["ends"]) == 32 > len(results[2]["ends"])
     assert "same text" in page.success[0].value
     found = page.session_state["studio_jobs"]["race"].result
-    assert metrics(page)["Winner"][0] == min(METHODS, key=lambda name: sum(found.results[name].step_sec))
+    assert metrics(page)["First on this prompt"][0] == min(METHODS, key=lambda name: sum(found.results[name].step_sec))
     kept = page.session_state["studio_runs"]
     assert list(found.runs) == METHODS and {run["id"] for run in found.runs.values()} <= set(kept)
     alone = sum(found.results[METHODS[0]].step_sec)
@@ -59,7 +59,7 @@ def test_the_figures_of_a_race_follow_from_its_seconds(assets, tiny_pair) -> Non
         results[name].step_sec = [seconds]
     page = settled(page.run())
     assert metrics(page) == {
-        "Winner": ("Planned tree", "of 6 methods"),
+        "First on this prompt": ("Planned tree", "of 6 methods"),
         "Tokens per second": ("32", "autoregressive 8"),
         "Speedup": ("4.00×", "vs 1.00× autoregressive"),
         "Lead": ("500 ms", "before Best chain"),

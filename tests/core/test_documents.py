@@ -49,7 +49,7 @@ def faults(document: Path) -> list[str]:
     for link in re.findall(r"\]\(([^)\s]+)\)", prose):
         path, _, anchor = link.partition("#")
         file = document.parent / path if path else document
-        if not link.startswith(("http:", "https:")) and (not file.exists() or anchor and anchor not in anchors(file)):
+        if not link.startswith(("http:", "https:")) and (not file.exists() or (anchor and anchor not in anchors(file))):
             found.append(link)
     makefile = (ROOT / "Makefile").read_text()
     found += [call for call in re.findall(r"(?:`|^)make (\w+)", text, re.MULTILINE) if f"\n{call}:" not in makefile]

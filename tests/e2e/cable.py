@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 
@@ -53,8 +54,6 @@ class Cable:
 
     def _close(self, end: socket.socket) -> None:
         self._open.discard(end)
-        try:
+        with contextlib.suppress(OSError):
             end.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads it
-        except OSError:
-            pass
         end.close()

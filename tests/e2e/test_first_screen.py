@@ -35,11 +35,11 @@ def test_the_picture_and_its_controls_are_on_the_first_screen(link, picture, con
     assert screen == {"width": 1280, "height": 900}
     assert page.get_by_test_id("stSidebarNav").is_visible()  # the sidebar takes its width
     box = page.locator(f".st-key-{picture} .js-plotly-plot").bounding_box()
-    assert 0 <= box["x"] and box["x"] + box["width"] <= screen["width"]
+    assert box["x"] >= 0 and box["x"] + box["width"] <= screen["width"]
     assert box["height"] >= 300 and box["y"] + VISIBLE * box["height"] <= screen["height"], box
     for key in controls:
         place = page.locator(f".st-key-{key}").bounding_box()
-        assert 0 <= place["y"] and place["y"] + place["height"] <= screen["height"], (key, place)
+        assert place["y"] >= 0 and place["y"] + place["height"] <= screen["height"], (key, place)
     figures = [metric.bounding_box() for metric in page.get_by_test_id("stMetric").all()]
     assert any(figure["y"] + figure["height"] <= screen["height"] for figure in figures)
 

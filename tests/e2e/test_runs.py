@@ -56,7 +56,7 @@ def test_open_compare_save_and_link(page, server, tmp_path, shot):
         assert tree.locator(".nodes .node:not(.bonus)").count() == nodes
     assert tree.locator(".tt").get_attribute("data-tag") == "kept"
     tree.get_by_role("button", name="Link").click()
-    assert page.url.endswith("?run=000000000000&step=25")
+    assert page.url.endswith("?run=000000000000&step=21")
     page.set_viewport_size({"width": 480, "height": 900})
     page.wait_for_timeout(500)
     assert tree.locator(".tt").evaluate("root => root.scrollWidth <= root.clientWidth + 1")

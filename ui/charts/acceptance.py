@@ -64,7 +64,7 @@ def acceptance_figure(vectors: Mapping[str, AcceptanceVector], *, log: bool = Fa
 
 def rejection_figure(vectors: Mapping[str, AcceptanceVector]) -> go.Figure:
     """Draw on log-log axes the probability that the first k children are all rejected, and the fitted power law."""
-    traces: list[object] = []
+    traces: list[go.Scatter] = []
     for i, (name, vector) in enumerate(vectors.items()):
         name = for_chart(name)
         rejected = 1.0 - np.cumsum(vector.probs)

@@ -238,8 +238,9 @@ def speedup_heatmap(
         heat, *lines, _targets(sizes, depths, speedup, tokens), x="tree size n (log scale)",
         y="depth d = draft passes per step", height=420,
     )  # fmt: skip
-    inside = here is not None and here[0] <= surface.max_size and here[1] <= surface.max_depth
-    if inside and here != (best.size, best.depth):
+    if here in (None, (best.size, best.depth)):
+        here = None
+    if here is not None and here[0] <= surface.max_size and here[1] <= surface.max_depth:
         figure.add_trace(_mark(here, "circle-open", "tree in use"))
     figure.add_trace(
         _mark(
@@ -295,7 +296,7 @@ def _mark(at: tuple[int, int], symbol: str, name: str) -> go.Scatter:
 
 def speedup_surface_3d(surface: SpeedupSurface, best: BestShape) -> go.Figure:
     """Draw the same table as a surface to turn around; needs WebGL in the browser."""
-    sizes, depths, speedup, tokens = _grid(surface)
+    sizes, depths, speedup, _ = _grid(surface)
     hill = go.Surface(
         x=np.log2(sizes),
         y=depths,

@@ -113,7 +113,8 @@ def _node_table(graph: nx.DiGraph, drawn: nx.DiGraph) -> pd.DataFrame:
     """Return a row for each drawn node: rank, depth, score, x, path in words, nodes hidden below it and its number."""
     import pandas as pd
 
-    owner, paths = {}, {}
+    owner: dict[int | None, int] = {}
+    paths: dict[int | None, str] = {}
     for node, facts in graph.nodes(data=True):  # parents come first
         parent = next(graph.predecessors(node), None)
         owner[node] = node if node in drawn else owner[parent]

@@ -140,9 +140,10 @@ def cell_controls(comparison: Comparison, best: Drafter | None, setting: Setting
     settings = {str(each): each for each in comparison.settings}
     left, right = st.columns(2)
     first = comparison.drafters[0] if best is None else best
-    options = ("compare_drafter", drafters, first.name), ("compare_setting", settings, str(setting))
-    chosen = []
-    for place, label, (key, names, default) in zip((left, right), ("Drafter", "At"), options, strict=True):
-        index = list(names).index(default)
-        chosen.append(names[place.selectbox(label, list(names), index, key=key, bind="query-params")])
-    return chosen[0], chosen[1]
+    drafter = left.selectbox(
+        "Drafter", list(drafters), list(drafters).index(first.name), key="compare_drafter", bind="query-params"
+    )
+    at = right.selectbox(
+        "At", list(settings), list(settings).index(str(setting)), key="compare_setting", bind="query-params"
+    )
+    return drafters[drafter], settings[at]

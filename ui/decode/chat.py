@@ -51,7 +51,7 @@ def draw_conversation() -> str:
         with st.expander(f"Earlier messages: {2 * earlier}", icon=":material/history:", key="chat_earlier"):
             _draw(exchanges[:earlier])
     _draw(exchanges[earlier:])
-    if asking:
+    if job is not None and asking:
         _message("user", job.info.turns[-1].text)
         with st.chat_message("assistant"):
             st.caption("Decoding: the answer grows below.")

@@ -42,9 +42,9 @@ def draw(
     speed = "no speedup predicted" if found is None else f"predicted {spoken(found.speedup)}"
     st.markdown(f"{subject} &nbsp;·&nbsp; expected {expected:.2f} tokens per step{by} &nbsp;·&nbsp; {speed}")
     if found is None:
+        why = escaped(predictions.no_prediction(tree, vector) or "")
         st.caption(
-            f":material/info: No speedup is predicted: {escaped(predictions.no_prediction(tree, vector))}. Measure the "
-            "passes of this pair on the hardware page."
+            f":material/info: No speedup is predicted: {why}. Measure the passes of this pair on the hardware page."
         )
     return expected, None if found is None else found.speedup
 
@@ -71,12 +71,12 @@ def _draw_dynamic(
         controls.page_link(st, "lookup", "The replay page tells it for recorded answers", ":material/replay:")
         return None, None
     profile = session.profile()
-    known = vector is not None and vector.calibration is not None and profile is not None
-    if not known or policy.max_size > profile.max_size:
+    calibrated = vector is not None and vector.calibration is not None
+    if profile is None or not calibrated or policy.max_size > profile.max_size:
         st.markdown(
             f"{subject} &nbsp;·&nbsp; nothing is expected of them: that takes a profile and a calibrated vector"
         )
-        if profile is not None and (vector is None or vector.calibration is None):
+        if profile is not None and not calibrated:
             offer_measurement(wanted, "acceptance vector with a calibration")
         return None, None
     found = core_cache.policy_prediction(tree_kinds.current(), *tree_in_use.shape(), vector, profile, 1)

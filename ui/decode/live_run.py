@@ -88,16 +88,17 @@ def _offer_vector(job: Job, run: dict[str, Any]) -> None:
     if vector is None or request.models != session.pair_spec():
         return
     asked, measured = run.get("prompt_ending"), vector.meta.get("prompt_ending")
-    if None not in (asked, measured) and asked != measured:
+    if asked is not None and measured is not None and asked != measured:
         st.caption(
             f':material/info: Expected and predicted come from prompts that ended "{escaped(f"{measured}"[:80])}"; '
             f'this run\'s ended "{escaped(asked)}".'
         )
-    if not isinstance(request.tree, TokenTree):
+    tree = request.tree
+    if not isinstance(tree, TokenTree):
         return
 
     def use() -> None:
-        ranks = count_ranks((request.tree, step["path"]) for step in run["steps"])
+        ranks = count_ranks((tree, step["path"]) for step in run["steps"])
         source = f"{session.acceptance_source()}, corrected by a run of {count(len(run['steps']), 'step')}"
         session.set_acceptance(corrected(vector, *ranks), source, "corrected by a run")
         tree_in_use.set_size_and_depth(None)

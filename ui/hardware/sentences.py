@@ -31,9 +31,10 @@ def idle_sentence(idle: IdleArithmetic, largest: int) -> str:
 
 def reading_sentence(profile: HardwareProfile, ends: int | None) -> str:
     """Say what streaming makes of a target pass, and up to how many tokens."""
+    assert profile.streaming is not None, "said of profiles whose target streams"
     arrive = time_of(profile.streaming.pass_sec)
     where = "in every pass the target's layers stream " + {"disk": "from disk", "host": "from the host's memory"}.get(
-        profile.offload, "from a slower tier"
+        profile.offload or "", "from a slower tier"
     )
     if ends is None:
         return f"Although {where} ({arrive}), computing takes longer even for one token: streaming costs nothing here."

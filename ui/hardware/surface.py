@@ -53,10 +53,10 @@ def section(vector: AcceptanceVector, profile: HardwareProfile, *, foreign: bool
         take(*map(int, picked[0][:2]), key="hardware_use_picked", label="Take the shape you clicked")
     small = smallest_good_shape(surface)
     st.caption(spread_sentence(vector, profile, best, small) + " Click the map to take another shape.")
-    if (words := llama_server_sentence(vector, profile, best.predicted_speedup)) is not None:
-        st.caption(escaped(words))
-    if (words := memory_sentence(session.pair_spec(), profile.dtype, best.size)) is not None:
-        st.caption(words)
+    if (flags := llama_server_sentence(vector, profile, best.predicted_speedup)) is not None:
+        st.caption(escaped(flags))
+    if (memory := memory_sentence(session.pair_spec(), profile.dtype, best.size)) is not None:
+        st.caption(memory)
 
 
 def memory_sentence(pair: PairSpec, dtype: str, size: int) -> str | None:
@@ -65,7 +65,7 @@ def memory_sentence(pair: PairSpec, dtype: str, size: int) -> str | None:
         return None
     try:
         target, draft = (find_shape(str(name)) for name in pair.sources)
-        dtype = pair.dtype or dtype
+        dtype = str(pair.dtype or dtype)
         bytes_of(dtype)
     except ValueError:  # a family whose sizes we cannot read, a pair not on this machine
         return None

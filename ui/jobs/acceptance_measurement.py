@@ -128,6 +128,7 @@ def start(request: Request) -> None:
         from sequoia_core import SamplingConfig, measure_acceptance
         from sequoia_core.studies.measure_acceptance import Checkpoints
 
+        assert request.prompting is not None, "without it nothing is started"
         pair = job.pair(spec)
         return measure_acceptance(
             [encode_prompt(pair, text, request.prompting) for text in request.texts],

@@ -127,10 +127,10 @@ def _draw_calibration() -> None:
 
 def _sureness(summary: RunSummary) -> str:
     """Say between which bounds one prompt was expected, or how near the measured speedup came."""
-    if summary.predicted_interval is None:
-        return f"measured is {summary.speedup / summary.predicted_speedup:.0%} of it"
-    low, high = summary.predicted_interval
-    return f"{between(low, high, unit='×')} for one prompt"
+    if summary.predicted_interval is not None:
+        return f"{between(*summary.predicted_interval, unit='×')} for one prompt"
+    assert summary.speedup is not None and summary.predicted_speedup is not None, "the chain measures and predicts"
+    return f"measured is {summary.speedup / summary.predicted_speedup:.0%} of it"
 
 
 def draw_result(run: dict[str, Any]) -> None:

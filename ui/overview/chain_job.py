@@ -164,7 +164,11 @@ def chain_work(prompts: Sequence[str], *, models: PairSpec = DEMO) -> Callable[[
             predicted_interval=None if low is None or high is None else (low, high),
         )
         last = context.part(STAGES[3].low, STAGES[3].high)
-        run = decode_beside_baseline(context, pair, request, keep=lambda run: keep(run=run), progress=last)
+
+        def keep_run(run: dict[str, Any]) -> None:
+            keep(run=run)
+
+        run = decode_beside_baseline(context, pair, request, keep=keep_run, progress=last)
         return keep(run=run)
 
     return work

@@ -14,12 +14,12 @@ def draw() -> None:
     """Play the session's last greedy run beside its baseline, else the recorded one; nothing where none ships."""
     run = session.last_run()
     if run is not None and run["baseline"] and run["temperature"] == 0 and run["steps"]:
-        origin, measured = "your last run", (session.acceptance(), session.profile())
+        origin, vector, profile = "your last run", session.acceptance(), session.profile()
     else:
         run, origin = next(iter(kept_runs.recorded()), None), "recorded on two cores of an AMD EPYC"
-        measured = next((scenarios.parts(one) for one in scenarios.known().values() if one.name == RECORDED_IN), None)
+        parts = (scenarios.parts(one) for one in scenarios.known().values() if one.name == RECORDED_IN)
+        vector, profile = next(parts, (None, None))
     if run is None:
         return
-    vector, profile = measured or (None, None)
     drafts = [] if profile is None else core_cache.supposed_drafts(vector, profile)
     two_ways.two_ways(run, drafts, label=f"{origin}: {runs.pair_of(run)}", key="overview_ways")

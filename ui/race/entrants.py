@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,29 +18,40 @@ if TYPE_CHECKING:
 
 CHAIN = 4  # drafted tokens, where nothing is known that a length could be chosen by
 AUTOREGRESSIVE = "Autoregressive"
+KINDS = ("Chain", "Planned tree", "SpecInfer", "SpecExec", "Adaptive", "Hybrid", "Lookup")  # beside autoregressive
 ELSEWHERE = ", planned elsewhere"  # ends the name of a method planned by times of another pair, dtype or machine
 
 
-def entrants(common: DecodeRequest) -> dict[str, DecodeRequest]:
+def kinds() -> tuple[str, ...]:
+    """Return what may run beside autoregressive decoding with the pair in use."""
+    return KINDS[-1:] if session.pair_spec().is_alone else KINDS
+
+
+def entrants(common: DecodeRequest, among: Collection[str] = KINDS) -> dict[str, DecodeRequest]:
     """Return name -> decode, autoregressive first; for a target alone, that and trees of text already seen."""
     from sequoia_core.decoding.tree_policy import ROOT_ONLY  # with torch, which takes seconds when it comes first
 
     vector = predictions.vector_for(predictions.conditions(common.temperature, common.top_p, common.verifier))
     drafted = {} if session.pair_spec().is_alone else _drafted(vector)
     trees = {AUTOREGRESSIVE: (ROOT_ONLY, "one token per pass"), **drafted, "Lookup": tree_kinds.lookup()}
+    trees = {name: tree for name, tree in trees.items() if name == AUTOREGRESSIVE or _kind(name) in among}
     requests = {}
     for name, (tree, what) in trees.items():
-        fixed = isinstance(tree, TokenTree)
-        expected = predictions.prediction(tree, vector, prompts=1) if fixed and vector is not None else None
+        fixed = isinstance(tree, TokenTree) and vector is not None
+        expected = predictions.prediction(tree, vector, prompts=1) if fixed else None
         requests[name] = replace(
             common,
             tree=tree,
             tree_source=f"{name}: {what}",
-            verifier=common.verifier if fixed else tree.verifiers[0],
+            verifier=common.verifier if isinstance(tree, TokenTree) else tree.verifiers[0],
             expected_tokens=None if expected is None else expected.tokens_per_step.value,
             predicted_speedup=None if expected is None else expected.speedup.value,
         )
     return requests
+
+
+def _kind(name: str) -> str:
+    return next(kind for kind in KINDS if kind.lower() in name.lower())
 
 
 def _mark() -> str:
@@ -56,9 +68,10 @@ def _drafted(vector: AcceptanceVector | None) -> dict[str, tuple[TokenTree | Tre
     planned = tree_in_use.current() if chosen.tree is None else chosen.tree
     origin = tree_in_use.source() if chosen.tree is None else chosen.origin
     known = vector is not None and profile is not None
-    chain = best_chain(vector, profile) if known else chain_tree(CHAIN)
+    chain = chain_tree(CHAIN) if vector is None or profile is None else best_chain(vector, profile)
+    assert isinstance(planned, TokenTree), "the best tree for a hardware is a fixed one"
     budget = max(planned.size, 2), max(planned.depth, 1)
-    trees = {
+    trees: dict[str, tuple[TokenTree | TreePolicy, str]] = {
         f"Best chain{_mark()}" if known else f"Chain of {CHAIN}": (chain, f"chain of {chain.depth}"),
         f"Planned tree{_mark() if chosen.tree is not None or tree_in_use.follows_profile() else ''}": (
             planned,
@@ -67,7 +80,7 @@ def _drafted(vector: AcceptanceVector | None) -> dict[str, tuple[TokenTree | Tre
         "SpecInfer": (SPECINFER_TREE, "5 chains of 8, drawn and verified its way"),
         "SpecExec": (core_cache.policy("specexec", *budget, None, None), f"up to {budget[0]} nodes, anew each step"),
     }
-    if known and vector.calibration is not None:
+    if profile is not None and vector is not None and vector.calibration is not None:
         adaptive = core_cache.policy("adaptive", *budget, vector, profile)
         grown = f"{adaptive.recipe}, up to {adaptive.max_size} nodes, what is worth its cost"
         trees[f"Adaptive{_mark()}"] = (

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
@@ -11,9 +12,15 @@ from ui.markdown import escaped
 from ui.phrases import count
 from ui.race.entrants import AUTOREGRESSIVE, ELSEWHERE
 from ui.race.race_job import Race
-from ui.race.track import race_track
+from ui.race.track import draw_methods, race_track
 from ui.runs import kept_runs
 from ui.runs.runs import DecodeRequest
+from ui.session import shipped
+
+if TYPE_CHECKING:
+    from ui.jobs.jobs import Job
+
+LEVEL = 0.05  # of the time: nearer than that is chance on one prompt
 
 
 def draw(race: Race, common: DecodeRequest, *, epoch: str) -> None:
@@ -21,7 +28,7 @@ def draw(race: Race, common: DecodeRequest, *, epoch: str) -> None:
     kept_runs.say_made_with(*race.runs.values())
     ordered = sorted(race.results, key=lambda name: race.results[name].sec_per_token)
     winner, alone = race.results[ordered[0]], race.results.get(AUTOREGRESSIVE)
-    row = [Card("Winner", ordered[0], f"of {count(len(ordered), 'method')}", help="The fewest seconds in steps.")]
+    row = [Card("First on this prompt", ordered[0], _level(race, ordered), help="The fewest seconds in steps.")]
     against = "" if alone is None else f"autoregressive {1 / alone.sec_per_token:,.0f}"
     row.append(Card("Tokens per second", f"{1 / winner.sec_per_token:,.0f}", against))
     if alone is not None:
@@ -30,7 +37,7 @@ def draw(race: Race, common: DecodeRequest, *, epoch: str) -> None:
                 "Speedup",
                 f"{alone.sec_per_token / winner.sec_per_token:.2f}×",
                 "vs 1.00× autoregressive",
-                help="Seconds of the autoregressive method ÷ seconds of the winner, for equally many tokens.",
+                help="Seconds of the autoregressive method ÷ seconds of the first, for equally many tokens.",
             )
         )
     if len(ordered) > 1:
@@ -57,6 +64,30 @@ def draw(race: Race, common: DecodeRequest, *, epoch: str) -> None:
         },
     )
     st.caption("Every method leaves a run: the runs page shows it step by step and compares two of them.")
+
+
+def draw_running(job: Job) -> None:
+    """Draw the methods that have finished beside those that wait."""
+    if job.result is not None:
+        race_track(job.result, key="race_track", epoch=job.id)
+
+
+def draw_recorded() -> None:
+    """Replay the race that ships, where there is one."""
+    path = shipped.ASSETS / "runs" / "race.json"
+    if not path.exists():
+        st.info("No race yet. It takes a few seconds; the replay appears here.", icon=":material/flag:")
+        return
+    record = json.loads(path.read_text(encoding="utf-8"))
+    st.caption(f"A recorded race, until you start one: {record['label']}.")
+    draw_methods(record["methods"], [], key="race_track", epoch="recorded")
+
+
+def _level(race: Race, ordered: list[str]) -> str:
+    """Say which others took no longer than chance makes of one prompt."""
+    seconds = {name: sum(race.results[name].step_sec) for name in ordered}
+    level = [name for name in ordered[1:] if seconds[name] <= (1 + LEVEL) * seconds[ordered[0]]]
+    return f"level with {' and '.join(level)}" if level else f"of {count(len(ordered), 'method')}"
 
 
 def _say_whether_equal(race: Race, common: DecodeRequest) -> None:

@@ -21,11 +21,13 @@ class Race:
     """The methods that have finished so far, in the order in which they ran.
 
     Args:
+        names: of all methods, those that have not run yet too.
         results: method -> what it did.
         runs: method -> its record, as `ui.runs.runs` describes it.
         differences: method -> where its text parts from the first one's, at temperature 0, in words.
     """
 
+    names: tuple[str, ...] = ()
     results: dict[str, MethodResult] = field(default_factory=dict)
     runs: dict[str, dict[str, Any]] = field(default_factory=dict)
     differences: dict[str, str] = field(default_factory=dict)
@@ -58,7 +60,7 @@ def race_work(entrants: Mapping[str, DecodeRequest]) -> Callable[[JobContext], R
             )
             for name, request in entrants.items()
         }  # fmt: skip
-        race = Race()
+        race = Race(tuple(entrants))
         context.keep(race)
         turns = take_turns(methods, [prompt], common.max_new_tokens, progress=context.progress, cancel=context.cancel)
         for name, found in turns:  # recorded between decodes: nothing else is done while one runs

@@ -72,7 +72,7 @@ def tree_control(part: str, kinds: Sequence[str]) -> str:
         required=True,
         key=f"robustness_{part}_tree",
         bind="query-params",
-        format_func=TREES.get,
+        format_func=TREES.__getitem__,
         help="The tree in use is that of the Tree page. Trees planned for a small CPU have few nodes, where verifiers "
         "hardly differ; the best tree of a fixed shape is planned for the acceptance vector in use.",
     )
@@ -87,7 +87,7 @@ def beside_control(part: str) -> list[str]:
         default=list(BESIDE),
         key=f"robustness_{part}_beside",
         bind="query-params",
-        format_func=BESIDE.get,
+        format_func=BESIDE.__getitem__,
         help="SpecInfer's own shape, five chains of eight tokens, judged by SpecInfer's own rule. Lookup trees are "
         "made of the text under way at no cost, hybrid trees of it and of the draft; both are no larger or deeper than "
         "the tree on the left. Hybrid trees need a vector with a calibration at each temperature.",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
+import numpy as np
 import streamlit as st
 
 from ui.cards import Card, cards
@@ -37,8 +39,10 @@ def section() -> None:
             with st.container(horizontal=True):
                 for attribute, (label, meaning) in PROMISES.items():
                     kept = getattr(rules[name], attribute)
-                    icon, color = (":material/check:", "green") if kept else (":material/close:", "red")
-                    st.badge(label if kept else f"No {label.lower()}", icon=icon, color=color, help=meaning)
+                    if kept:
+                        st.badge(label, icon=":material/check:", color="green", help=meaning)
+                    else:
+                        st.badge(f"No {label.lower()}", icon=":material/close:", color="red", help=meaning)
             st.caption(DRAWS[name])
     st.subheader("Why it matters")
     st.markdown("How often one of k children is accepted, by enumerating every draw: P is the target, Q the draft.")
@@ -63,7 +67,7 @@ def section() -> None:
 def _own_rows() -> None:
     """Let the reader type two rows and see how often each verifier accepts one of k children."""
     left, middle, right = st.columns([2, 2, 1])
-    options = {"max_chars": 60, "bind": "query-params"}
+    options: dict[str, Any] = {"max_chars": 60, "bind": "query-params"}
     target = left.text_input(
         "Target P", ".5, .3, .2", key="robustness_p", help="2 to 5 probabilities with commas; they sum to 1.", **options
     )
@@ -102,7 +106,7 @@ def exact_acceptance(target: str, draft: str, k: int) -> dict[str, float]:
     """Return each verifier's exact acceptance of rows as typed."""
     from sequoia_core.studies.node_enumeration import acceptance_probability
 
-    rows = typed_row(target, "P"), typed_row(draft, "Q")
+    rows = np.array(typed_row(target, "P")), np.array(typed_row(draft, "Q"))
     return {name: acceptance_probability(*rows, k, name) for name in VERIFIERS}
 
 

@@ -87,7 +87,7 @@ def compare_work(
 
         samplings = sampling_grid(temperatures, top_ps)
         pair, prompts = subject.load(context)
-        common = {
+        common: dict[str, Any] = {
             "samplings": samplings,
             "max_new_tokens": subject.max_new_tokens,
             "cancel": context.cancel,
@@ -126,7 +126,7 @@ def _baseline(
     """Time the target alone at every way of sampling; nothing for those that a cancel leaves incomplete."""
     from sequoia_core import autoregressive
 
-    rows = []
+    rows: list[Row] = []
     for place, sampling in enumerate(samplings):
         tokens, seconds = [], []
         for number, prompt in enumerate([prompts[0], *prompts]):  # the first one warms up
@@ -154,12 +154,14 @@ def lossless_work(
 
     def work(context: JobContext) -> Row:
         from sequoia_core import SamplingConfig
+        from sequoia_core.design.tree import TokenTree
         from sequoia_core.studies.losslessness import FALSE_ALARM, check_losslessness
 
         pair, prompts = subject.load(context)
         sampling = SamplingConfig(temperature, top_p)
         tree = subject.trees(kind, sampling)
-        rule = tree.verifiers[0] if kind else verifier
+        assert tree is not None, "hybrid trees are offered where a vector calibrates them"
+        rule = verifier if isinstance(tree, TokenTree) else tree.verifiers[0]
         report = check_losslessness(
             prompts[0],
             pair,

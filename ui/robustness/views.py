@@ -58,8 +58,8 @@ def show_comparison(record: Row) -> None:
     cards(*(_ratio_card(rival, against.get(rival), shown) for rival in RIVALS))
     if ratios:
         st.markdown(wording.verdict(ratios))
-    if (whose := wording.specinfer_sentence(runs, record["settings"])) is not None:
-        st.caption(whose)
+    if (rules := wording.specinfer_sentence(runs, record["settings"])) is not None:
+        st.caption(rules)
     if (lacking := wording.lacking_beside(runs, record["settings"])) is not None:
         st.caption(f":material/info: {lacking}")
     _at_setting(record, here)

@@ -52,7 +52,7 @@ def divergence(left: dict[str, Any], right: dict[str, Any]) -> Divergence | None
     texts = [text_of(left), text_of(right)]
     if texts[0] == texts[1]:
         return None
-    same = len(os.path.commonprefix(texts))
+    same = len(os.path.commonprefix(texts))  # noqa: RUF071  characters are meant
     return Divergence(same, (_step_at(left["steps"], same), _step_at(right["steps"], same)))
 
 
@@ -75,8 +75,8 @@ def first_token(left: dict[str, Any], right: dict[str, Any]) -> FirstToken | Non
     for place, ((one, row), (other, _)) in enumerate(zip(_tokens(left), _tokens(right), strict=False)):
         if one != other:
             likely = {} if row is None else dict(zip(row["texts"], row["probs"], strict=True))
-            chances = likely.get(one), likely.get(other)  # at temperature 1, whose logarithms differ as logits do
-            gap = math.log(chances[0] / chances[1]) if all(chances) else None
+            ours, theirs = likely.get(one), likely.get(other)  # at temperature 1, whose logarithms differ as logits do
+            gap = math.log(ours / theirs) if ours and theirs else None
             return FirstToken(place, (one, other), gap)
     return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, cast
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, JsonValue, TypeAdapter
@@ -22,6 +22,14 @@ MAX_STEPS = 10_000
 MAX_TURNS = 10_000
 MAX_ARGUMENTS = 100
 MAX_SETTINGS, MAX_SETTING_CHARS = 100, 100
+if TYPE_CHECKING:  # mypy takes no computed literals
+    Role: TypeAlias = str
+    Format: TypeAlias = str
+    Version: TypeAlias = int
+    Verifier: TypeAlias = str
+else:
+    Role, Format, Version = Literal[ROLES], Literal[FORMAT], Literal[VERSION]
+    Verifier = Literal[(*VERIFIERS, TRAVERSAL)]
 
 
 class _Strict(BaseModel):
@@ -34,13 +42,13 @@ class _Baseline(_Strict):
 
 
 class _Turn(_Strict):
-    role: Literal[ROLES]
+    role: Role
     text: str
 
 
 class _Header(_Strict):
-    format: Literal[FORMAT]
-    version: Literal[VERSION]
+    format: Format
+    version: Version
     id: Annotated[str, Field(pattern=r"^[0-9a-f]{12}$")]
     prompt: str
     turns: Annotated[list[_Turn], Field(max_length=MAX_TURNS)] = []
@@ -52,7 +60,7 @@ class _Header(_Strict):
     top_p: Annotated[FiniteFloat, Field(gt=0, le=1)]
     first_cut: bool | None = None  # files of top-p < 1 that do not say it drew first children from uncut rows
     max_new_tokens: Annotated[int, Field(ge=1)]
-    verifier: Literal[(*VERIFIERS, TRAVERSAL)]
+    verifier: Verifier
     seed: int
     target: str | None
     draft: str | None
@@ -145,9 +153,10 @@ def _up_to_the_end(step: StepRecord, tree: TokenTree) -> StepRecord:
     cut = {
         "path": step["path"][: end + 1],
         "outcomes": "".join(code if known else "N" for code, known in zip(step["outcomes"], inside, strict=True)),
-        "trials": [trial for trial in step["trials"] if inside[int(trial[0])]],
+        "trials": [trial for trial in step["trials"] if trial[0] is not None and inside[int(trial[0])]],
     }
-    return {**step, **cut, **({"rows": step["rows"][: end + 1]} if "rows" in step else {})}
+    rows = {"rows": step["rows"][: end + 1]} if "rows" in step else {}
+    return cast("StepRecord", {**step, **cut, **rows})
 
 
 def _check_step(step: StepRecord, index: int, trees: list[TokenTree]) -> None:
@@ -181,8 +190,8 @@ def _check_step(step: StepRecord, index: int, trees: list[TokenTree]) -> None:
     if found_at and len(found_at) != tree.size:
         raise ValueError(f"found_at: found {len(found_at)}, expected one for each of {tree.size} nodes")
     if marginal is not None:
-        for name in ("gains", "costs"):
-            if (found := len(marginal[name])) != tree.size:
-                raise ValueError(f"marginal.{name}: found {found}, expected one for each of {tree.size} nodes")
+        for name, numbers in (("gains", marginal["gains"]), ("costs", marginal["costs"])):
+            if len(numbers) != tree.size:
+                raise ValueError(f"marginal.{name}: found {len(numbers)}, expected one for each of {tree.size} nodes")
         if any(one["parent"] >= tree.size for one in marginal["left_out"]):
             raise ValueError(f"marginal.left_out: found a parent beyond the tree, expected one of {tree.size} nodes")

@@ -148,23 +148,27 @@ def _found_at(found: Occurrence, text: TokenText) -> FoundAt:
 
 def _marginal(found: MarginalGains, text: TokenText) -> Marginal:
     return {
-        "gains": [_finite(value) for value in found.gains],
+        "gains": [_rounded(value) for value in found.gains],
         "costs": [_finite(value) for value in found.costs],
         "next_cost": _finite(found.next_cost),
         "left_out": [
-            {"parent": parent, "text": None if token is None else text.label(token), "gain": _finite(gain)}
+            {"parent": parent, "text": None if token is None else text.label(token), "gain": _rounded(gain)}
             for parent, token, gain in found.left_out
         ],
     }
 
 
 def _likely(row: Likely, text: TokenText) -> LikelyTokens:
-    return {"texts": [text.label(token) for token, _ in row], "probs": [_finite(probability) for _, probability in row]}
+    return {"texts": [text.label(token) for token, _ in row], "probs": [_rounded(chance) for _, chance in row]}
 
 
 def _finite(value: float | None) -> float | None:
-    """Return a plain number short enough to send often; None for NaN and None."""
-    return None if value is None or not math.isfinite(value) else float(f"{value:.5g}")
+    return None if value is None or not math.isfinite(value) else _rounded(value)
+
+
+def _rounded(value: float) -> float:
+    """Return a plain number short enough to send often."""
+    return float(f"{value:.5g}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +299,7 @@ def summarize(
         baseline=Baseline(baseline["tokens"], baseline["seconds"]) if baseline else None,
         expected_tokens=expected_tokens,
         predicted_speedup=predicted_speedup,
-        predicted_interval=None if predicted_interval is None else tuple(predicted_interval),
+        predicted_interval=None if predicted_interval is None else (predicted_interval[0], predicted_interval[1]),
     )
 
 
@@ -324,6 +328,7 @@ def explain(summary: RunSummary) -> str:
             f"One step costs {summary.step_cost:.2f} autoregressive tokens and yields {summary.tokens_per_step:.2f}"
             f"{yields}, hence {measured:.2f}×; no speed was predicted for this pair, these settings and this machine."
         )
+    assert summary.outcome is not None and summary.slowest_phase is not None, "known where both ratios are"
     tokens = _change(summary.tokens_ratio, "as many", "more", "fewer")
     cost = _change(summary.cost_ratio, "as much", "more", "less")
     verdict = " Speculation is slower than plain decoding here." if measured < 1 else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import streamlit as st
 
@@ -76,7 +77,7 @@ def _of_settings(chains: ChainAcceptance, drafts_free: bool) -> ServerCosts | No
         "Run the same requests with speculation off (k = 0) and with two settings or more, and write down the tokens "
         "per second of all together. k = 0 stands alone: turning speculation on has a cost of its own."
     )
-    rows = {"k": [0, None, None], "tokens per second": [None] * 3, "batch": [1, 1, 1]}
+    rows: dict[str, Any] = {"k": [0, None, None], "tokens per second": [None] * 3, "batch": [1, 1, 1]}
     table = st.data_editor(
         rows,
         key="server_timed",

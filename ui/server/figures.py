@@ -47,7 +47,7 @@ def key_figures(chains: ChainAcceptance, plan: ServerPlan | None) -> None:
     sure = interval(now.low, now.high, none="No interval")
     of = (
         "Published, of how many drafts is not told"
-        if chains.counts.shares
+        if chains.counts.shares or chains.counts.drafts is None
         else f"Of {count(chains.counts.drafts, 'draft')}"
     )
     cards(

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from sequoia_core import AcceptanceVector, AdaptiveTree, HardwareProfile, HybridTree, LookupTree, TokenTree
-    from sequoia_core.decoding.growing.spec_exec import SpecExecTree
+    from sequoia_core import AcceptanceVector, HardwareProfile, TokenTree
     from sequoia_core.design.bootstrap import Estimate
     from sequoia_core.design.break_even import BreakEven, Gains
     from sequoia_core.design.draft_choice import DraftPlan
@@ -25,7 +25,7 @@ MAX_SIZE = 2048  # SpecExec's budgets; Sequoia's trees have 64 to 128 nodes on a
 USUAL_SIZE = 1024  # of tables and plans; twice as far takes seconds where ranks rise and fall, so only for such a tree
 BAND_SIZE = 256  # the largest size with a bootstrap interval: fifty tables of it take a second
 
-_HASH = {
+_HASH: dict[str | type[Any], Callable[[Any], Any]] = {
     "sequoia_core.design.acceptance.AcceptanceVector": lambda vector: vector.probs.tobytes(),
     "sequoia_core.design.profile.HardwareProfile": lambda profile: profile.to_json(),
     "sequoia_core.design.tree.TokenTree": lambda tree: tree.parents.tobytes(),
@@ -188,10 +188,8 @@ def prediction(
 
 
 @st.cache_resource(show_spinner="Trying out trees…", max_entries=16, hash_funcs=_SAMPLE_HASH)
-def policy(
-    kind: str, size: int, depth: int, vector: AcceptanceVector | None, profile: HardwareProfile | None
-) -> SpecExecTree | AdaptiveTree | LookupTree | HybridTree:
-    """Return the policy of a kind of `tree_kinds`; SpecExec's has a budget, the others are bounded by costs."""
+def policy(kind: str, size: int, depth: int, vector: AcceptanceVector | None, profile: HardwareProfile | None) -> Any:
+    """Return the tree policy of a kind of `tree_kinds`; SpecExec's has a budget, the others are bounded by costs."""
     from sequoia_core import AdaptiveTree, HybridTree, LookupTree
     from sequoia_core.decoding.growing.spec_exec import SpecExecTree
     from sequoia_core.decoding.growing.text_index import TextIndex
@@ -201,7 +199,8 @@ def policy(
         return LookupTree(TextIndex(), profile=profile)
     if kind == "specexec":
         return SpecExecTree(max_size=size, max_depth=depth)
-    known = {"profile": profile, "calibration": vector.calibration, "holds_for": vector.holds_for}
+    assert vector is not None, "adaptive and hybrid trees are offered for a calibrated vector"
+    known: dict[str, Any] = {"profile": profile, "calibration": vector.calibration, "holds_for": vector.holds_for}
     known["planned"] = None if profile is None else plan_tree(vector, profile)
     return HybridTree(TextIndex(), **known) if kind == "hybrid" else AdaptiveTree(**known)
 

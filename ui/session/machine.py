@@ -7,7 +7,8 @@ import streamlit as st
 from sequoia_core.models import device
 from sequoia_core.native import instruction_sets
 
-has_gpu = st.cache_resource(device.has_gpu, show_spinner=False)
-device_name = st.cache_resource(device.device_name, show_spinner=False)
-instructions = st.cache_resource(instruction_sets.instructions_in_use, show_spinner=False)
-facts = st.cache_resource(device.device_facts, show_spinner=False)
+_cached = st.cache_resource(show_spinner=False)
+has_gpu = _cached(device.has_gpu)
+device_name = _cached(device.device_name)
+instructions = _cached(instruction_sets.instructions_in_use)
+facts = _cached(device.device_facts)

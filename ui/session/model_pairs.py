@@ -53,7 +53,7 @@ def _fetch_pair(spec: PairSpec) -> None:
     """Download or make what is not here yet, the part of a load that may hang; refuse folders that would block."""
     if spec in (gemma_pair(), gemma_alone()):
         gemma.make()
-    for name in spec.named:
+    for name in map(str, spec.named):
         folder = Path(name).expanduser()
         if folder.is_dir():
             strange = next((file for file in sorted(folder.iterdir()) if not (file.is_file() or file.is_dir())), None)

@@ -135,7 +135,7 @@ class PairKeeper(Generic[Spec, Pair]):
             wanted = self._wanted is load
             if wanted:
                 load.pair, load.error, self._wanted = pair, error, None
-                if error is None:
+                if pair is not None:
                     self._held = (load.spec, pair)
             del self._under_way[load.spec]
             load.over.set()

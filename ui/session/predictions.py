@@ -79,7 +79,7 @@ def dtype_in_use() -> str:
 def dtype_of(spec: PairSpec) -> str:
     """Return the dtype that a pair is loaded in here."""
     chosen = None if is_gguf(spec.target or "") else spec.dtype  # a GGUF file has its own
-    return chosen or default_dtype(spec.target, gpu=machine.has_gpu()).dtype
+    return str(chosen or default_dtype(spec.target, gpu=machine.has_gpu()).dtype)
 
 
 def profiled_machine() -> str:
@@ -111,6 +111,7 @@ def prediction(
 def no_prediction(tree: TokenTree, vector: AcceptanceVector | None = None) -> str | None:
     """Say why no speedup can be predicted for a tree; None when it can. Arguments as `predicted`."""
     found = faults() if vector is None else profile_faults()
-    if not found and tree.size > session.profile().max_size:
-        return f"the profile ends at n = {session.profile().max_size}"
+    profile = session.profile()
+    if not found and profile is not None and tree.size > profile.max_size:
+        return f"the profile ends at n = {profile.max_size}"
     return "; ".join(found) or None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
@@ -48,7 +48,7 @@ def draw() -> TreeChoice:
         SOURCES,
         key="source",
         bind="query-params",
-        format_func=SOURCES.get,
+        format_func=SOURCES.__getitem__,
         help="Best for this hardware: the shape with the highest predicted speedup for the vector and profile in use.",
     )
     if source == "tree":
@@ -94,7 +94,8 @@ def with_earlier_answers(choice: TreeChoice) -> TreeChoice:
     if not (wished and index.texts):
         return choice
     origin = f"{choice.origin}, also in {count(index.texts, 'earlier answer')}"
-    return replace(choice, tree=replace(choice.tree, index=index), origin=origin)
+    policy: Any = choice.tree
+    return replace(choice, tree=replace(policy, index=index), origin=origin)
 
 
 def needs_vector(choice: TreeChoice, vector: AcceptanceVector | None) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ui.session import core_cache, predictions, session, tree_in_use
 from ui.session.state import get, put
@@ -54,7 +54,7 @@ def lookup() -> tuple[TreePolicy, str]:
     from sequoia_core.decoding.growing.lookup import profile_of_target
 
     spec, held = session.pair_spec(), session.profile()
-    of_target = {"target": spec.names[0], "dtype": predictions.dtype_in_use(), "offload": spec.offload}
+    of_target: dict[str, Any] = {"target": spec.names[0], "dtype": predictions.dtype_in_use(), "offload": spec.offload}
     policy = core_cache.policy("lookup", 0, 0, None, profile_of_target([held] if held else [], **of_target))
     costs = "" if policy.profile else ", as long as they pay: passes are timed when a run starts"
     return policy, f"trees of text already seen{costs}"

@@ -67,7 +67,7 @@ def draw_import() -> tuple[TokenTree, str] | None:
     if upload is None:
         st.caption("Bring a tree from another tool to see what it yields with this acceptance vector.")
         return None
-    if upload.error:
+    if upload.value is None:
         st.error(f"{upload.error}. The previous tree stays in use.", icon=":material/error:")
         return None
     theirs, vector = upload.value, session.acceptance()

@@ -8,17 +8,19 @@ from sequoia_core import AcceptanceVector, TokenTree
 from sequoia_core.design.optimal_trees import node_scores
 from sequoia_core.design.tree_comparison import node_facts
 from ui import charts
+from ui.charts.tree import ColorBy
 from ui.phrases import count
 from ui.tree_layout import visible_nodes
 
-COLORS = {"Chance to be accepted": "score", "Rank": "rank", "Depth": "depth"}  # the label is what a link carries
+# the labels are what a link carries
+COLORS: dict[str, ColorBy] = {"Chance to be accepted": "score", "Rank": "rank", "Depth": "depth"}
 THRESHOLDS = {"everything": 0.0, "f(v) ≥ 0.0001": 1e-4, "f(v) ≥ 0.001": 1e-3, "f(v) ≥ 0.01": 1e-2, "f(v) ≥ 0.1": 0.1}
 COMMITTED = "the last committed token"  # what the root is
 TALLEST = 630  # pixels: below the controls, three quarters of it fit on a screen of 900
 MAX_PATH = 26  # ranks of a path that are written out
 
 
-def look_controls() -> tuple[str, float]:
+def look_controls() -> tuple[ColorBy, float]:
     """Draw what the picture shows -> (a value of `COLORS`, the least f(v) that is drawn)."""
     color_by = st.segmented_control(
         "Colour by", list(COLORS), default="Chance to be accepted", required=True, key="tree_color", bind="query-params"
@@ -33,7 +35,7 @@ def look_controls() -> tuple[str, float]:
     return COLORS[color_by], THRESHOLDS[hide]
 
 
-def draw(tree: TokenTree, vector: AcceptanceVector, color_by: str, at_least: float) -> None:
+def draw(tree: TokenTree, vector: AcceptanceVector, color_by: ColorBy, at_least: float) -> None:
     """Draw the tree, with what is hidden folded up."""
     if st.session_state.get("tree_node", 0) >= tree.size:
         st.session_state["tree_node"] = 0

@@ -45,7 +45,7 @@ def test_the_record_says_how_the_prompt_ended(template, arguments, ending):
         assert prompting.record(tokenizer, [Turn("user", " ")]) == wanted
         text = tokenizer.decode(encode_prompt(Reader(tokenizer), TURNS[0].text, prompting))
         assert text == chat_text(tokenizer, TURNS, arguments)
-        assert text.endswith(CLOSED) == ("closed" in ending or "enable_thinking" in arguments and "off" in ending)
+        assert text.endswith(CLOSED) == ("closed" in ending or ("enable_thinking" in arguments and "off" in ending))
     assert Prompting(False).record(tokenizer)["prompt_ending"] == "raw"
 
 

@@ -15,7 +15,7 @@ class Answers(BaseHTTPRequestHandler):
     asked: list[str] = []
     status, body, headers_to_send = 200, b"# HELP a b\n", {}
 
-    def do_GET(self):  # noqa: N802, the library's name
+    def do_GET(self):
         Answers.asked.append(self.path)
         self.send_response(Answers.status)
         for name, value in Answers.headers_to_send.items():

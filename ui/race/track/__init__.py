@@ -14,18 +14,25 @@ from ui.token_tree import to_wire
 _HERE = Path(__file__).parent
 _COMPONENT = st.components.v2.component(
     "sequoia_race_track",
-    **{kind: (_HERE / f"race_track.{kind}").read_text(encoding="utf-8") for kind in ("html", "css", "js")},
+    html=(_HERE / "race_track.html").read_text(encoding="utf-8"),
+    css=(_HERE / "race_track.css").read_text(encoding="utf-8"),
+    js=(_HERE / "race_track.js").read_text(encoding="utf-8"),
 )
 
 
 def race_track(race: Race, *, key: str, epoch: str) -> None:
-    """Draw the methods, and play them when they are new: another `epoch` starts from the line."""
-    _COMPONENT(
-        key=key, data=to_wire({"epoch": epoch, "methods": [_method(name, run) for name, run in race.runs.items()]})
-    )
+    """Draw the methods, and play them once all have run: another `epoch` starts from the line."""
+    runs = dict(race.runs)
+    waiting = [name for name in race.names if name not in runs]
+    draw_methods([method(name, run) for name, run in runs.items()], waiting, key=key, epoch=f"{epoch} {len(runs)}")
 
 
-def _method(name: str, run: dict[str, Any]) -> dict[str, Any]:
+def draw_methods(methods: list[dict[str, Any]], waiting: list[str], *, key: str, epoch: str) -> None:
+    """Draw methods as `method` describes them, and the names of those that wait."""
+    _COMPONENT(key=key, data=to_wire({"epoch": epoch, "methods": methods, "waiting": waiting}))
+
+
+def method(name: str, run: dict[str, Any]) -> dict[str, Any]:
     """Return what the browser needs of a method: when each step ended, the tokens by then, and their text."""
     steps = run["steps"]
     return {

@@ -1,7 +1,9 @@
-// Methods of a race, moved by one clock. Every method has its tokens when its recorded steps ended: nothing is smoothed.
+// Methods of a race as bars of time, moved by one clock, the fastest first. Every method has its tokens when its recorded
+// steps ended: nothing is smoothed. While the race runs, those that have finished stand there and the others wait.
 
 const SPEEDS = [["1×", 1], ["1/4×", 0.25], ["1/10×", 0.1]]
 const KEY_SHARE = 0.02 // of the race, for one press of an arrow key
+const LEVEL = 0.05 // of the time: nearer than that is chance on one prompt
 const CALM_MS = 500 // between pictures, for people who asked for less motion
 const tracks = new WeakMap()
 
@@ -19,7 +21,7 @@ const isCalm = () => matchMedia("(prefers-reduced-motion: reduce)").matches
 
 function createTrack(parent) {
   const find = (name) => parent.querySelector("." + name)
-  const el = Object.fromEntries(["track", "play", "speeds", "scrub", "clock", "methods", "said"].map((name) => [name, find(name)]))
+  const el = Object.fromEntries(["track", "bar", "play", "speeds", "scrub", "clock", "methods", "said", "text"].map((name) => [name, find(name)]))
   const track = { el, epoch: null, methods: [], time: 0, end: 0, speed: 1, playing: false, beat: null }
   el.play.onclick = () => play(track, !track.playing)
   el.scrub.oninput = () => moveTo(track, (Number(el.scrub.value) / 1000) * track.end)
@@ -52,30 +54,40 @@ function setSpeed(track, speed) {
 function begin(track, data) {
   play(track, false)
   track.epoch = data.epoch
-  track.methods = data.methods.map((method) => makeMethod(method))
-  track.el.methods.replaceChildren(...track.methods.map((method) => method.row))
+  track.methods = data.methods.map((method) => makeMethod(method)).sort((a, b) => a.finish - b.finish)
+  const waiting = data.waiting.map((name, place) => makeWaiting(name, place === 0))
+  track.el.methods.replaceChildren(...track.methods.map((method) => method.row), ...waiting)
   track.end = Math.max(...track.methods.map((method) => method.finish), 0)
+  track.over = waiting.length === 0
+  track.el.bar.hidden = !track.over
   const fastest = track.methods.reduce((best, method) => Math.min(best, method.finish), Infinity)
   for (const method of track.methods) method.gap = method.finish - fastest
-  moveTo(track, isCalm() ? track.end : 0)
-  if (!isCalm()) play(track, true)
+  moveTo(track, isCalm() || !track.over ? track.end : 0)
+  if (!isCalm() && track.over) play(track, true)
+}
+
+function makeWaiting(name, isNext) {
+  const row = piece("method waiting")
+  piece("name", row).textContent = name
+  piece("road", row)
+  piece("figures", row).textContent = isNext ? "running" : "waits"
+  return row
+}
+
+function piece(name, parent) {
+  const element = document.createElement("div")
+  element.className = name
+  parent?.append(element)
+  return element
 }
 
 function makeMethod(data) {
-  const piece = (name, parent) => {
-    const element = document.createElement("div")
-    element.className = name
-    parent?.append(element)
-    return element
-  }
   const row = piece("method")
   if (data.tokens.length < data.tokens[data.tokens.length - 1]) row.classList.add("tree")
   const method = { ...data, row, finish: data.ends[data.ends.length - 1], total: data.tokens[data.tokens.length - 1], shown: null }
   piece("name", row).textContent = data.name
   method.run = piece("run", piece("road", row))
   method.figures = piece("figures", row)
-  method.text = document.createElement("span")
-  piece("text", row).append(method.text)
   return method
 }
 
@@ -111,24 +123,29 @@ function show(track, time) {
   el.scrub.value = track.end ? Math.round((1000 * time) / track.end) : 0
   el.scrub.setAttribute("aria-valuetext", `${time.toFixed(2)} seconds`)
   el.clock.textContent = `${time.toFixed(2)} of ${track.end.toFixed(2)} s`
-  for (const method of track.methods) showMethod(method, time)
-  const home = track.methods.filter((method) => method.finish <= time)
-  const said = home.length === track.methods.length && home.length ? `${home.reduce((a, b) => (a.finish <= b.finish ? a : b)).name} wins.` : ""
+  for (const method of track.methods) showMethod(track, method, time)
+  const leader = track.methods[0]
+  if (leader) track.el.text.textContent = leader.texts.slice(0, stepsBy(leader.ends, time)).join("")
+  const [first, second] = track.methods
+  const said = track.over && second && time >= track.end ? finishOf(first, second) : ""
   if (el.said.textContent !== said) el.said.textContent = said
 }
 
-function showMethod(method, time) {
+function finishOf(first, second) {
+  return first.gap === 0 && second.gap < LEVEL * second.finish ? `On this prompt ${first.name} and ${second.name} are level.` : `On this prompt ${first.name} is first.`
+}
+
+function showMethod(track, method, time) {
   const done = stepsBy(method.ends, time)
   const isHome = done === method.ends.length
   method.row.classList.toggle("first", isHome && method.gap === 0)
+  method.run.style.transform = `scaleX(${Math.min(time, method.finish) / track.end})`
   if (method.shown === done) return
   method.shown = done
   const tokens = done ? method.tokens[done - 1] : 0
-  method.run.style.transform = `scaleX(${tokens / method.total})`
   const rate = done ? `${(tokens / method.ends[done - 1]).toFixed(0)} tok/s` : ""
   const place = method.gap === 0 ? "first" : `+${method.gap.toFixed(2)} s`
   method.figures.textContent = isHome ? `${method.finish.toFixed(2)} s · ${place} · ${rate}` : `${tokens} tokens · ${rate}`
-  method.text.textContent = method.texts.slice(0, done).join("")
 }
 
 function stepsBy(ends, time) {

@@ -18,7 +18,7 @@ from tests.core.models.offload.test_offloading import PROMPT, TREE, compiled_fam
 from tests.core.test_families import build, save
 
 pytest.importorskip("compressed_tensors")
-from scripts.make_four_bits import make_four_bits  # noqa: E402
+from scripts.make_four_bits import make_four_bits
 from tests.conftest import pair_of
 
 pytestmark = pytest.mark.usefixtures("copies")

@@ -1,0 +1,25 @@
+"""The notebook in examples/ runs: it decodes what the target writes alone, and draws a tree."""
+
+import ast
+import json
+
+import plotly.graph_objects as go
+
+from tests.app.conftest import ROOT
+
+
+def test_the_notebook_runs(capsys):
+    names: dict = {}
+    cells = json.loads((ROOT / "examples" / "decode.ipynb").read_text(encoding="utf-8"))["cells"]
+    shown = [_run("".join(cell["source"]), names) for cell in cells if cell["cell_type"] == "code"]
+    assert names["text"] == names["alone"] and names["speedup"] >= 1.0
+    assert [type(value) for value in shown if value is not None] == [go.Figure]
+    assert "tokens in" in capsys.readouterr().out
+
+
+def _run(source: str, names: dict) -> object:
+    """Run a cell as Jupyter does -> the value of an expression in its last line."""
+    body = ast.parse(source).body
+    last = body.pop() if isinstance(body[-1], ast.Expr) else None
+    exec(compile(ast.Module(body, []), "cell", "exec"), names)
+    return None if last is None else eval(compile(ast.Expression(last.value), "cell", "eval"), names)
