@@ -18,13 +18,15 @@ from pathlib import Path
 import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
 
 # isort: split
+import pyarrow as pa
+import pyarrow.parquet as pq
 from distributed import LocalCluster
 
 from sequoia_core.models.device import device_name
-from sequoia_core.studies.sweep.plan import Plan, read_plan
-from sequoia_core.studies.sweep.results import Results, untimed_rows
-from sequoia_core.studies.sweep.run import run_sweep
-from sequoia_core.studies.sweep.workers import DaskWorkers, LocalWorkers
+from sequoia_core.sweeps.executors import DaskWorkers, LocalWorkers
+from sequoia_core.sweeps.plan import Plan, read_plan
+from sequoia_core.sweeps.results import Results
+from sequoia_core.sweeps.run import run_sweep
 
 ROOT = Path(__file__).parents[1]
 PLAN = """
@@ -57,7 +59,7 @@ def main() -> None:
         found = {
             name: measured(plan, Path(folder, name), name) for name in ("serial", "two processes", "two Dask workers")
         }
-        rows = {name: untimed_rows(Path(folder, name)) for name in found}
+        rows = {name: untimed(Path(folder, name)) for name in found}
     result = {
         "settings": vars(args) | {"device": device_name(), "date": date.today().isoformat()},
         "ways": found,
@@ -71,6 +73,11 @@ def main() -> None:
     out = ROOT / "benchmarks" / "results" / f"sweep-{date.today().isoformat()}.json"
     out.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result))
+
+
+def untimed(folder: Path) -> pa.Table:
+    """Return the rows without what differs between equal sweeps."""
+    return pq.read_table(folder / "rows").sort_by("key").drop_columns(["seconds", "worker"])
 
 
 def measured(plan: Plan, folder: Path, name: str) -> dict:

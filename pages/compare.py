@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from sequoia_core.studies.sweep.which_pays import which_pays
+from sequoia_core.sweeps.which_pays import which_pays
 from ui import page_setup
 from ui.compare import cell, heat_map, here, races, source
 from ui.markdown import escaped

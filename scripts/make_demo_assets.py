@@ -456,10 +456,10 @@ in it natively or by compiled passes; else in float32, unless told otherwise.
 
 def write_sweep() -> None:
     """Run what is missing of the shipped sweep, and join the files of its jobs into one."""
-    from sequoia_core.studies.sweep.plan import read_plan
-    from sequoia_core.studies.sweep.results import Results
-    from sequoia_core.studies.sweep.run import run_sweep
-    from sequoia_core.studies.sweep.workers import LocalWorkers
+    from sequoia_core.sweeps.executors import LocalWorkers
+    from sequoia_core.sweeps.plan import read_plan
+    from sequoia_core.sweeps.results import Results, read_rows
+    from sequoia_core.sweeps.run import run_sweep
 
     results, workers = Results(ASSETS / "sweeps" / "demo"), LocalWorkers()
     try:
@@ -468,7 +468,12 @@ def write_sweep() -> None:
         workers.close()
     if state.faults:
         raise SystemExit(f"failed: {state.faults}")
-    results.join()
+    files = list((results.folder / "rows").glob("*.parquet"))
+    if len(files) > 1:
+        rows = read_rows(results.folder)
+        joined = results.add(rows.astype(object).where(rows.notna(), None).to_dict("records"))
+        for path in set(files) - {joined}:
+            path.unlink()
 
 
 def main() -> None:

@@ -9,13 +9,14 @@ enforces both.
     models          files, native
     decoding        native, design, models
     studies         files, native, design, models, decoding
+    sweeps          files, design, models, decoding, studies
     servers         files, design, studies
-    command_line    files, native, design, models, decoding, studies, servers
+    command_line    files, native, design, models, decoding, studies, sweeps, servers
 
 `files` reads carefully and writes whole. `design` needs no model and no torch: vectors, trees, profiles, plans.
 `native` is compiled code and what calls it. `models` runs language
-models. `decoding` drafts, verifies and commits. `studies` measure a running pair. `servers` reads what
-other people's servers counted, plans and checks them.
+models. `decoding` drafts, verifies and commits. `studies` measure a running pair, `sweeps` many of them. `servers`
+reads what other people's servers counted, plans and checks them.
 
 Names below are loaded on first use, so that a command that needs no model does not pay for torch.
 """

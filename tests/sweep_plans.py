@@ -3,15 +3,17 @@
 from concurrent.futures import BrokenExecutor, Future
 from pathlib import Path
 
-import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-from sequoia_core.studies.sweep.doing import run_job
-from sequoia_core.studies.sweep.plan import read_plan
-from sequoia_core.studies.sweep.results import Results, untimed_rows
-from sequoia_core.studies.sweep.run import run_sweep
-from sequoia_core.studies.sweep.workers import LocalWorkers
+from sequoia_core.sweeps.executors import LocalWorkers
+from sequoia_core.sweeps.plan import read_plan
+from sequoia_core.sweeps.results import Results
+from sequoia_core.sweeps.run import State, run_sweep
+from sequoia_core.sweeps.worker import run_job
 
-PROMPTS = Path(__file__).parents[1] / "assets" / "prompts" / "not-looping.jsonl"
+ASSETS = Path(__file__).parents[1] / "assets"
+DEMO, PROMPTS = ASSETS / "demo", ASSETS / "prompts" / "not-looping.jsonl"
 PLAN = """
 temperatures = [0.0, 0.6]
 new_tokens = {tokens}
@@ -30,21 +32,29 @@ count = {count}
 """
 
 
-def write_plan(folder: Path, *, count: int = 4, tokens: int = 24, more: str = "") -> Path:
+def write_plan(folder: Path, *changes: tuple[str, str], count: int = 4, tokens: int = 24, more: str = "") -> Path:
+    """Write a plan, with some of its text replaced."""
+    text = PLAN.format(prompts=PROMPTS, count=count, tokens=tokens, more=more)
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
     path = folder / "plan.toml"
-    path.write_text(PLAN.format(prompts=PROMPTS, count=count, tokens=tokens, more=more))
+    path.write_text(text)
     return path
 
 
-def serial_rows(folder: Path) -> pd.DataFrame:
-    """Return the rows of the plan from one local process."""
-    workers = LocalWorkers(1)
+def untimed(folder: Path) -> pa.Table:
+    """Return the rows of a folder without what differs between equal sweeps."""
+    return pq.read_table(folder / "rows").sort_by("key").drop_columns(["seconds", "worker"])
+
+
+def run_here(plan: Path, folder: Path, count: int = 1, **options) -> State:
+    """Run a plan by processes of this machine."""
+    workers = LocalWorkers(count)
     try:
-        state = run_sweep(read_plan(write_plan(folder)), Results(folder / "out"), workers)
+        return run_sweep(read_plan(plan), Results(folder), workers, **options)
     finally:
         workers.close()
-    assert state.done == state.jobs == 24 and not state.failed
-    return untimed_rows(folder / "out")
 
 
 class Here:
@@ -53,7 +63,7 @@ class Here:
     count, machines = 2, 1
 
     def __init__(self, deadly=(), death=BrokenExecutor) -> None:
-        self.deadly, self.death, self.deaths, self.done, self.restarts = set(deadly), death, 0, [], 0
+        self.deadly, self.death, self.deaths, self.done = set(deadly), death, 0, []
 
     def submit(self, job):
         found = Future()
@@ -67,9 +77,6 @@ class Here:
 
     def lost(self):
         return False
-
-    def restart(self):
-        self.restarts += 1
 
     def close(self):
         pass

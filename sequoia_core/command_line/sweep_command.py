@@ -18,7 +18,7 @@ from .progress import LINE_SEC, span, to_stderr
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ..studies.sweep.run import State
+    from ..sweeps.run import State
 
 SHOWN_FAULTS = 3
 STATE_SEC = 1.0  # about how often a sweep tells its state
@@ -39,10 +39,10 @@ def sweep_command(
     as_json: Json = False,
 ) -> None:
     """Measure pairs, ways of sampling and kinds of text, prompt by prompt; go on where an earlier run was cut."""
-    from ..studies.sweep.plan import read_plan
-    from ..studies.sweep.results import Results
-    from ..studies.sweep.run import State, failed_before, missing_jobs, run_sweep
-    from ..studies.sweep.workers import DaskWorkers, LocalWorkers, check_request
+    from ..sweeps.executors import DaskWorkers, LocalWorkers, check_request
+    from ..sweeps.plan import read_plan
+    from ..sweeps.results import Results
+    from ..sweeps.run import State, missing_jobs, run_sweep
 
     check_request(workers, scheduler)
     try:
@@ -50,34 +50,27 @@ def sweep_command(
     except ValueError as error:
         raise ValueError(f"--out: {error}") from error
     checked = read_plan(plan, elsewhere=scheduler is not None)
-    jobs, skipped = missing_jobs(checked, results, retry_failed=retry_failed)
-    before = {} if retry_failed else failed_before(checked, results)
+    todo = missing_jobs(checked, results, retry_failed=retry_failed)
+    before, timed = todo.failed_before, sum(job.timed for job in todo.jobs)
     if dry_run:
+        counts = {"jobs": len(todo.jobs), "done": 0, "failed": 0, "skipped": todo.skipped, "failed_before": len(before)}
+        counts |= {"timed": timed, "pairs": len(checked.settings.pairs)}
         prompts = {domain.name: len(domain.texts) for domain in checked.domains}
-        todo = {
-            "jobs": len(jobs),
-            "done": 0,
-            "failed": 0,
-            "skipped": skipped,
-            "failed_before": len(before),
-            "timed": sum(job.timed for job in jobs),
-            "pairs": len(checked.settings.pairs),
-        } | {"settings": [list(way) for way in checked.ways], "prompts": prompts}
-        report(todo, as_json, dry_sweep_parts(todo, plan, out))
+        found = counts | {"settings": [list(way) for way in checked.settings.ways], "prompts": prompts}
+        report(found, as_json, dry_sweep_parts(found, plan, out))
         return
-    state = State(0, skipped=skipped)
-    if jobs:
-        threads, timed = checked.settings.threads, any(job.timed for job in jobs)
+    state = State(0, skipped=todo.skipped)
+    if todo.jobs:
         pool: LocalWorkers | DaskWorkers
         if scheduler is None:
-            pool = LocalWorkers(workers, threads=threads)
+            pool = LocalWorkers(workers, threads=checked.settings.threads)
             if pool.note:
                 to_stderr(pool.note)
         else:
-            pool = DaskWorkers(scheduler, timed=timed)
+            pool = DaskWorkers(scheduler, timed=timed > 0)
         try:
             with _live(as_json) as progress:
-                state = run_sweep(checked, results, pool, todo=(jobs, skipped), progress=progress)
+                state = run_sweep(checked, results, pool, todo=todo, progress=progress)
         finally:
             pool.close()
     for key, words in list(state.faults.items())[:SHOWN_FAULTS]:

@@ -11,8 +11,6 @@ Each module imports, of this room, only the modules named:
     spread               -
     step_counts          -
     step_timers          -
-    sweep.content        -
-    sweep.plan           sweep.content
     lookup_replay        prompt_loop
     prediction_on_texts  lookup_replay
     losslessness         first_difference, prompt_loop
@@ -21,13 +19,6 @@ Each module imports, of this room, only the modules named:
     ranks_along_text     prompt_loop
     measure_acceptance   prompt_loop, ranks_along_text
     bench                first_difference, measure_profile, prompt_loop, race, measure_acceptance
-    sweep.results        measure_acceptance
-    sweep.jobs           sweep.content, sweep.plan, sweep.results
-    sweep.doing          measure_profile, race, measure_acceptance, bench, sweep.content, sweep.jobs, sweep.plan
-    sweep.workers        sweep.doing, sweep.jobs
-    sweep.compare        sweep.plan, sweep.results
-    sweep.which_pays     sweep.plan, sweep.compare
-    sweep.run            sweep.plan, sweep.jobs, sweep.results, sweep.workers
     rejection_curves     prompt_loop, ranks_along_text, measure_acceptance
     verifier_comparison  prompt_loop, ranks_along_text, measure_acceptance
     measure_growth       prompt_loop, measure_acceptance, verifier_comparison

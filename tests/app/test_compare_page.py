@@ -11,14 +11,14 @@ import pytest
 
 from sequoia_core.files.faults import Cancelled
 from sequoia_core.models.pair_spec import PairSpec
-from sequoia_core.studies.sweep.compare import Setting, compare
-from sequoia_core.studies.sweep.plan import read_plan
-from sequoia_core.studies.sweep.results import Results, read_rows
-from sequoia_core.studies.sweep.run import run_sweep
-from sequoia_core.studies.sweep.which_pays import predict_speeds, which_pays
-from sequoia_core.studies.sweep.workers import LocalWorkers
+from sequoia_core.sweeps.compare import Setting, compare
+from sequoia_core.sweeps.executors import LocalWorkers
+from sequoia_core.sweeps.plan import read_plan
+from sequoia_core.sweeps.results import Results, read_rows
+from sequoia_core.sweeps.run import run_sweep
+from sequoia_core.sweeps.which_pays import predict_speeds, which_pays
 from tests.app.conftest import metrics, open_page, profile, settled, wait_for
-from tests.core.studies.sweep.hand_made import decoded, measured, row
+from tests.core.sweeps.hand_made import decoded, measured, row
 from ui.compare.here import example
 from ui.jobs.jobs import Job, JobContext
 from ui.jobs.sweep_job import sweep_work
@@ -235,10 +235,10 @@ def test_the_plan_offered_is_one_of_the_pair_in_use(monkeypatch, spec: PairSpec)
 def test_a_sweep_runs_here_and_tries_again_what_failed(swept: Path, tmp_path: Path) -> None:
     folder = tmp_path / "results"
     shutil.copytree(swept, folder)
-    results, keys = Results(folder), Results(folder).keys()
+    results, (keys, _) = Results(folder), Results(folder).read_keys()
     next((folder / "rows").iterdir()).unlink()
-    gone = keys - results.keys()
-    results.add_failure("a job", dict.fromkeys(gone, "no memory"), "a job")
+    gone = keys - results.read_keys()[0]
+    results.add([{"key": key, "fault": "no memory"} for key in gone])
     page = open_page("compare")
     plan = PLAN.replace("prompts.jsonl", str(swept.parent / "prompts.jsonl"))
     page.text_area[0].set_value(plan)
@@ -251,19 +251,19 @@ def test_a_sweep_runs_here_and_tries_again_what_failed(swept: Path, tmp_path: Pa
     wait_for(lambda: not job.active, 300.0)  # a process of its own imports PyTorch and loads the pair
     assert job.error is None, job.error
     page = settled(page.run())
-    assert results.keys() == keys and not results.failures()
+    assert results.read_keys() == (keys, {})
     assert page.text_input(key="compare_folder").value == str(folder)
     assert page.get("plotly_chart") and any("1 of 1 job done, 0 failed" in text.value for text in page.caption)
     page = settled(page.button(key="sweep_start").click().run())
     assert page.success[0].value == "The plan is valid: 0 jobs to do, 4 rows there."
 
 
-def test_a_plan_with_a_mistake_is_refused_with_its_line(tmp_path: Path) -> None:
+def test_a_plan_with_a_mistake_is_refused_with_its_place(tmp_path: Path) -> None:
     page = open_page("compare")
     page.text_area[0].set_value(PLAN.replace("[0.0]", "[-1.0]"))
     page.text_input(key="sweep_folder").set_value(str(tmp_path / "new"))
     page = settled(page.button(key="sweep_start").click().run())
-    assert page.error[0].value.startswith("Plan, line 2: ") and not (tmp_path / "new").exists()
+    assert page.error[0].value.startswith("Plan: temperatures.0: ") and not (tmp_path / "new").exists()
     assert "studio_jobs" not in page.session_state
 
 

@@ -63,6 +63,7 @@ def test_every_room_and_module_is_on_its_ladder():
         "models",
         "decoding",
         "studies",
+        "sweeps",
         "servers",
         "command_line",
     ]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sequoia_core.studies.sweep.results import Results
-from tests.core.studies.sweep.hand_made import decoded, measured
+from sequoia_core.sweeps.results import Results
+from tests.core.sweeps.hand_made import decoded, measured
 
 from .browser import both_themes, settle
 

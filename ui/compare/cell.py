@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from sequoia_core import AcceptanceVector
-    from sequoia_core.studies.sweep.compare import Cell, Drafter, Setting
-    from sequoia_core.studies.sweep.which_pays import Speed
+    from sequoia_core.sweeps.compare import Cell, Drafter, Setting
+    from sequoia_core.sweeps.which_pays import Speed
 
 
 def draw(cell: Cell | None, speed: Speed | str | None, drafter: Drafter, setting: Setting) -> None:

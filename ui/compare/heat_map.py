@@ -13,8 +13,8 @@ from ui.charts.compare import GAP
 
 if TYPE_CHECKING:
     from sequoia_core import HardwareProfile
-    from sequoia_core.studies.sweep.compare import Cell, Comparison, Drafter, Setting
-    from sequoia_core.studies.sweep.which_pays import Speed, Speeds
+    from sequoia_core.sweeps.compare import Cell, Comparison, Drafter, Setting
+    from sequoia_core.sweeps.which_pays import Speed, Speeds
 
 
 class Quantity(NamedTuple):

@@ -19,7 +19,7 @@ from ui.phrases import count
 from ui.session import session, shipped
 
 if TYPE_CHECKING:
-    from sequoia_core.studies.sweep.plan import Plan
+    from sequoia_core.sweeps.plan import Plan
 
 MOST_CHARS = 100_000
 DOMAINS = {"not-looping": "code", "prompts": "code"}  # what other shipped files hold is their name
@@ -78,9 +78,9 @@ def _ended() -> None:
 
 def checked(text: str, folder: str, *, retry_failed: bool = False) -> tuple[Plan, int, str]:
     """Return a plan, how many jobs it has to do in a folder, and in words how many rows are there or failed."""
-    from sequoia_core.studies.sweep.plan import read_plan
-    from sequoia_core.studies.sweep.results import Results
-    from sequoia_core.studies.sweep.run import failed_before, missing_jobs
+    from sequoia_core.sweeps.plan import read_plan
+    from sequoia_core.sweeps.results import Results
+    from sequoia_core.sweeps.run import missing_jobs
 
     results = Results(typed_folder(folder))
     with st.spinner("Checking the plan…"), tempfile.TemporaryDirectory() as temporary:
@@ -89,11 +89,11 @@ def checked(text: str, folder: str, *, retry_failed: bool = False) -> tuple[Plan
         try:
             plan = read_plan(path)
         except ValueError as error:
-            raise ValueError(str(error).replace(f"{path}: ", "Plan, ")) from error
-        jobs, skipped = missing_jobs(plan, results, retry_failed=retry_failed)
-        failed = 0 if retry_failed else len(failed_before(plan, results))
-    there = count(skipped - failed, "row") + " there"
-    return plan, len(jobs), there + (f", {failed:,} failed before" if failed else "")
+            raise ValueError(str(error).replace(f"{path}: ", "Plan: ")) from error
+        todo = missing_jobs(plan, results, retry_failed=retry_failed)
+    failed = len(todo.failed_before)
+    there = count(todo.skipped - failed, "row") + " there"
+    return plan, len(todo.jobs), there + (f", {failed:,} failed before" if failed else "")
 
 
 def example() -> str:

@@ -14,7 +14,7 @@ def draw(races: pd.DataFrame) -> None:
     """Draw a table of races; nothing where a sweep raced none."""
     if races.empty:
         return
-    from sequoia_core.studies.sweep.compare import Setting
+    from sequoia_core.sweeps.compare import Setting
 
     st.subheader("Raced by the clock")
     way = ["temperature", "top_p", "domain"]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from ui.jobs.jobs import JobContext
 
 if TYPE_CHECKING:
-    from sequoia_core.studies.sweep.plan import Plan
-    from sequoia_core.studies.sweep.run import State
+    from sequoia_core.sweeps.plan import Plan
+    from sequoia_core.sweeps.run import State
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +25,9 @@ def sweep_work(plan: Plan, folder: str, *, retry_failed: bool = False) -> Callab
     """Return the work of measuring the missing rows of a plan; what was finished stays when it is cancelled."""
 
     def work(context: JobContext) -> Swept:
-        from sequoia_core.studies.sweep.results import Results
-        from sequoia_core.studies.sweep.run import missing_jobs, run_sweep
-        from sequoia_core.studies.sweep.workers import LocalWorkers
+        from sequoia_core.sweeps.executors import LocalWorkers
+        from sequoia_core.sweeps.results import Results
+        from sequoia_core.sweeps.run import missing_jobs, run_sweep
 
         def tell(state: State) -> None:
             context.keep(Swept(folder, state))

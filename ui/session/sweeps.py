@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from sequoia_core import HardwareProfile
-    from sequoia_core.studies.sweep.compare import Comparison, Setting
-    from sequoia_core.studies.sweep.which_pays import Speeds
+    from sequoia_core.sweeps.compare import Comparison, Setting
+    from sequoia_core.sweeps.which_pays import Speeds
 
 Stamp = tuple[int, int, int]  # of a folder's files: how many, bytes, when the last one was written
 
@@ -58,7 +58,7 @@ def machines(sweep: Sweep) -> dict[str, tuple[HardwareProfile, ...]]:
     pair: on equal machines of a cluster each pair is timed on one of them.
     The sweep's own come first, then the one in use, then shipped ones, those that fit the most drafters before others.
     """
-    from sequoia_core.studies.sweep.which_pays import fits
+    from sequoia_core.sweeps.which_pays import fits
 
     known = [("This sweep", profile) for profile in sweep.profiles]
     if session.profile_name() is None and (own := session.profile()) is not None:
@@ -116,8 +116,8 @@ def _stamp(folder: Path) -> Stamp:
 
 @st.cache_resource(show_spinner="Reading the sweep…", max_entries=2)
 def _read(folder: str, stamp: Stamp) -> Sweep:
-    from sequoia_core.studies.sweep.compare import compare
-    from sequoia_core.studies.sweep.results import profiles_of, races_of, read_rows
+    from sequoia_core.sweeps.compare import compare
+    from sequoia_core.sweeps.results import profiles_of, races_of, read_rows
 
     rows = read_rows(folder)
     return Sweep(compare(rows), profiles_of(rows), races_of(rows))
@@ -128,11 +128,11 @@ def _read(folder: str, stamp: Stamp) -> Sweep:
     max_entries=64,
     hash_funcs={
         "sequoia_core.design.profile.HardwareProfile": lambda profile: profile.to_json(),
-        "sequoia_core.studies.sweep.compare.Setting": tuple,
+        "sequoia_core.sweeps.compare.Setting": tuple,
     },
 )
 def _speeds(folder: str, stamp: Stamp, profiles: tuple[HardwareProfile, ...], at: Setting | None) -> Speeds:
     """Return what is predicted at one setting, with intervals; for None everywhere, without."""
-    from sequoia_core.studies.sweep.which_pays import predict_speeds
+    from sequoia_core.sweeps.which_pays import predict_speeds
 
     return predict_speeds(_read(folder, stamp).comparison, profiles, at=at, intervals=at is not None)

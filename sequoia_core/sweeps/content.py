@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from ...files.model_names import DEMO_PAIR, NO_DRAFT, model_folder, model_source
+from ..files.model_names import DEMO_PAIR, NO_DRAFT, model_folder, model_source
 
 
 class PairHashes(NamedTuple):

@@ -1,4 +1,4 @@
-"""A folder of results: one Parquet file per job, one row per prompt and setting, keyed by what it depends on."""
+"""The results of a sweep: a folder with one Parquet dataset, `rows`; a row per prompt and setting, by its key."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,38 +15,38 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...design.acceptance import AcceptanceVector
-from ...design.calibration import Calibration
-from ...design.conditions import SEQUOIA, Conditions
-from ...design.profile import HardwareProfile
-from ...files.safe_files import json_bytes, one_line, read_bytes, read_json, write_atomic
-from ..measure_acceptance import TARGET_TEXT, vector_from_prompts
+from ..design.acceptance import AcceptanceVector
+from ..design.calibration import Calibration
+from ..design.conditions import SEQUOIA, Conditions
+from ..design.profile import HardwareProfile
+from ..files.safe_files import one_line, read_bytes, write_atomic
+from ..studies.measure_acceptance import TARGET_TEXT, vector_from_prompts
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-ROWS, FAILED = "rows", "failed"
+ROWS = "rows"
 MAX_ROWS, MAX_BYTES = 1_000_000, 2**30  # of one file, unpacked
-JOINED_ROWS = 20_000  # rows of a file that others are joined into
 PLAIN_ENCODINGS = {"PLAIN", "RLE", "BIT_PACKED"}  # encodings of text that do not repeat what came before
 FIRST_UNCUT = 1  # the last version of rows at top-p < 1 whose first children were drawn from uncut rows
-NEEDED_COLUMNS = ("key", "kind")  # columns that files of every version have
 PROMPT = ["domain", "prompt_hash"]  # what tells prompts from others
 PROMPTED = ["prompt_ending", "template_arguments"]  # how prompts were made, as `Prompting.record` has it
-TIMES = ("seconds", "worker")  # columns that differ between equal sweeps, beside what timed rows found
 
 
 def schema() -> pa.Schema:
-    """Return the columns of a results file; a column that a row's kind does not have is null."""
+    """Return the columns of the dataset; a column that a row's kind does not have is null.
+
+    `fault` says why a prompt could not be measured; such a row has only the columns of its setting beside.
+    """
     import pyarrow as pa
 
     text, number, real = pa.string(), pa.int64(), pa.float64()
     columns = dict.fromkeys(
         ("key", "kind", "pair", "target", "draft", "target_hash", "draft_hash", "tokenizer_hash", "dtype", "offload",
          "device", "domain", "prompt", "prompt_hash", "dtype_used", "passes_by", "worker", "calibration", "result",
-         *PROMPTED),
+         *PROMPTED, "fault"),
         text,
     )  # fmt: skip
     columns |= dict.fromkeys(
@@ -72,14 +71,14 @@ class Results:
             inside = {path.name for path in self.folder.iterdir()} if self.folder.exists() else set()
         except (OSError, ValueError) as error:
             raise ValueError(f"{shown}: found no folder ({error}), expected one or a new name") from error
-        if not str(folder) or (inside and not inside & {ROWS, FAILED}):
+        if not str(folder) or (inside and ROWS not in inside):
             raise ValueError(f"{shown}: found other things in it, expected results of a sweep, or a new name")
         above = self.folder if self.folder.exists() else self.folder.absolute().parent
         if not above.is_dir() or not os.access(above, os.W_OK):
             raise ValueError(f"{shown}: found no folder {above} to write in, expected one")
 
-    def add(self, rows: Sequence[Mapping[str, Any]]) -> str:
-        """Write rows: beside, then renamed, so that a file is whole or not there; return the file's name."""
+    def add(self, rows: Sequence[Mapping[str, Any]]) -> Path:
+        """Write rows as one more file of the dataset, whole or not at all, and named by its content."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -89,108 +88,74 @@ class Results:
         pq.write_table(
             table, buffer, compression="zstd", compression_level=9, use_dictionary=False, write_statistics=False
         )
-        data = buffer.getvalue()
-        _opened(data, f"{self.folder}")
-        held = json.dumps([(row["key"], row.get("result") or "") for row in rows])
-        name = f"{_digest(held.encode())}-{_digest(data)}.parquet"
-        self._write(f"{ROWS}/{name}", data)
-        return name
-
-    def _write(self, name: str, data: bytes) -> None:
-        path = self.folder / name
+        path = self.folder / ROWS / f"{_digest(buffer.getvalue())}.parquet"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ValueError(f"{path.parent}: cannot be written ({error.strerror}), expected a folder") from error
-        write_atomic(path, data)
+        write_atomic(path, buffer.getvalue())
+        return path
 
-    def add_failure(self, key: str, faults: Mapping[str, str], words: str) -> None:
-        """Record why rows of a job could not be measured; an empty mapping forgets an earlier failure."""
-        name = f"{FAILED}/{key}.json"
-        if faults:
-            self._write(name, json_bytes({"job": words, "faults": dict(faults)}))
-        else:
-            (self.folder / name).unlink(missing_ok=True)
-
-    def join(self) -> None:
-        """Put all rows into one file, or a few."""
-        paths = list((self.folder / ROWS).glob("*.parquet"))
-        rows = read_rows(self.folder)
-        if len(paths) > 1:
-            plain = rows.astype(object).where(rows.notna(), None).to_dict("records")
-            names = {self.add(plain[start : start + JOINED_ROWS]) for start in range(0, len(plain), JOINED_ROWS)}
-            for path in paths:
-                if path.name not in names:
-                    path.unlink()
-
-    def failures(self) -> dict[str, str]:
-        """Return row key -> why it could not be measured."""
-        faults: dict[str, str] = {}
-        for path in sorted((self.folder / FAILED).glob("*.json")):
-            faults |= _faults(path)
-        return faults
-
-    def forget_failures(self, keys: set[str]) -> None:
-        """Let what failed be tried again, where a job has no other rows than these."""
-        for path in (self.folder / FAILED).glob("*.json"):
-            if set(_faults(path)) <= keys:
-                path.unlink(missing_ok=True)
-
-    def keys(self) -> set[str]:
-        return set(read_rows(self.folder, ["key"])["key"]) if (self.folder / ROWS).is_dir() else set()
-
-
-def _faults(path: Path) -> dict[str, str]:
-    content = read_json(read_bytes(path))
-    faults = content.get("faults") if isinstance(content, dict) else None
-    if not isinstance(faults, dict):
-        raise ValueError(f"{path}: found no faults, expected a record of a sweep")
-    return {str(key): str(words) for key, words in faults.items()}
+    def read_keys(self) -> tuple[set[str], dict[str, str]]:
+        """Return the keys of measured rows, and key -> why it could not be measured for those that never were."""
+        if not (self.folder / ROWS).is_dir():
+            return set(), {}
+        rows = _read(self.folder, ["key", "fault"])
+        failed = rows["fault"].notna()
+        measured = set(rows["key"][~failed])
+        return measured, {row.key: row.fault for row in rows[failed].itertuples() if row.key not in measured}
 
 
 def read_rows(folder: str | Path, columns: Sequence[str] | None = None) -> pd.DataFrame:
-    """Return the rows of a folder as one table, in the order of keys: each once, of timed ones each that differs.
+    """Return the measured rows of a folder in the order of keys: each once, of timed ones each that differs."""
+    wanted = schema().names if columns is None else ["key", "result", "fault", *columns]
+    rows = _read(folder, list(dict.fromkeys(wanted)))
+    measured = rows[rows["fault"].isna()].drop(columns="fault").drop_duplicates(["key", "result"])
+    return measured.sort_values("key", ignore_index=True, kind="stable")
 
-    A column that a file of an older version lacks is null.
-    """
+
+def _read(folder: str | Path, columns: list[str]) -> pd.DataFrame:
     import pyarrow as pa
 
     inside = Path(folder) / ROWS
     if not inside.is_dir():
         raise ValueError(f"{folder}: found no folder {ROWS}, expected the results of a sweep")
-    names = schema().names if columns is None else list(dict.fromkeys(["key", "result", *columns]))
-    wanted = pa.schema([schema().field(name) for name in names])
-    tables = [wanted.empty_table()]
-    for path in sorted(inside.glob("*.parquet")):
-        file = _opened(read_bytes(path), f"{path}")
-        there = [name for name in names if name in file.schema_arrow.names]
-        with _explained(f"{path}"):
-            tables.append(file.read(there).cast(pa.schema([wanted.field(name) for name in there])))
-    table = pa.concat_tables(tables, promote_options="default").to_pandas()
-    return table.drop_duplicates(["key", "result"]).sort_values("key", ignore_index=True, kind="stable")
+    tables = [_read_file(path, columns) for path in sorted(inside.glob("*.parquet"))]
+    nothing = schema().empty_table().select(columns)
+    return pa.concat_tables([nothing, *tables], promote_options="default").to_pandas()
+
+
+def _read_file(path: Path, columns: list[str]) -> pa.Table:
+    """Read a file of the dataset, refusing one that is damaged, foreign, or would fill memory.
+
+    Files of older versions lack columns.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    data = read_bytes(path)
+    try:
+        called = re.search(r"[0-9a-f]{16}$", path.stem)
+        if called and called[0] != _digest(data):  # which pyarrow may end the process on
+            raise ValueError("a damaged file: its content is not the one in its name")
+        file = pq.ParquetFile(io.BytesIO(data))
+        names, known = file.schema_arrow.names, list(schema())
+        if not {"key", "kind"} <= set(names) or any(field not in known for field in file.schema_arrow):
+            raise ValueError("its columns are not those of a sweep")
+        groups = [file.metadata.row_group(n) for n in range(file.metadata.num_row_groups)]
+        held = sum(_unpacked(group.column(column)) for group in groups for column in range(group.num_columns))
+        if file.metadata.num_rows > MAX_ROWS or held > MAX_BYTES:
+            raise ValueError(f"{file.metadata.num_rows:,} rows of {held:,} bytes in a file, too many")
+        return file.read([name for name in columns if name in names])
+    except (pa.ArrowException, LookupError, OSError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{path}: found no rows of a sweep ({one_line(error)}), expected a results file; delete it: its rows are "
+            "measured again"
+        ) from error
 
 
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
-
-
-def _opened(data: bytes, name: str) -> pq.ParquetFile:
-    """Return a results file with its head read, refusing one that is damaged or would fill memory."""
-    import pyarrow.parquet as pq
-
-    with _explained(name):
-        called = re.search(r"-([0-9a-f]{16})\.parquet$", name)
-        if called and called[1] != _digest(data):
-            raise ValueError("a damaged file: its content is not the one in its name")
-        file = pq.ParquetFile(io.BytesIO(data))
-        groups = [file.metadata.row_group(n) for n in range(file.metadata.num_row_groups)]
-        parts = [group.column(column) for group in groups for column in range(group.num_columns)]
-        held = sum(map(_unpacked, parts))
-        if not set(NEEDED_COLUMNS) <= set(file.schema_arrow.names):
-            raise ValueError(f"no columns {' and '.join(NEEDED_COLUMNS)}")
-    if file.metadata.num_rows > MAX_ROWS or held > MAX_BYTES:
-        raise ValueError(f"{name}: found {file.metadata.num_rows:,} rows of {held:,} bytes in a file, expected fewer")
-    return file
 
 
 def _unpacked(part: pq.ColumnChunkMetaData) -> int:
@@ -201,30 +166,6 @@ def _unpacked(part: pq.ColumnChunkMetaData) -> int:
     """
     repeats = part.physical_type == "BYTE_ARRAY" and not set(part.encodings) <= PLAIN_ENCODINGS
     return part.total_uncompressed_size + part.num_values * (part.total_uncompressed_size if repeats else 8)
-
-
-@contextmanager
-def _explained(name: str) -> Iterator[None]:
-    """Turn what a damaged or foreign file causes inside pyarrow into one line that says what to do."""
-    import pyarrow as pa
-
-    try:
-        yield
-    except (pa.ArrowException, LookupError, OSError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"{name}: found no rows of a sweep ({one_line(error)}), expected a results file; delete it: its rows are "
-            "measured again"
-        ) from error
-
-
-def untimed_rows(folder: str | Path) -> pd.DataFrame:
-    """Return the rows of a folder without times, every number exactly as text: tables of equal sweeps are equal."""
-    return read_rows(folder).drop(columns=list(TIMES)).map(_plain).astype(str)
-
-
-def _plain(value: object) -> object:
-    """Return arrays as lists: as text, an array loses digits."""
-    return [_plain(part) for part in value] if isinstance(value, np.ndarray) else value
 
 
 def cuts_first(kind: Any, temperature: Any, top_p: Any) -> Any:

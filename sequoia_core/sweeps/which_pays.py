@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ...design.bootstrap import Estimate, resampled, stretched
-from ...design.planning import plan_tree
-from ...design.prediction import combined, rate_samples, time_ratios
-from ...design.profile import HardwareProfile
-from ...design.step_time import autoregressive_sec, padded_widths, step_parts, step_time
-from ...design.tree import TokenTree
+from ..design.bootstrap import Estimate, resampled, stretched
+from ..design.planning import plan_tree
+from ..design.prediction import combined, rate_samples, time_ratios
+from ..design.profile import HardwareProfile
+from ..design.step_time import autoregressive_sec, padded_widths, step_parts, step_time
+from ..design.tree import TokenTree
 from .compare import Cell, Comparison, Drafter, Key, Setting, decoded_prompts, replayed
 from .plan import BOTH, LOOKUP
 

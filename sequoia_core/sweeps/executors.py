@@ -9,28 +9,28 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from multiprocessing import get_context, parent_process
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ...files.safe_files import one_line
+from ..files.safe_files import one_line
+from .jobs import Job
+from .worker import Done, run_job
 
 if TYPE_CHECKING:
     from multiprocessing.queues import Queue
 
-from .doing import run_job
-from .jobs import Done, Job
+    from distributed import Client
 
 MACHINE = "machine"  # the Dask resource of the one worker of a machine that may time
-RECONNECT_SEC = 600.0
+CONNECT_SEC, RECONNECT_SEC = 10.0, 600.0
 PER_CORE = 4  # processes at most
-ASK_SEC = 1.0
 
 
 class Workers(Protocol):
-    """What a run needs of the place where its jobs are done.
+    """Executors of jobs.
 
     Attributes:
         count: how many jobs are done at once.
@@ -43,14 +43,12 @@ class Workers(Protocol):
     @property
     def machines(self) -> int: ...
 
-    def submit(self, job: Job) -> Future[Done]: ...
-
-    def lost(self) -> bool:
-        """Return whether the jobs under way will never end."""
+    def submit(self, job: Job) -> Future[Done]:
+        """Give out a job, to a new executor where the last one broke or was lost."""
         ...
 
-    def restart(self) -> None:
-        """Come back after a loss; jobs that were under way are forgotten."""
+    def lost(self) -> bool:
+        """Return whether jobs under way will never end, through no fault of theirs."""
         ...
 
     def close(self) -> None:
@@ -58,17 +56,9 @@ class Workers(Protocol):
         ...
 
 
-def is_worker_lost(error: BaseException) -> bool:
-    """Whether an error says that what ran a job is gone, rather than the job failed."""
-    kinds = {kind.__name__ for kind in type(error).__mro__}
-    return isinstance(error, BrokenExecutor | CancelledError | OSError) or bool(
-        kinds & {"CommClosedError", "KilledWorker", "FutureCancelledError", "ClosedClientError"}
-    )
-
-
-def killed_its_worker(error: BaseException) -> bool:
-    """Whether a loss names the job that caused it: Dask gives a job up whose workers die time and again."""
-    return type(error).__name__ == "KilledWorker"
+def is_death(error: BaseException) -> bool:
+    """Whether an error says that worker processes died: the local pool's, or Dask's own after several attempts."""
+    return isinstance(error, BrokenExecutor) or type(error).__name__ == "KilledWorker"
 
 
 def check_request(count: int | None, address: str | None) -> None:
@@ -89,12 +79,9 @@ def _cores() -> list[int]:
 
 
 class LocalWorkers:
-    """Processes of this machine, each on cores of its own.
+    """Processes of this machine, each on cores of its own; without `count`, as many as there are cores for.
 
-    Args:
-        count: of processes; None for as many as there are cores for.
-    Attributes:
-        note: a warning about these numbers, for people; mostly empty.
+    `note` is a warning about these numbers, for people; mostly empty.
     """
 
     machines = 1
@@ -108,19 +95,21 @@ class LocalWorkers:
         needed = self.count * threads
         self.note = f"{needed} threads share {len(cores)} cores: each takes longer" if needed > len(cores) else ""
         each = max(1, len(cores) // self.count)
-        self._places = [cores[(n * each) % len(cores) :][:each] for n in range(self.count)]
+        self._cores = [cores[(n * each) % len(cores) :][:each] for n in range(self.count)]
         self._executor = self._start()
 
     def submit(self, job: Job) -> Future[Done]:
         with _no_main():
-            return self._executor.submit(run_job, job)
+            try:
+                return self._executor.submit(run_job, job)
+            except BrokenExecutor:
+                self._executor = self._start()
+                return self._executor.submit(run_job, job)
+            except OSError as error:
+                raise ValueError(f"found no process to start ({error}), expected room for {self.count}") from error
 
     def lost(self) -> bool:
         return False  # a broken pool ends its futures itself
-
-    def restart(self) -> None:
-        self.close()
-        self._executor = self._start()
 
     def close(self) -> None:
         processes = list((self._executor._processes or {}).values())  # no public way ends a job that is under way
@@ -133,7 +122,7 @@ class LocalWorkers:
     def _start(self) -> ProcessPoolExecutor:
         context = get_context("spawn")
         queue: Queue = context.Queue()
-        for cores in self._places:
+        for cores in self._cores:
             queue.put(cores)
         return ProcessPoolExecutor(self.count, context, _begin, (queue,))
 
@@ -167,11 +156,8 @@ def _begin(cores: Queue) -> None:
 class DaskWorkers:
     """The workers of a running Dask scheduler (extra `cluster`).
 
-    Timed jobs go to workers that were started with the resource "machine", one on each machine.
-
-    Args:
-        address: such as "tcp://10.0.0.1:8786".
-        timed: whether the sweep times anything.
+    Timed jobs go to workers that were started with the resource "machine", one on each machine; without `timed` a
+    cluster may have none.
     """
 
     def __init__(self, address: str, *, timed: bool = False) -> None:
@@ -182,9 +168,7 @@ class DaskWorkers:
                 "--scheduler: found no package distributed, expected it: pip install 'sequoia-studio[cluster]'"
             ) from error
         self.address = address
-        self._client: Any = None
-        self._known: list[dict[str, Any]] = []
-        self._connect(10.0)
+        self._client = self._connected(CONNECT_SEC)
         if timed and not self.machines:
             raise ValueError(
                 f"{address}: found no worker with the resource {MACHINE}, expected one on each machine that times "
@@ -200,47 +184,46 @@ class DaskWorkers:
         return sum(int(worker["resources"].get(MACHINE, 0)) for worker in self._workers())
 
     def _workers(self) -> list[dict[str, Any]]:
-        """Return what the scheduler knows of each worker, or last knew.
+        """Return what the scheduler knows of each worker; none while it is lost.
 
         Not `Client.scheduler_info`: the client itself asks every two seconds for none of the workers, into the same
         place, and at times that is what it returns.
         """
-        if not self.lost():
-            with suppress(OSError):
-                identity = self._client.sync(self._client.scheduler.identity, n_workers=-1)
-                self._known = list(identity["workers"].values())
-        return self._known
+        if self.lost():
+            return []
+        with suppress(OSError):
+            return list(self._client.sync(self._client.scheduler.identity, n_workers=-1)["workers"].values())
+        return []
 
     def submit(self, job: Job) -> Future[Done]:
+        if self.lost():
+            self.close()
+            self._client = self._connected(RECONNECT_SEC)
         # Not pure: a job that ran before may have to run again, where its result was lost.
-        return (self._timing if job.timed else self._executor).submit(run_job, job)
+        executor: Executor = self._client.get_executor(pure=False, resources={MACHINE: 1} if job.timed else None)
+        return executor.submit(run_job, job)
 
     def lost(self) -> bool:
         return self._client.status != "running"
 
-    def restart(self) -> None:
-        self.close()
-        self._connect(RECONNECT_SEC)
-
     def close(self) -> None:
-        if self._client is not None:
-            self._client.close(timeout=5)
+        self._client.close(timeout=5)
 
-    def _connect(self, patience: float) -> None:
+    def _connected(self, patience: float) -> Client:
         from distributed import Client
 
         until = time.monotonic() + patience
         while True:
+            client = None
             try:
-                self._client = Client(self.address, timeout=5, set_as_default=False)
-                self._client.wait_for_workers(1, timeout=max(1.0, min(30.0, until - time.monotonic())))
-                break
+                client = Client(self.address, timeout=5, set_as_default=False)
+                client.wait_for_workers(1, timeout=max(1.0, min(30.0, until - time.monotonic())))
+                return client
             except (OSError, TimeoutError, ValueError) as error:
-                self.close()
+                if client is not None:
+                    client.close(timeout=5)
                 if time.monotonic() > until:
                     raise ValueError(
                         f"{self.address}: found no Dask scheduler with a worker ({one_line(error)}), expected one"
                     ) from error
-                time.sleep(ASK_SEC)
-        self._executor: Executor = self._client.get_executor(pure=False)
-        self._timing: Executor = self._client.get_executor(pure=False, resources={MACHINE: 1})
+                time.sleep(1.0)

@@ -11,8 +11,8 @@ from sequoia_core import AcceptanceVector
 from sequoia_core.design.optimal_trees import optimal_tree
 from sequoia_core.design.regret import regret_matrix
 from sequoia_core.design.replay import replay
-from sequoia_core.studies.sweep.compare import ALL, Setting, compare
-from sequoia_core.studies.sweep.results import vector_of
+from sequoia_core.sweeps.compare import ALL, Setting, compare
+from sequoia_core.sweeps.results import vector_of
 
 from .hand_made import decoded, measured, table
 

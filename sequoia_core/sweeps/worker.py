@@ -7,64 +7,83 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ...files.faults import is_out_of_memory, is_panic
-from ...files.model_names import DEMO_PAIR
-from ...models.prompting import encode_prompt
+from ..files.faults import is_out_of_memory, is_panic
+from ..files.model_names import DEMO_PAIR
+from ..models.prompting import encode_prompt
 from .content import PairHashes, files_of, pair_hashes
-from .jobs import CALIBRATION_PROMPTS, PROFILE, RACE, Done, Job, digest, version_of
+from .jobs import CALIBRATION_PROMPTS, PROFILE, RACE, Job, digest, version_of
 from .plan import BOTH, LOOKUP, MODEL, TREE_DEPTH
 
 if TYPE_CHECKING:
-    from ...decoding.sampling import SamplingConfig
-    from ...design.acceptance import AcceptanceVector
-    from ...design.calibration import Calibration
-    from ...models.language_model import ModelPair
+    from ..decoding.sampling import SamplingConfig
+    from ..design.acceptance import AcceptanceVector
+    from ..design.calibration import Calibration
+    from ..models.language_model import ModelPair
 
 _one_at_a_time = threading.Lock()  # a worker with several threads: models, and PyTorch's threads, are the process's
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The rows of a job, those of prompts that failed with their fault; the worker's host and process, and its seconds.
+
+    A fault of one prompt leaves the others.
+    """
+
+    rows: list[dict[str, Any]]
+    worker: str
+    seconds: float
+
+    @property
+    def faults(self) -> dict[str, str]:
+        """Key -> why a prompt could not be measured."""
+        return {row["key"]: row["fault"] for row in self.rows if "fault" in row}
 
 
 def run_job(job: Job) -> Done:
     """Do a job in this process; faults of pairs and prompts are part of the result."""
     with _one_at_a_time:
-        started = time.perf_counter()
-        rows: list[dict[str, Any]] = []
-        faults: dict[str, str] = {}
-        worker = f"{socket.gethostname()}:{os.getpid()}"
+        started, worker = time.perf_counter(), f"{socket.gethostname()}:{os.getpid()}"
         try:
-            version = version_of(job.kind, job.common["temperature"], job.common["top_p"])
-            if job.common["version"] != version:
-                raise ValueError(
-                    f"found version {version} of the measurement on this worker, expected {job.common['version']}: "
-                    "install the same version everywhere"
-                )
-            loaded = _loaded(job)
-            prompted = job.prompting.record(loaded.pair.tokenizer)
-            prompted["template_arguments"] = json.dumps(prompted["template_arguments"], sort_keys=True)
-            measure = {MODEL: _measured, LOOKUP: _decoded, BOTH: _decoded, PROFILE: _profiled, RACE: _raced}[job.kind]
-            for key, text in zip(job.keys, job.prompts, strict=not job.timed):
-                begun = time.perf_counter()
-                try:
-                    columns = measure(job, loaded, text)
-                except BaseException as error:
-                    faults[key] = _words(error)
-                    continue
-                prompt = {} if job.timed else {"prompt": text[:200], "prompt_hash": digest(text)}
-                prompt |= {} if job.kind == PROFILE else prompted
-                seconds = time.perf_counter() - begun
-                rows.append(job.common | prompt | columns | {"key": key, "seconds": seconds, "worker": worker})
+            rows = [row | {"worker": worker} for row in _rows(job)]
         except BaseException as error:  # a pair that does not load
-            faults = dict.fromkeys(job.keys, _words(error))
-        return Done(rows, faults, worker, time.perf_counter() - started)
+            rows = [job.failed(key, _words(error)) for key in job.keys]
+        return Done(rows, worker, time.perf_counter() - started)
+
+
+def _rows(job: Job) -> Iterator[dict[str, Any]]:
+    version = version_of(job.kind, job.common["temperature"], job.common["top_p"])
+    if job.common["version"] != version:
+        raise ValueError(
+            f"found version {version} of the measurement on this worker, expected {job.common['version']}: "
+            "install the same version everywhere"
+        )
+    loaded = _loaded(job)
+    prompted = job.prompting.record(loaded.pair.tokenizer)
+    prompted["template_arguments"] = json.dumps(prompted["template_arguments"], sort_keys=True)
+    measure = {MODEL: _measured, LOOKUP: _decoded, BOTH: _decoded, PROFILE: _profiled, RACE: _raced}[job.kind]
+    for key, text in zip(job.keys, job.prompts, strict=not job.timed):
+        begun = time.perf_counter()
+        prompt = {} if job.timed else {"prompt": text[:200], "prompt_hash": digest(text)}
+        try:
+            columns = measure(job, loaded, text)
+        except BaseException as error:
+            yield job.failed(key, _words(error)) | prompt
+            continue
+        prompt |= {} if job.kind == PROFILE else prompted
+        yield job.common | prompt | columns | {"key": key, "seconds": time.perf_counter() - begun}
 
 
 def _words(error: BaseException) -> str:
     """Return what to record of a fault, also of a library's; what ends programs is raised."""
     if not (isinstance(error, Exception) or is_panic(error)):
         raise error
-    return "out of memory" if is_out_of_memory(error) else f"{error}" or type(error).__name__
+    words = "out of memory" if is_out_of_memory(error) else f"{error}" or type(error).__name__
+    return words.encode(errors="replace").decode()
 
 
 @dataclass(slots=True)
@@ -83,7 +102,7 @@ def _loaded(job: Job) -> _Loaded:
     import torch
     from transformers.utils import logging
 
-    from ...models.loading import load
+    from ..models.loading import load
 
     hashes = tuple(job.common[f"{part}_hash"] for part in PairHashes._fields)
     held = (job.pair, job.common["threads"], *hashes)
@@ -126,13 +145,13 @@ def _measured(job: Job, loaded: _Loaded, text: str) -> dict[str, Any]:
 
 
 def _dtype(pair: ModelPair) -> dict[str, str]:
-    from ...models.protocol import dtype_name
+    from ..models.protocol import dtype_name
 
     return {"dtype_used": dtype_name(pair.target), "passes_by": pair.target.backend}
 
 
 def _vector(pair: ModelPair, text: str, job: Job) -> AcceptanceVector:
-    from ..measure_acceptance import measure_acceptance
+    from ..studies.measure_acceptance import measure_acceptance
 
     return measure_acceptance(
         [encode_prompt(pair, text, job.prompting)], pair, sampling=_sampling(job), width=job.common["width"],
@@ -141,14 +160,14 @@ def _vector(pair: ModelPair, text: str, job: Job) -> AcceptanceVector:
 
 
 def _sampling(job: Job) -> SamplingConfig:
-    from ...decoding.sampling import SamplingConfig
+    from ..decoding.sampling import SamplingConfig
 
     return SamplingConfig(job.common["temperature"], job.common["top_p"])
 
 
 def _calibration(job: Job, loaded: _Loaded, text: str) -> Calibration:
     """Return the calibration on the domain's first prompts without this one; each is measured once."""
-    from ...design.calibration import Calibration
+    from ..design.calibration import Calibration
 
     others = [other for other in job.calibrating if other != text][:CALIBRATION_PROMPTS]
     assert others, "a plan has two prompts of each domain where there is a job of both"
@@ -163,10 +182,10 @@ def _calibration(job: Job, loaded: _Loaded, text: str) -> Calibration:
 
 def _decoded(job: Job, loaded: _Loaded, text: str) -> dict[str, Any]:
     """Return what each step of a real decode drafted and committed, with lookup trees or hybrid ones."""
-    from ...decoding.growing.hybrid import HybridTree
-    from ...decoding.growing.lookup import LookupTree
-    from ...decoding.growing.text_index import TextIndex
-    from ..race import own_method
+    from ..decoding.growing.hybrid import HybridTree
+    from ..decoding.growing.lookup import LookupTree
+    from ..decoding.growing.text_index import TextIndex
+    from ..studies.race import own_method
 
     size = job.common["max_size"]
     tree: HybridTree | LookupTree = LookupTree(TextIndex(), max_size=size, max_depth=TREE_DEPTH)
@@ -184,14 +203,14 @@ def _decoded(job: Job, loaded: _Loaded, text: str) -> dict[str, Any]:
 
 
 def _profiled(job: Job, loaded: _Loaded, text: str) -> dict[str, Any]:
-    from ..measure_profile import measure_profile
+    from ..studies.measure_profile import measure_profile
 
     profile = measure_profile(loaded.pair)
     return {"result": json.dumps(profile.to_json())} | _dtype(loaded.pair)
 
 
 def _raced(job: Job, loaded: _Loaded, text: str) -> dict[str, Any]:
-    from ..bench import bench
+    from ..studies.bench import bench
 
     ids = [encode_prompt(loaded.pair, each, job.prompting) for each in job.prompts]
     raced = bench(loaded.pair, ids, sampling=_sampling(job), max_new_tokens=job.common["new_tokens"])

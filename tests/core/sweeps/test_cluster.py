@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from sequoia_core.studies.sweep.plan import read_plan
-from sequoia_core.studies.sweep.results import Results, read_rows, untimed_rows
-from sequoia_core.studies.sweep.run import run_sweep
-from sequoia_core.studies.sweep.workers import DaskWorkers
-from tests.sweep_plans import write_plan
+from sequoia_core.sweeps.executors import DaskWorkers
+from sequoia_core.sweeps.plan import read_plan
+from sequoia_core.sweeps.results import Results, read_rows
+from sequoia_core.sweeps.run import run_sweep
+from tests.sweep_plans import untimed, write_plan
 
 pytest.importorskip("distributed")
 dask = pytest.importorskip("dask")
@@ -44,7 +44,7 @@ class Cluster:
 
     def _start(self, kind: str, *options: str) -> subprocess.Popen:
         log = (self.folder / f"{kind}-{len(self.processes)}.log").open("wb")
-        root = str(Path(__file__).parents[4])
+        root = str(Path(__file__).parents[3])
         environment = os.environ | {"PYTHONPATH": root}
         process = subprocess.Popen(
             [sys.executable, "-m", "distributed.cli.dask_" + kind, *options], stdout=log, stderr=log, env=environment
@@ -97,7 +97,7 @@ def test_a_worker_killed_in_the_middle_costs_nothing(cluster, serial, tmp_path):
     assert killed[0].wait(5) == -signal.SIGKILL and survivor.poll() is None
     assert 3 <= at[0] < state.jobs == state.done and not state.faults
     assert len(state.workers) == 2
-    assert untimed_rows(tmp_path / "out").equals(serial)
+    assert untimed(tmp_path / "out").equals(serial)
     assert len(list((tmp_path / "out" / "rows").iterdir())) == 24
 
 
@@ -119,7 +119,7 @@ def test_a_scheduler_that_is_lost_and_started_again_costs_nothing(cluster, seria
     state = run_sweep(plan, results, workers, progress=progress)
     workers.close()
     assert at and state.done == state.jobs == 24 and not state.faults
-    assert untimed_rows(tmp_path / "out").equals(serial)
+    assert untimed(tmp_path / "out").equals(serial)
 
 
 def test_timing_needs_a_worker_with_a_machine_to_itself(cluster, tmp_path):
@@ -137,8 +137,7 @@ def test_timing_needs_a_worker_with_a_machine_to_itself(cluster, tmp_path):
         except ValueError:
             time.sleep(0.5)
     assert {workers.machines for _ in range(500)} == {1}  # whatever the client itself asks meanwhile
-    path = write_plan(tmp_path, count=2, tokens=8, more="profile = true")
-    path.write_text(path.read_text().replace('drafters = ["model", "lookup", "both"]', 'drafters = ["model"]'))
+    path = write_plan(tmp_path, ('"model", "lookup", "both"', '"model"'), count=2, tokens=8, more="profile = true")
     at_once = []
     state = run_sweep(
         read_plan(path), Results(tmp_path / "out"), workers, progress=lambda state: at_once.append(workers.machines)

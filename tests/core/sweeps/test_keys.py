@@ -1,16 +1,18 @@
 """A row's key depends on what the row depends on, and on nothing else; keys of rows that exist stay as they are."""
 
+import shutil
 from dataclasses import replace
 
 import pytest
 
 from sequoia_core.files.model_names import ASSETS
 from sequoia_core.models.prompting import Prompting
-from sequoia_core.studies.sweep import jobs as sweep_jobs
-from sequoia_core.studies.sweep.content import PairHashes
-from sequoia_core.studies.sweep.jobs import all_jobs
-from sequoia_core.studies.sweep.plan import Domain, PairSection, Plan, PlanFile, PromptSection, read_plan
-from sequoia_core.studies.sweep.results import read_rows
+from sequoia_core.sweeps import jobs as sweep_jobs
+from sequoia_core.sweeps.content import PairHashes, content_hash
+from sequoia_core.sweeps.jobs import all_jobs
+from sequoia_core.sweeps.plan import Domain, PairSection, Plan, PlanFile, PromptSection, read_plan
+from sequoia_core.sweeps.results import read_rows
+from tests.sweep_plans import DEMO
 
 PAIR = PairSection(
     name="a pair", target="/target", draft="/draft", drafters=("model", "lookup", "both"), dtype="float32"
@@ -97,6 +99,25 @@ def test_lookup_and_both_are_decoded_at_each_size_and_the_rest_once():
     ]  # fmt: skip
     keys = keys_of(with_settings(max_size=(4, 16, 8)))
     assert keys_of(PLAN)["lookup"] < keys["lookup"] and len(keys["both"]) == 6
+
+
+def test_pairs_share_rows_that_do_not_depend_on_the_draft():
+    other = PAIR.model_copy(update={"name": "other", "draft": "/other", "drafters": ("model", "lookup")})
+    plan = replace(
+        with_settings(pairs=[PAIR, other]), pair_hashes=(PLAN.pair_hashes[0], PairHashes("target", "o", None))
+    )
+    kinds = [job.kind for job in all_jobs(plan)]
+    assert (kinds.count("model"), kinds.count("lookup"), kinds.count("both")) == (2, 1, 1)
+
+
+def test_content_tells_models_apart(tmp_path):
+    shutil.copytree(DEMO / "draft", tmp_path / "draft")
+    assert content_hash(tmp_path / "draft") == content_hash(DEMO / "draft") != content_hash(DEMO / "target")
+    weights = next((tmp_path / "draft").glob("*.safetensors"))
+    data = bytearray(weights.read_bytes())
+    data[-5] ^= 1
+    weights.write_bytes(data)
+    assert content_hash(tmp_path / "draft") != content_hash(DEMO / "draft")
 
 
 def test_a_size_may_be_one_number_a_list_or_left_out():

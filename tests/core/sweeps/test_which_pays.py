@@ -9,8 +9,8 @@ from sequoia_core.design.bootstrap import Estimate
 from sequoia_core.design.planning import plan_tree
 from sequoia_core.design.prediction import predict
 from sequoia_core.design.step_time import autoregressive_sec, step_parts
-from sequoia_core.studies.sweep.compare import Setting, compare
-from sequoia_core.studies.sweep.which_pays import Speed, paired_ratio, predict_speeds, which_pays
+from sequoia_core.sweeps.compare import Setting, compare
+from sequoia_core.sweeps.which_pays import Speed, paired_ratio, predict_speeds, which_pays
 
 from .hand_made import decoded, measured, profile, table
 

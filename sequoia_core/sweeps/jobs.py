@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
-from ...files.gguf_header import is_gguf
-from ...files.model_names import NO_DRAFT
-from ...models.prompting import Prompting
+from ..files.gguf_header import is_gguf
+from ..files.model_names import NO_DRAFT
+from ..models.prompting import Prompting
 from .content import PairHashes
-from .plan import BOTH, LOOKUP, MODEL, Domain, PairSection, Plan, sizes_of
+from .plan import BOTH, LOOKUP, MODEL, Domain, PairSection, Plan
 from .results import cuts_first
 
 PROFILE, RACE = TIMED = ("profile", "race")  # kinds of jobs that have a machine to themselves
 MEASURE_VERSION = 1  # raised when a row of the same key would hold other numbers
+CALIBRATION_PROMPTS = 4  # of the domain, by which "both" knows the draft's chances; never the one that is decoded
 NAMES = ("pair", "target", "draft", "tokenizer_hash")  # columns that are in no key
-# of the domain, by which "both" knows the draft's chances; never the one that is decoded
-CALIBRATION_PROMPTS = 4
+# Columns that are in no key of a kind, which does not depend on them.
+UNUSED = {
+    MODEL: ("max_size",), LOOKUP: ("width",), BOTH: (), PROFILE: ("width", "max_size", "seed", "new_tokens"),
+    RACE: ("width", "max_size", "seed"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +35,8 @@ class Job:
         kind: one of `DRAFTERS`, "profile" or "race".
         pair: as it is loaded: without its draft for a job of "lookup".
         keys: of its rows, one per prompt; a timed job has a single row.
-        calibrating: the domain's first prompts, one more than are used.
         common: columns that all its rows have.
+        calibrating: the domain's first prompts, one more than are used.
     """
 
     kind: str
@@ -42,11 +46,6 @@ class Job:
     common: dict[str, Any] = field(hash=False)
     prompting: Prompting = Prompting()
     calibrating: tuple[str, ...] = ()
-
-    @property
-    def key(self) -> str:
-        """A name for all its rows, 32 hex digits."""
-        return digest(self.keys)
 
     @property
     def timed(self) -> bool:
@@ -61,55 +60,39 @@ class Job:
             parts += [f"{self.common['max_size']} nodes"] if self.kind in (LOOKUP, BOTH) else []
         return ", ".join(parts)
 
+    def failed(self, key: str, fault: str) -> dict[str, Any]:
+        """Return the row of a prompt that could not be measured."""
+        return self.common | {"key": key, "fault": fault}
 
-@dataclass(frozen=True, slots=True)
-class Done:
-    """The result of a job.
 
-    Attributes:
-        faults: key -> why a prompt could not be; a fault of one leaves the others.
-        worker: host and process.
-        seconds: inside the job, loading counted.
+def all_jobs(plan: Plan, there: Collection[str] = ()) -> Iterator[Job]:
+    """Yield the jobs of a plan for rows whose keys are not there; a row that two pairs share comes once.
+
+    They come pair by pair, timed ones last. Lookup comes first, with the target alone in memory, so that the pair is
+    loaded only once for the others.
     """
-
-    rows: list[dict[str, Any]]
-    faults: dict[str, str]
-    worker: str
-    seconds: float
-
-
-def all_jobs(plan: Plan) -> Iterator[Job]:
-    """Yield the jobs of a plan, pair by pair, those that are timed last; a row that two pairs share comes once.
-
-    Lookup comes first, with the target alone in memory, so that the pair is loaded only once for the others.
-    """
-    seen: set[str] = set()
-    chunk = plan.settings.prompts_per_job
-    for pair, hashes in zip(plan.settings.pairs, plan.pair_hashes, strict=True):
+    seen, settings = set(there), plan.settings
+    pairs = list(zip(settings.pairs, plan.pair_hashes, strict=True))
+    for pair, hashes in pairs:
         kinds = sorted(pair.drafters, key=lambda kind: kind != LOOKUP)
-        sized = [(kind, size) for kind in kinds for size in sizes_of(kind, plan.settings)]
-        for (kind, size), domain, way in product(sized, plan.domains, plan.ways):
+        sized = [(kind, size) for kind in kinds for size in settings.sizes_of(kind)]
+        for (kind, size), domain, way in product(sized, plan.domains, settings.ways):
             job = _job(plan, kind, pair, hashes, way, domain, size)
             new = [(key, text) for key, text in zip(job.keys, job.prompts, strict=True) if key not in seen]
-            seen |= {key for key, _ in new}
-            yield from parts_of(job, new, chunk)
-    (largest,) = sizes_of(PROFILE, plan.settings)
-    for pair, hashes in zip(plan.settings.pairs, plan.pair_hashes, strict=True):
+            for start in range(0, len(new), settings.prompts_per_job):
+                keys, texts = zip(*new[start : start + settings.prompts_per_job], strict=True)
+                yield replace(job, keys=keys, prompts=texts)
+            seen.update(job.keys)
+    (largest,) = settings.sizes_of(PROFILE)
+    for pair, hashes in pairs:
         timed = []
-        if plan.settings.profile and pair.draft != NO_DRAFT:
+        if settings.profile and pair.draft != NO_DRAFT:
             timed.append(_job(plan, PROFILE, pair, hashes, (0.0, 1.0), Domain("", ("",)), largest))
-        if plan.settings.race:
-            raced = product(plan.domains, plan.ways)
+        if settings.race:
+            raced = product(plan.domains, settings.ways)
             timed += [_job(plan, RACE, pair, hashes, way, domain, largest) for domain, way in raced]
         yield from (job for job in timed if job.keys[0] not in seen)
-        seen |= {job.keys[0] for job in timed}
-
-
-def parts_of(job: Job, wanted: Sequence[tuple[str, str]], chunk: int) -> Iterator[Job]:
-    """Yield a job for some (key, prompt) of another one, `chunk` at a time."""
-    for start in range(0, len(wanted), chunk):
-        keys, texts = zip(*wanted[start : start + chunk], strict=True)
-        yield replace(job, keys=keys, prompts=texts)
+        seen.update(job.keys[0] for job in timed)
 
 
 def _job(
@@ -128,27 +111,20 @@ def _job(
         "threads": settings.threads, "version": version_of(kind, *way),
     }  # fmt: skip
     calibrating = domain.texts[: CALIBRATION_PROMPTS + 1] if kind == BOTH else ()
-    # Not part of a key: names that people choose, and what a kind does not depend on; the tokenizer is, further below.
-    unused = {
-        MODEL: ("max_size",), LOOKUP: ("width",), BOTH: (), PROFILE: ("width", "max_size", "seed", "new_tokens"),
-        RACE: ("width", "max_size", "seed"),
-    }[kind]  # fmt: skip
-    identity = {key: value for key, value in common.items() if key not in (*NAMES, *unused)}
+    identity = {column: value for column, value in common.items() if column not in (*NAMES, *UNUSED[kind])}
     identity |= {
         "chat": domain.prompting.chat,
         "tokenizer": hashes.tokenizer,
-        "calibrating": [digest(t) for t in calibrating],
+        "calibrating": [digest(text) for text in calibrating],
     }
     if domain.prompting.arguments:
         identity["template_arguments"] = sorted(domain.prompting.arguments.items())
     if alone:
         own_dtype = {"dtype": None} if is_gguf(pair.target or "") else {}
         pair = pair.model_copy(update={"draft": NO_DRAFT} | own_dtype)
-    if kind in TIMED:
-        keys = (digest([identity, [digest(text) for text in domain.texts]]),)
-        return Job(kind, pair, keys, domain.texts, common, domain.prompting)
-    per_prompt = tuple(digest([identity, digest(text)]) for text in domain.texts)
-    return Job(kind, pair, per_prompt, domain.texts, common, domain.prompting, calibrating)
+    texts = [digest(text) for text in domain.texts]
+    keys = (digest([identity, texts]),) if kind in TIMED else tuple(digest([identity, text]) for text in texts)
+    return Job(kind, pair, keys, domain.texts, common, domain.prompting, calibrating)
 
 
 def version_of(kind: str, temperature: float, top_p: float) -> int:

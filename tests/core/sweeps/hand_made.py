@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from sequoia_core import HardwareProfile
-from sequoia_core.studies.sweep.results import schema
+from sequoia_core.sweeps.results import schema
 from tests.conftest import calibration_of
 
 WIDTH = 4

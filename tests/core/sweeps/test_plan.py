@@ -1,0 +1,106 @@
+"""Plans are checked whole before anything runs, and each mistake is named with its place."""
+
+import json
+import time
+
+import pytest
+
+from sequoia_core.command_line.main import main
+from sequoia_core.models.default_dtype import DefaultDtype, default_dtype
+from sequoia_core.models.loading import pair_facts
+from sequoia_core.models.pair_spec import PairSpec
+from sequoia_core.sweeps.jobs import all_jobs
+from sequoia_core.sweeps.plan import read_plan
+from sequoia_core.sweeps.worker import run_job
+from tests.sweep_plans import PROMPTS, write_plan
+
+DRAFTERS = 'drafters = ["model", "lookup", "both"]'
+SIZE, NAME = "max_size = 16", 'name = "demo"'
+
+
+@pytest.mark.parametrize(
+    "old, new, said",
+    [
+        ("new_tokens = 24", "new_tokens = 0", "new_tokens: found '0'"),
+        ("new_tokens = 24", "new_tokenz = 24", "new_tokenz: found '24'"),
+        ("new_tokens = 24", "new_tokens = 4000", "pairs.0: code prompt"),
+        ("temperatures = [0.0, 0.6]", "temperatures = [0.0, -1.0]", "temperatures.1: temperature: found -1.0"),
+        ("temperatures = [0.0, 0.6]", "", "temperatures: found nothing"),
+        (SIZE, "top_p = [1.5]", "top_p.0: top_p: found 1.5"),
+        (DRAFTERS, 'drafters = ["model", "tree"]', "pairs.0.drafters.1: found 'tree'"),
+        (DRAFTERS, "drafters = []", "pairs.0.drafters: found 'list', expected: Value should"),
+        (DRAFTERS, 'drafters = [["model"]]', "pairs.0.drafters.0: found 'list'"),
+        (DRAFTERS, 'draft = "none"', "pairs.0: draft: found none"),
+        (NAME, f'{NAME}\ntarget = "./nowhere"\ndraft = "./none"', "pairs.0: ./nowhere: found no such folder"),
+        (NAME, f"{NAME}\n{DRAFTERS}\n[[pairs]]\n{NAME}", "pairs: found the name 'demo' twice"),
+        ("not-looping.jsonl", "nothing.jsonl", "prompts.0: "),
+        ("count = 4", 'count = 4\n[[prompts]]\ndomain = "code"\nfile = "x"', "prompts: found the domain 'code' twice"),
+        ("count = 4", "count = 1", "pairs.0: found one prompt in 'code', expected at least two"),
+        ("[[pairs]]", "[[pairs]", "found no readable TOML (Expected ']]' at the end of an array"),
+        ("[[pairs]]", '[[pairs]]\nname = "a"\n' * 200 + "[[pairs]]", "pairs: found 'list', expected: List"),
+        (SIZE, "max_size = [4, 1000001]", "max_size.1: found '1000001'"),
+        (SIZE, "threads = 1025", "threads: found '1025'"),
+        (SIZE, "seed = " + "9" * 6000, "Exceeds the limit (4300 digits)"),
+        (SIZE, "seed = 0x" + "f" * 6000, "Exceeds the limit (4300 digits)"),
+        (SIZE, "more = " + "[" * 6000, "nested too deep"),
+        (SIZE, "a." * 50_000 + "a = 1", "line 4: found 50,000 dots, expected at most 200"),
+        (SIZE, "#" * 300_000, "bytes, expected at most 262,144"),
+        (SIZE, f"max_size = {list(range(2, 25002))}", "temperatures: found 100,002 settings"),
+    ],
+)  # fmt: skip
+def test_mistakes_of_a_plan_are_named_by_place(old, new, said, tmp_path, capsys):
+    path = write_plan(tmp_path, (old, new))
+    started = time.perf_counter()
+    assert main(["sweep", str(path), "--out", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert f"{path}: " in error and said in error
+    assert error.count("\n") == 1 and time.perf_counter() - started < 10
+    assert not (tmp_path / "out").exists()
+
+
+def test_all_mistakes_are_named_at_once(tmp_path):
+    path = write_plan(tmp_path, ("not-looping", "nothing"), (NAME, f'{NAME}\ndtype = "int3"'))
+    with pytest.raises(ValueError, match=r"prompts.0: .*; pairs.0: .*int3"):
+        read_plan(path)
+
+
+def test_a_plan_may_begin_with_a_byte_order_mark(tmp_path):
+    path = write_plan(tmp_path)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert len(read_plan(path).domains) == 1
+
+
+@pytest.mark.parametrize("tokens", [2, 20])
+def test_the_longest_prompt_that_is_accepted_is_decoded_whole(tmp_path, tokens):
+    facts = pair_facts(PairSpec())
+    room = min(facts.contexts) - max(tokens, 17)  # a tree has 17 levels
+    texts = [" x" * room, " x" * (room - 1) + " y"]
+    assert [len(facts.tokenizer.encode(text)) for text in texts] == [room, room]
+    file = tmp_path / "prompts.jsonl"
+    file.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
+    path = write_plan(tmp_path, (str(PROMPTS), "prompts.jsonl"), tokens=tokens)
+    jobs = [job for job in all_jobs(read_plan(path)) if job.common["temperature"] == 0.0]
+    for kind in ("lookup", "both"):
+        done = run_job(next(job for job in jobs if job.kind == kind))
+        assert not done.faults and done.rows[0]["tokens"] == tokens
+    file.write_text(file.read_text().replace(" y", " x x"))
+    with pytest.raises(ValueError, match=f"pairs.0: code prompt .*found {room + 1} tokens, expected 1 to {room}"):
+        read_plan(path)
+
+
+def test_a_device_that_only_the_workers_have_is_left_to_them(tmp_path, capsys):
+    path = write_plan(tmp_path, (NAME, f'{NAME}\ndevice = "cuda:77"\noffload = "host"'))
+    command = ["sweep", str(path), "--out", str(tmp_path / "out"), "--dry-run"]
+    assert main(command) == 2 and "device: found 'cuda:77'" in capsys.readouterr().err
+    assert main([*command, "--scheduler", "tcp://127.0.0.1:9"]) == 0
+    (pair,) = read_plan(path, elsewhere=True).settings.pairs
+    assert (pair.device, pair.offload, pair.dtype) == ("cuda:77", "host", default_dtype(gpu=True).dtype)
+
+
+@pytest.mark.parametrize("other", ["float32", "bfloat16"])
+def test_workers_load_in_the_dtype_that_the_reader_of_the_plan_found(tmp_path, monkeypatch, other):
+    path = write_plan(tmp_path, count=2, tokens=2)
+    with monkeypatch.context() as here:
+        here.setattr("sequoia_core.models.loading.default_dtype", lambda *_, **__: DefaultDtype(other, "for a test"))
+        job = next(iter(all_jobs(read_plan(path))))
+    assert [row["dtype_used"] for row in run_job(job).rows] == [other]

@@ -1,0 +1,289 @@
+"""How jobs are given out, counted and written: runs go on after anything, failures are recorded, and what is said."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import BrokenExecutor, Future
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sequoia_core.command_line import sweep_command
+from sequoia_core.command_line.main import main
+from sequoia_core.sweeps import executors
+from sequoia_core.sweeps.executors import LocalWorkers
+from sequoia_core.sweeps.jobs import all_jobs
+from sequoia_core.sweeps.plan import read_plan
+from sequoia_core.sweeps.results import Results
+from sequoia_core.sweeps.run import DIED_FAULT, MAX_DEATHS, State, missing_jobs, run_sweep
+from sequoia_core.sweeps.worker import Done, run_job
+from tests.sweep_plans import Here, run_here, untimed, write_plan
+
+ROOT = Path(__file__).parents[3]
+
+
+class KilledWorker(Exception):
+    """As Dask's: several workers died with a job."""
+
+
+@pytest.fixture
+def idle(monkeypatch):
+    """Have jobs done without any measuring: one second, or a hundred for a timed one."""
+    monkeypatch.setattr("tests.sweep_plans.run_job", without_measuring)
+
+
+def without_measuring(job):
+    rows = [job.common | {"key": key, "result": "found"} for key in job.keys]
+    return Done(rows, "somebody", 100.0 if job.timed else 1.0)
+
+
+def deadly_lookup(job):
+    """Run in a worker process: end it with one of the jobs."""
+    if job.words.startswith("demo, lookup, code, T = 0,"):
+        os._exit(1)
+    return run_job(job)
+
+
+def test_what_is_there_is_not_measured_again(tmp_path, idle):
+    here, results = Here(), Results(tmp_path / "out")
+    run_sweep(read_plan(write_plan(tmp_path, count=2)), results, here)
+    first = len(here.done)
+    state = run_sweep(read_plan(write_plan(tmp_path, count=3)), results, here)
+    # both is calibrated by the domain's first five prompts, so another set of those is another measurement
+    new = [job for job in here.done[first:] if job.kind != "both"]
+    assert first == 12 and state.skipped == 8 and len(new) == 4 and len(here.done) == 12 + 4 + 6
+    assert run_sweep(read_plan(write_plan(tmp_path, count=3)), results, here).jobs == 0
+
+
+def test_a_run_that_is_killed_goes_on_and_leaves_no_process(serial, tmp_path):
+    out, plan = tmp_path / "out", write_plan(tmp_path)
+    command = [sys.executable, "-m", "sequoia_core", "sweep", str(plan), "--out", str(out), "--workers", "2", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True) as process:
+        while not list(out.glob("rows/*.parquet")):
+            time.sleep(0.05)
+        children = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGKILL)
+    psutil.wait_procs(children, timeout=10)
+    assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
+    before = len(list(out.glob("rows/*.parquet")))
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
+    report = json.loads(found.stdout)
+    assert 0 < before < 24 and report["skipped"] == before and report["done"] == report["jobs"] == 24 - before
+    assert report["failed"] == report["failed_before"] == 0  # one JSON object on stdout; progress is on stderr
+    assert found.stderr.splitlines()[-1].startswith(f"{report['jobs']} of {report['jobs']} jobs, ")
+    assert untimed(out).equals(serial)
+
+
+def test_a_local_worker_that_is_killed_costs_nothing(serial, tmp_path):
+    workers, killed = LocalWorkers(2), []
+
+    def progress(state) -> None:
+        if state.done >= 3 and not killed:
+            killed.append(next(iter(workers._executor._processes)))
+            os.kill(killed[0], signal.SIGKILL)
+
+    try:
+        state = run_sweep(read_plan(write_plan(tmp_path)), Results(tmp_path / "out"), workers, progress=progress)
+    finally:
+        workers.close()
+    assert killed and state.done == 24 and not state.faults
+    assert untimed(tmp_path / "out").equals(serial)
+
+
+def test_a_job_that_kills_its_worker_is_given_up_by_name_and_retried_on_request(tmp_path, monkeypatch):
+    path = write_plan(tmp_path, ("prompts_per_job = 1", "prompts_per_job = 2"), count=2, tokens=4)
+    plan, results = read_plan(path), Results(tmp_path / "out")
+    with monkeypatch.context() as deadly:
+        deadly.setattr(executors, "run_job", deadly_lookup)
+        state = run_here(path, tmp_path / "out", 2)
+    (bad,) = (job for job in all_jobs(plan) if job.kind == "lookup" and job.common["temperature"] == 0)
+    assert (state.jobs, state.done, state.failed, state.rows) == (6, 5, 1, 10)
+    assert state.faults == results.read_keys()[1] == dict.fromkeys(bad.keys, DIED_FAULT)
+    assert (missing_jobs(plan, results).jobs, missing_jobs(plan, results).skipped) == ([], 12)
+    todo = missing_jobs(plan, results, retry_failed=True)
+    assert [job.keys for job in todo.jobs] == [bad.keys] and not todo.failed_before
+    assert run_sweep(plan, results, Here(), todo=todo).done == 1
+    assert (len(results.read_keys()[0]), results.read_keys()[1]) == (12, {})
+
+
+def test_jobs_that_a_dead_worker_took_along_are_tried_again_one_by_one(tmp_path, monkeypatch):
+    monkeypatch.setattr("sequoia_core.sweeps.run.ASK_SEC", 0.01)
+    plan, results = read_plan(write_plan(tmp_path, count=2)), Results(tmp_path / "out")
+    bad, together = list(all_jobs(plan))[1], []
+
+    class Together(Here):
+        """Ends all jobs under way at once; a deadly one takes the others along."""
+
+        def submit(self, job):
+            self.done.append((job, Future()))
+            return self.done[-1][1]
+
+        def lost(self):
+            batch, self.done = self.done, []
+            dies = any(self.deadly & set(job.keys) for job, _ in batch)
+            together.extend([len(batch)] if dies else [])
+            for job, future in batch:
+                future.set_exception(BrokenExecutor()) if dies else future.set_result(without_measuring(job))
+            return False
+
+    state = run_sweep(plan, results, Together(bad.keys))
+    assert (state.failed, state.done) == (1, 11)
+    assert together == [4, 1] and len(together) == MAX_DEATHS
+    assert results.read_keys()[1] == dict.fromkeys(bad.keys, DIED_FAULT)
+
+
+def test_a_job_that_dask_gives_up_is_tried_again_alone(tmp_path):
+    plan, results = read_plan(write_plan(tmp_path, count=2)), Results(tmp_path / "out")
+    bad, under_way, others = list(all_jobs(plan))[1], [], []
+
+    class Cluster(Here):
+        """Gives up a deadly job at once, which costs the others nothing."""
+
+        def submit(self, job):
+            if self.deadly & set(job.keys):
+                others.append(sum(not future.done() for future in under_way))
+                return super().submit(job)
+            under_way.append(Future())
+            threading.Timer(0.05, under_way[-1].set_result, [without_measuring(job)]).start()
+            return under_way[-1]
+
+    state = run_sweep(plan, results, Cluster(bad.keys, KilledWorker))
+    assert (state.failed, state.done, others) == (1, 11, [1, 0])
+    assert results.read_keys()[1] == dict.fromkeys(bad.keys, DIED_FAULT)
+
+
+def test_an_executor_that_is_lost_is_no_jobs_fault(tmp_path, idle):
+    class Leaving(Here):
+        """Forgets its first jobs, cancels the next ones, then works."""
+
+        def submit(self, job):
+            self.deaths += 1
+            found = super().submit(job) if self.deaths > 8 else Future()
+            if 4 < self.deaths <= 8:
+                found.cancel()
+                found.set_running_or_notify_cancel()
+            return found
+
+        def lost(self):
+            return self.deaths == 4
+
+    state = run_sweep(read_plan(write_plan(tmp_path, count=2)), Results(tmp_path / "out"), Leaving())
+    assert (state.done, state.failed, state.rows) == (12, 0, 12)
+
+
+def test_a_mistake_of_ours_ends_the_run(tmp_path):
+    with pytest.raises(ZeroDivisionError):
+        job = next(all_jobs(plan := read_plan(write_plan(tmp_path, count=2))))
+        run_sweep(plan, Results(tmp_path / "out"), Here(job.keys, ZeroDivisionError))
+
+
+def test_timed_jobs_come_last_and_one_at_a_time(tmp_path):
+    under_way, most = [], {False: 0, True: 0}
+
+    class Later(Here):
+        def submit(self, job):
+            assert not any(other.timed != job.timed for other in under_way)
+            under_way.append(job)
+            most[job.timed] = max(most[job.timed], len(under_way))
+            future: Future[Done] = Future()
+            threading.Timer(0.01, self.end, (job, future)).start()
+            return future
+
+        def end(self, job, future):
+            under_way.remove(job)
+            future.set_result(without_measuring(job))
+
+    plan = read_plan(write_plan(tmp_path, count=2, more="profile = true\nrace = true"))
+    state = run_sweep(plan, Results(tmp_path / "out"), Later())
+    assert state.done == state.jobs == 12 + 3 and most == {False: 4, True: 1}
+
+
+def test_what_is_left_is_estimated_by_how_its_kind_is_done(tmp_path, idle):
+    plan, found = read_plan(write_plan(tmp_path, count=2, more="profile = true\nrace = true")), {}
+
+    def progress(state):
+        found.setdefault(state.done, state.remaining_sec)
+
+    run_sweep(plan, Results(tmp_path / "out"), Here(), progress=progress)
+    assert found[0] is None
+    assert found[1] == 11 * 1.0 / 2 + 3 * 1.0  # two workers, one machine; a timed job is not known better yet
+    assert found[13] == 2 * 100.0 and found[15] == 0.0
+
+
+def test_threads_beyond_the_cores_are_refused_or_said(monkeypatch):
+    monkeypatch.setattr(executors, "_cores", lambda: [0, 1])
+    for threads in (3, 10**9):
+        with pytest.raises(ValueError, match=f"threads: found {threads}, expected at most the 2 cores"):
+            LocalWorkers(1, threads=threads)
+    noted = {}
+    for count, threads in ((1, 2), (2, 1), (2, 2), (None, 2)):
+        workers = LocalWorkers(count, threads=threads)
+        noted[count, threads] = workers.note
+        workers.close()
+    assert {key: note for key, note in noted.items() if note} == {(2, 2): "4 threads share 2 cores: each takes longer"}
+
+
+def test_a_system_without_room_for_processes_is_named(tmp_path, monkeypatch):
+    def no_room(*_):
+        raise BlockingIOError(11, "no more processes")
+
+    monkeypatch.setattr(executors.ProcessPoolExecutor, "submit", no_room)
+    with pytest.raises(ValueError, match=r"found no process to start \(.*no more processes\), expected room for 2"):
+        run_here(write_plan(tmp_path), tmp_path / "out", 2)
+
+
+SCRIPT = """
+from pathlib import Path
+from tests.sweep_plans import run_here
+
+print("script", __name__)  # no guard: an app's page has none
+print(run_here(Path("plan.toml"), Path("out")).done)
+"""
+
+
+def test_the_script_that_starts_workers_runs_once(tmp_path):
+    write_plan(tmp_path, ('"model", "lookup", "both"', '"lookup"'), count=1, tokens=2)
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, "script.py"], capture_output=True, text=True, timeout=300, cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert (done.stdout, done.returncode) == ("script __main__\n2\n", 0), done.stderr
+
+
+def test_a_dry_run_writes_nothing(tmp_path, capsys):
+    assert main(["sweep", str(write_plan(tmp_path)), "--out", str(tmp_path / "out"), "--dry-run", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["jobs"] == 24 and found["prompts"] == {"code": 4} and not (tmp_path / "out").exists()
+
+
+def test_what_failed_before_is_said_again(tmp_path, capsys):
+    path, results = write_plan(tmp_path, count=2), Results(tmp_path / "out")
+    for job in all_jobs(read_plan(path)):
+        results.add([job.failed(key, "it burnt") for key in job.keys])
+    assert main(["sweep", str(path), "--out", str(tmp_path / "out"), "--json"]) == 1
+    said = capsys.readouterr()
+    report = json.loads(said.out)
+    assert [report[key] for key in ("jobs", "done", "failed", "skipped", "failed_before")] == [0, 0, 0, 12, 12]
+    assert "12 rows" in said.err and "it burnt" in said.err and "--retry-failed" in said.err
+    dry = ["sweep", str(path), "--out", str(tmp_path / "out"), "--dry-run", "--json"]
+    assert main(dry) == 0 and json.loads(capsys.readouterr().out)["failed_before"] == 12
+    assert main([*dry, "--retry-failed"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["jobs"], report["failed_before"]) == (12, 0)
+
+
+def test_lines_of_progress_come_now_and_then_and_at_the_end(capsys):
+    tell = sweep_command._lines()
+    for ended, seconds in ((0, 1), (0, 12), (1, 15), (2, 21), (2, 36), (3, 36), (4, 40), (5, 41), (5, 42)):
+        tell(State(5, done=ended, seconds=seconds, remaining_sec=100.0 * (5 - ended)))
+    assert capsys.readouterr().err.splitlines() == [
+        "0 of 5 jobs, 12 s, about 8 min left",
+        "2 of 5 jobs, 36 s, about 5 min left",
+        "5 of 5 jobs, 41 s",
+    ]

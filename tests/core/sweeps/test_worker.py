@@ -1,0 +1,220 @@
+"""What a worker does with a job: it measures only what the plan was read with, as the plan says."""
+
+import json
+import shutil
+from dataclasses import replace
+from itertools import groupby
+
+import numpy as np
+import pytest
+import torch
+
+from sequoia_core.decoding.sampling import SamplingConfig
+from sequoia_core.design.calibration import Calibration
+from sequoia_core.models.loading import load
+from sequoia_core.models.prompting import encode_prompt
+from sequoia_core.studies.measure_acceptance import measure_acceptance
+from sequoia_core.sweeps import worker
+from sequoia_core.sweeps.content import content_hash
+from sequoia_core.sweeps.jobs import all_jobs
+from sequoia_core.sweeps.plan import read_plan
+from sequoia_core.sweeps.results import Results, races_of, read_rows
+from sequoia_core.sweeps.worker import run_job
+from tests.gguf_files import need_llama_cpp, write_demo
+from tests.sweep_plans import DEMO, write_plan
+
+NAME = 'name = "demo"'
+
+
+@pytest.fixture(autouse=True)
+def nothing_loaded():
+    threads = torch.get_num_threads()
+    worker._held.clear()
+    yield
+    worker._held.clear()
+    torch.set_num_threads(threads)
+
+
+def plan_of(tmp_path, pair: str, **options):
+    """Return a small plan of a pair that is given by its lines."""
+    return read_plan(write_plan(tmp_path, (NAME, f"{NAME}\n{pair}"), **{"count": 2, "tokens": 4} | options))
+
+
+def first(plan, kind, **common):
+    jobs = (job for job in all_jobs(plan) if job.kind == kind)
+    return next(job for job in jobs if common.items() <= job.common.items())
+
+
+def test_rows_are_what_measuring_each_prompt_gives(serial, tmp_path):
+    plan = read_plan(write_plan(tmp_path, count=2))
+    job = first(plan, "model", temperature=0.6)
+    done = run_job(job)
+    pair = load(plan.settings.pairs[0].spec)
+    vector = measure_acceptance(
+        [encode_prompt(pair, job.prompts[0])], pair, width=16, sampling=SamplingConfig(0.6),
+        max_new_tokens=24, seed=worker._seed(job, job.prompts[0]),
+    )  # fmt: skip
+    np.testing.assert_array_equal(done.rows[0]["sums"], vector.prompt_sums[0])
+    np.testing.assert_array_equal(done.rows[0]["ranks"], vector.prompt_ranks[0])
+    assert job.keys[0] in serial["key"].to_pylist()
+
+
+def test_a_race_is_a_timed_job_for_each_way_of_sampling_and_its_speeds_are_read_back(tmp_path):
+    plan = read_plan(write_plan(tmp_path, count=2, tokens=8, more="race = true\nprofile = false"))
+    parts = {timed: list(jobs) for timed, jobs in groupby(all_jobs(plan), key=lambda job: job.timed)}
+    assert list(parts) == [False, True] and [job.kind for job in parts[True]] == ["race", "race"]
+    done = run_job(parts[True][1])
+    assert not done.faults
+    Results(tmp_path / "out").add(done.rows)
+    (found,) = races_of(read_rows(tmp_path / "out")).to_dict("records")
+    record = json.loads(done.rows[0]["result"])
+    assert (found["pair"], found["domain"], found["temperature"], found["prompts"]) == ("demo", "code", 0.6, 1)
+    assert found["device"] == record["settings"]["device"] and found["predicted"] == record["predicted_speedup"]
+    for name in ("chain", "sequoia", "specinfer", "adaptive", "hf_assisted"):
+        rates = record[name]["tokens_per_sec"], record["autoregressive"]["tokens_per_sec"]
+        assert found[name] == pytest.approx(rates[0] / rates[1]) and found[name] > 0
+    assert "autoregressive" not in found
+
+
+def test_a_prompt_that_fails_leaves_the_others(tmp_path, monkeypatch):
+    real = worker._vector
+
+    def fails_once(pair, text, *rest):
+        if "class" in text:
+            raise ValueError("found a class \ud800")
+        return real(pair, text, *rest)
+
+    job = first(plan_of(tmp_path, ""), "model")
+    job = replace(job, keys=("a", "b", "c"), prompts=("def f(x):", "class A:", "import os"))
+    monkeypatch.setattr(worker, "_vector", fails_once)
+    done = run_job(job)
+    assert [row["key"] for row in done.rows] == ["a", "b", "c"] and done.faults == {"b": "found a class ?"}
+    Results(tmp_path / "out").add(done.rows)
+    assert read_rows(tmp_path / "out")["key"].to_list() == ["a", "c"]
+
+
+def test_a_pair_that_does_not_load_fails_its_jobs_alone(tmp_path):
+    shutil.copytree(DEMO / "draft-large", tmp_path / "draft")
+    broken = f'[[pairs]]\nname = "broken"\ntarget = "{DEMO / "target"}"\ndraft = "{tmp_path / "draft"}"'
+    plan = plan_of(tmp_path, broken)
+    for file in (tmp_path / "draft").glob("*.safetensors"):
+        file.write_bytes(file.read_bytes()[:-1000])  # between the check and the run
+    jobs = [job for job in all_jobs(plan) if job.kind == "model"]
+    faults = {job.pair.name: list(run_job(job).faults.values()) for job in jobs}
+    assert not faults["demo"] and len(faults["broken"]) == 1 and "draft" in faults["broken"][0]
+
+
+def test_a_worker_has_one_pair_in_memory(tmp_path, monkeypatch):
+    large = f'target = "{DEMO / "target"}"\ndraft = "{DEMO / "draft-large"}"'
+    plan, events = plan_of(tmp_path, f'[[pairs]]\nname = "large"\n{large}'), []
+
+    def watched(spec):
+        pair = load(spec)
+        events.append(("loaded", pair.draft.name))
+        monkeypatch.setattr(pair.draft, "close", lambda: events.append(("closed", pair.draft.name)), raising=False)
+        return pair
+
+    monkeypatch.setattr("sequoia_core.models.loading.load", watched)
+    jobs = [job for job in all_jobs(plan) if job.kind == "model"]
+    assert len(jobs) == 8 and not any(run_job(job).faults for job in jobs)
+    assert events == [("loaded", "demo draft"), ("closed", "demo draft"), ("loaded", "demo draft-large")]
+
+
+def test_both_is_never_calibrated_by_the_prompt_that_it_decodes(tmp_path, monkeypatch):
+    job = first(read_plan(write_plan(tmp_path, ("job = 1", "job = 6"), count=6, tokens=4)), "both")
+    seen, measured = [], {}
+    vector, joins = worker._vector, Calibration.joined
+
+    def remember(pair, text, *rest):
+        found = vector(pair, text, *rest)
+        measured[id(found.calibration)] = text
+        return found
+
+    def joined(parts):
+        seen.append([measured.get(id(part)) for part in parts])
+        return joins(parts)
+
+    monkeypatch.setattr(worker, "_vector", remember)
+    monkeypatch.setattr(Calibration, "joined", staticmethod(joined))
+    done = run_job(job)
+    used = [texts for texts in seen if len(texts) > 1]
+    texts = list(job.prompts)
+    assert len(done.rows) == len(used) == 6 and job.calibrating == tuple(texts[:5])
+    assert used == [[other for other in texts[:5] if other != text][:4] for text in texts]
+
+
+@pytest.mark.parametrize("part, other", [("draft", "draft-large"), ("tokenizer", None)])
+def test_files_that_are_others_than_when_the_plan_was_read_are_not_measured(tmp_path, part, other):
+    shutil.copytree(DEMO / "draft", tmp_path / part)
+    given = {"target": DEMO / "target", "draft": DEMO / "draft"} | {part: tmp_path / part}
+    plan = plan_of(tmp_path, "\n".join(f'{key} = "{path}"' for key, path in given.items()))
+    job = first(plan, "model")
+    assert job.common["tokenizer_hash"] == (content_hash(tmp_path / part) if part == "tokenizer" else "")
+    assert not run_job(job).faults
+    shutil.rmtree(tmp_path / part)
+    shutil.copytree(DEMO / (other or "draft"), tmp_path / part)
+    if other is None:
+        (tmp_path / part / "more.json").write_text("{}")
+    worker._held.clear()
+    done = run_job(job)
+    assert [*done.faults] == [row["key"] for row in done.rows] == [*job.keys]
+    words = f"{part}: found other files at {tmp_path / part} than when the plan was read"
+    assert words in done.faults[job.keys[0]]
+    again = plan_of(tmp_path, "\n".join(f'{key} = "{path}"' for key, path in given.items()))
+    assert not run_job(first(again, "model")).faults  # what the plan is read with now
+
+
+def test_a_pair_in_memory_is_not_that_of_a_plan_read_since(tmp_path):
+    shutil.copytree(DEMO / "draft", tmp_path / "draft")
+    pair = f'target = "{DEMO / "target"}"\ndraft = "{tmp_path / "draft"}"'
+    small = run_job(first(plan_of(tmp_path, pair), "model"))
+    shutil.rmtree(tmp_path / "draft")
+    shutil.copytree(DEMO / "draft-large", tmp_path / "draft")
+    large = run_job(first(plan_of(tmp_path, pair), "model"))
+    assert not small.faults and not large.faults and small.rows[0]["sums"] != large.rows[0]["sums"]
+
+
+def test_another_version_of_the_measurement_is_not_run(tmp_path, monkeypatch):
+    job = first(plan_of(tmp_path, ""), "model")
+    monkeypatch.setattr("sequoia_core.sweeps.jobs.MEASURE_VERSION", 2)
+    assert run_job(job).faults == dict.fromkeys(
+        job.keys,
+        "found version 2 of the measurement on this worker, expected 1: install the same version everywhere",
+    )
+
+
+def test_lookup_needs_no_draft(tmp_path):
+    shutil.copytree(DEMO / "draft", tmp_path / "draft")
+    plan = plan_of(tmp_path, f'target = "{DEMO / "target"}"\ndraft = "{tmp_path / "draft"}"')
+    for file in (tmp_path / "draft").glob("*.safetensors"):
+        file.write_bytes(file.read_bytes()[:-1000])
+    assert run_job(first(plan, "both")).faults
+    done = run_job(first(plan, "lookup"))
+    assert not done.faults and done.rows[0]["draft"] == "none"
+
+
+def test_trees_have_at_most_the_size_of_their_job(tmp_path):
+    plan = read_plan(write_plan(tmp_path, ("max_size = 16", "max_size = [2, 8]"), count=2))
+    for kind in ("lookup", "both"):
+        small, large = (run_job(first(plan, kind, max_size=size)).rows[0] for size in (2, 8))
+        assert max(small["nodes"]) <= 2 < max(large["nodes"]) <= 8 and (small["max_size"], large["max_size"]) == (2, 8)
+
+
+def test_a_job_has_the_threads_of_its_plan(tmp_path):
+    job = first(plan_of(tmp_path, "", more="threads = 2"), "lookup")
+    torch.set_num_threads(1)
+    done = run_job(job)
+    assert torch.get_num_threads() == 2 and done.rows[0]["threads"] == 2
+    run_job(replace(job, common=job.common | {"threads": 1}))
+    assert torch.get_num_threads() == 1
+
+
+def test_a_pair_of_gguf_files_is_measured(tmp_path):
+    need_llama_cpp()
+    files = {part: write_demo(part, tmp_path / f"{part}.gguf", "float32") for part in ("target", "draft")}
+    plan = plan_of(tmp_path, "\n".join(f'{part} = "{file}"' for part, file in files.items()), tokens=8)
+    for kind in ("lookup", "model", "both"):
+        job = first(plan, kind)
+        done = run_job(job)
+        assert not done.faults and done.rows[0]["target_hash"] == content_hash(files["target"])
+        assert done.rows[0]["passes_by"] == "llama.cpp" and done.rows[0]["dtype"] == ""
