@@ -57,7 +57,7 @@ class VectorFile(FileModel):
     prompt_trials: list[Count] | None = None
     prompt_ranks: list[list[Annotated[int, Field(ge=0, le=MAX_RANKS)]]] | None = None
     prompt_matched: list[list[Annotated[int, Field(ge=0, le=1)]]] | None = None
-    meta: dict[str, Any] = {}
+    meta: dict[str, Any] = Field(default_factory=dict)
     note: str | None = None
     holds_for: dict[str, Any] | None = None
     calibration: dict[str, Any] | str | None = None

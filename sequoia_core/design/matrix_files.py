@@ -19,7 +19,7 @@ class MatrixFile(FileModel):
     version: int
     matrix: list[list[float]] = Field(min_length=1, max_length=MAX_RANKS)
     trials: list[list[Count]] | None = None
-    meta: dict[str, Any] = {}
+    meta: dict[str, Any] = Field(default_factory=dict)
 
 
 def load_acceptance(path: str | Path, entries: str | None = None) -> AcceptanceVector | AcceptanceMatrix:
