@@ -49,7 +49,7 @@ double bound_rate(int threads, float *kept) {
     const double began = now();
 #pragma omp parallel num_threads(threads) reduction(+ : found, operations)
     {
-#if defined(WITH_TILES)
+#if defined(__AMX_TILE__)
         struct {
             uint8_t palette, start, zero[14];
             uint16_t width[16];

@@ -43,7 +43,7 @@ from sequoia_core.studies.losslessness import check_losslessness
 
 LAW_SAMPLES, DEMO_TOKENS = 500, 128
 BUDGET_SEC = 20 * 60  # of everything; a test holds the estimates to it
-TESTS = ("tests/core/test_other_device.py", "tests/core/decoding/test_static_path.py")
+TESTS = ("tests/core/test_other_device.py", "tests/core/decoding/gpu/test_gpu_path.py")
 
 
 def tests(machine: Machine) -> list[Row]:

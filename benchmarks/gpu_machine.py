@@ -99,7 +99,7 @@ class Machine:
         if not self.rehearse:
             yield
             return
-        from pretend_device import pretend_device
+        from tests.pretend_device import pretend_device
 
         with pretend_device() as self.device:
             try:

@@ -19,16 +19,16 @@ from gpu_machine import Machine
 from sequoia_core import AcceptanceVector, SamplingConfig
 from sequoia_core.decoding.assemble import assemble
 from sequoia_core.decoding.drafting import DraftTree
+from sequoia_core.decoding.gpu.drafting import StaticDrafter
+from sequoia_core.decoding.gpu.judging import StaticJudge
+from sequoia_core.decoding.gpu.phases import StaticPass
 from sequoia_core.decoding.loop import End, take_step
-from sequoia_core.decoding.static_drafting import StaticDrafter
-from sequoia_core.decoding.static_judging import StaticJudge
 from sequoia_core.decoding.tree_policy import policy_of
 from sequoia_core.decoding.verifiers import choose_verifier
 from sequoia_core.decoding.walk import Walk
 from sequoia_core.design.tree import TokenTree
 from sequoia_core.models.language_model import ModelPair
 from sequoia_core.models.prefill import prefill
-from sequoia_core.models.static_pass import StaticPass
 
 WARM_UP = 4  # steps of each text that are not timed: graphs are captured in them
 SAMPLING = SamplingConfig(0.6)

@@ -15,7 +15,9 @@ import torch
 from gpu_machine import VOCAB, Machine, Row
 from gpu_replay import replayed
 
+from scripts.make_random_model import write_random_model
 from sequoia_core import autoregressive, load_pair
+from sequoia_core.decoding.gpu.phases import Phase
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.decoding.tree_policy import ROOT_ONLY
 from sequoia_core.design.optimal_trees import expected_tokens, optimal_tree
@@ -24,8 +26,6 @@ from sequoia_core.design.what_if import power_law
 from sequoia_core.models.language_model import ModelPair
 from sequoia_core.models.prefill import prefill
 from sequoia_core.models.protocol import causal_mask
-from sequoia_core.models.random_models import write_random_model
-from sequoia_core.models.static_pass import Phase
 from sequoia_core.studies.measure_profile import measure_profile
 
 PAIRS = (("Llama-2-7B", "Llama-68M"), ("Llama-2-13B", "Llama-68M"), ("Llama-2-7B", "Llama-160M"))

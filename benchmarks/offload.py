@@ -124,9 +124,9 @@ def streaming(pair: ModelPair, prompts: Sequence[Sequence[int]]) -> dict:
         for place in range(len(READS) + 1):  # streaming, too, has every place in the order once in five turns
             kind = (turn + place) % (len(READS) + 1)
             if kind < len(READS):
-                file, outstanding = pair.target.streams_from, READS[kind]
-                rates[outstanding].append(disk_rate(file, outstanding, pair.target.ring_bytes))
-                cached[outstanding].append(disk_rate(file, outstanding, 0))
+                backend, outstanding = pair.target._backend, READS[kind]
+                rates[outstanding].append(disk_rate(backend.path, outstanding, backend.ring.buffer_bytes))
+                cached[outstanding].append(disk_rate(backend.path, outstanding, 0))
                 continue
             before, started = pair.target.bytes_read, time.perf_counter()
             while pair.target.bytes_read - before < READ_BYTES:

@@ -36,13 +36,13 @@ import sequoia_core.native.short_spins  # noqa: F401  before torch, whose thread
 import torch
 from timing import REPEATS, median_sec
 
+from scripts.make_random_model import write_random_model
 from sequoia_core import load_pair
 from sequoia_core.files.model_names import DEMO_PAIR
 from sequoia_core.models.device import describe_device
 from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.models.llama_torch import TorchLlama
 from sequoia_core.models.protocol import causal_mask
-from sequoia_core.models.random_models import write_random_model
 from sequoia_core.models.transformers_passes import TransformersBackend
 from sequoia_core.native import compile_c, instruction_sets, linear, llama_x86
 from sequoia_core.native.instruction_sets import InstructionSet
@@ -187,7 +187,7 @@ def real_model(folder: str, file: str | None, rounds: int) -> None:
         return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
 
     models = {"torch bfloat16": read(torch.bfloat16), "torch float32": read(torch.float32)}
-    sets = [found for found in instruction_sets.runnable() if not found.emulated]
+    sets = [found for found in instruction_sets.FASTEST_FIRST if found.is_here]
     for found in sets:
         os.environ[instruction_sets.VARIABLE] = found.name
         models[found.name] = read(torch.bfloat16)
@@ -245,7 +245,7 @@ def main() -> None:
         return real_model(args.real, args.file, args.rounds)
     if args.llama_cpp:
         return against_llama_cpp(args.rounds)
-    sets = [found for found in instruction_sets.runnable() if not found.emulated]
+    sets = [found for found in instruction_sets.FASTEST_FIRST if found.is_here]
     pair, single = load_pair(dtype="bfloat16"), load_pair(dtype="float32")
     model = pair.target.model
     packed = sum(p.numel() * p.element_size() for p in model.parameters())

@@ -32,7 +32,8 @@ class Clocked:
 
     @property
     def sec(self) -> float:
-        return self.own_sec + sum(session.unseen_sec for session in self.sessions)
+        drafting = [session.drafting_sec.value for session in self.sessions if hasattr(session, "drafting_sec")]
+        return self.own_sec + sum(drafting)  # compiled drafting calls no `forward`
 
     def __getattr__(self, name: str):
         return getattr(self.model, name)

@@ -86,7 +86,7 @@ job_panel.draw("race")
 st.divider()
 
 job = session_jobs.job("race")
-if active:
+if job is not None and active:
     st.fragment(finish.draw_running, run_every=job_panel.POLL_SEC)(job)
 elif job is None or job.result is None or not job.result.results:
     finish.draw_recorded()

@@ -105,7 +105,7 @@ def around_passes(model: HuggingFaceModel, around, name: str | None = None) -> H
 class RecalledSession:
     """Reads off the mask which text each token ends, and gives the row that the model gave after that text."""
 
-    logits_dtype, unseen_sec, read_wait_sec, bytes_read = torch.float32, 0.0, 0.0, 0
+    logits_dtype, read_wait_sec = torch.float32, 0.0
 
     def __init__(self, row_after, passes) -> None:
         self.row_after, self.passes, self.ids = row_after, passes, []

@@ -1,5 +1,7 @@
 """What the verifiers are called, how each draws children and what it does after a rejection, for people."""
 
+from sequoia_core.decoding.tree_kinds import TREE_KINDS
+
 NAMES = {
     "sequoia": "Sequoia",
     "specinfer": "SpecInfer",
@@ -10,9 +12,7 @@ NAMES = {
 RIVALS = ("specinfer", "topk")  # that Sequoia is compared with
 BESIDE = {  # kinds of tree that are compared with the one in use
     "specinfer_tree": "SpecInfer 5 × 8 trees",
-    "lookup": "Lookup trees",
-    "hybrid": "Hybrid trees",
-}
+} | {name: f"{kind.title} trees" for name, kind in TREE_KINDS.items() if kind.looks_up}
 OPTIMA = {"optimum": "Best possible", "optimum_with_replacement": "Best possible with replacement"}
 COMPARED = NAMES | BESIDE | OPTIMA
 DRAWS = {

@@ -14,6 +14,7 @@ from ..design.conditions import SEQUOIA, Conditions, measured_as
 from ..design.tree import TokenTree
 from ..files.model_names import ASSETS, needed_draft, shipped_files
 from ..models.pair_spec import PairSpec
+from ..models.prompting import Prompting
 from .inputs import (
     checked_sampling,
     encode_within,
@@ -21,7 +22,6 @@ from .inputs import (
     open_pair,
     pair_options,
     prompt_texts,
-    prompting_of,
     vector_of,
 )
 from .measured_words import bench_parts, generate_parts
@@ -29,7 +29,6 @@ from .options import (
     PROMPT_COUNT,
     READ,
     VERIFIER,
-    Chat,
     Entries,
     Json,
     MaxNewTokens,
@@ -37,10 +36,9 @@ from .options import (
     Prompts,
     Seed,
     Temperature,
-    TemplateArguments,
     TopP,
     app,
-    takes_pair,
+    grouped,
 )
 from .output import check_out, report, tell
 from .progress import shown_progress
@@ -56,10 +54,11 @@ DEFAULT_CHAIN = 4  # drafted tokens where nothing was measured: short enough to 
 
 
 @app.command("generate")
-@takes_pair
+@grouped
 def generate_command(
     prompt: Annotated[str, typer.Option("--prompt")],
     spec: PairSpec,
+    prompting: Prompting,
     max_new_tokens: MaxNewTokens = 128,
     temperature: Temperature = 0.0,
     top_p: TopP = 1.0,
@@ -78,8 +77,6 @@ def generate_command(
     ] = None,
     entries: Entries = None,
     verifier: Annotated[str | None, VERIFIER] = None,
-    chat: Chat = None,
-    template_arguments: TemplateArguments = None,
     as_json: Json = False,
 ) -> None:
     """Decode a prompt with a token tree."""
@@ -89,7 +86,6 @@ def generate_command(
     from ..files.prompt_files import check_text
 
     check_text(prompt)
-    prompting = prompting_of(chat, template_arguments)
     if tree is not None and (acceptance is not None or profile is not None):
         raise ValueError("--tree: found it together with --acceptance or --profile, expected one or the other")
     shape = None if tree is None else import_tree(tree)
@@ -218,15 +214,14 @@ def default_tree(
 
 
 @app.command("bench")
-@takes_pair
+@grouped
 def bench_command(
     spec: PairSpec,
+    prompting: Prompting,
     max_new_tokens: MaxNewTokens = 128,
     temperature: Temperature = 0.0,
     prompts: Prompts = None,
     prompt_count: Annotated[int, PROMPT_COUNT] = 8,
-    chat: Chat = None,
-    template_arguments: TemplateArguments = None,
     out: Out = None,
     as_json: Json = False,
 ) -> None:
@@ -236,7 +231,7 @@ def bench_command(
     from ..files.safe_files import json_bytes, write_atomic
     from ..studies.bench import bench
 
-    sampling, prompting = SamplingConfig(temperature), prompting_of(chat, template_arguments)
+    sampling = SamplingConfig(temperature)
     check_out(out)
     texts = prompt_texts(prompts, prompt_count)
     calibration = [] if prompts else prompt_texts(None, prompt_count + CALIBRATED)[prompt_count:]

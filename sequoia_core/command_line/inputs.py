@@ -98,13 +98,6 @@ def prompt_texts(prompts: Path | None, count: int | None, column: str | None = N
     return load_prompts(prompts or ASSETS / "prompts" / "prompts.jsonl", column)[:count]
 
 
-def prompting_of(chat: bool | None, template_arguments: list[str] | None) -> Prompting:
-    """Return how texts become prompts, by the options of a command."""
-    from ..models.prompting import Prompting, parsed_arguments
-
-    return Prompting(chat, parsed_arguments(template_arguments or ()))
-
-
 def encode_within(pair: ModelPair, texts: list[str], room: int, prompting: Prompting) -> list[list[int]]:
     """Return token ids of each prompt, refusing one that leaves no room for the new tokens."""
     context, ids_of = pair.max_context, encoded(pair, texts, prompting)

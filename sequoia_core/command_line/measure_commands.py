@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,7 @@ from ..design.acceptance import AcceptanceVector
 from ..design.break_even import chain_pays, idle_arithmetic
 from ..files.model_names import needed_draft
 from ..models.pair_spec import PairSpec
+from ..models.prompting import Prompting
 from .inputs import (
     checked_sampling,
     encode_within,
@@ -19,14 +21,12 @@ from .inputs import (
     open_pair,
     pair_options,
     prompt_texts,
-    prompting_of,
 )
 from .measured_words import measure_parts, profile_parts
 from .options import (
     PROMPT_COUNT,
     READ,
     VERIFIER,
-    Chat,
     Column,
     Json,
     MaxNewTokens,
@@ -34,10 +34,9 @@ from .options import (
     Prompts,
     Seed,
     Temperature,
-    TemplateArguments,
     TopP,
     app,
-    takes_pair,
+    grouped,
 )
 from .output import check_out, report
 from .progress import shown_progress
@@ -58,13 +57,12 @@ def _json_probs(vector: AcceptanceVector) -> dict:
 
 
 @app.command("measure")
-@takes_pair
+@grouped
 def measure_command(
     spec: PairSpec,
+    prompting: Prompting,
     prompts: Prompts = None,
     column: Column = None,
-    chat: Chat = None,
-    template_arguments: TemplateArguments = None,
     own_text: Annotated[
         bool, typer.Option("--own-text", help="The prompts are the text to measure on; nothing is generated.")
     ] = False,
@@ -91,7 +89,7 @@ def measure_command(
 
     sampling = checked_sampling(temperature, top_p, verifier)
     check_measured(verifier)
-    prompting = prompting_of(False if own_text else chat, template_arguments)
+    prompting = replace(prompting, chat=False) if own_text else prompting
     check_out(out)
     texts = prompt_texts(prompts, prompt_count, column)
     partial = _partial_vector(resume, out)
@@ -145,7 +143,7 @@ def _partial_vector(resume: Path | None, out: Path | None) -> AcceptanceVector |
 
 
 @app.command("profile")
-@takes_pair
+@grouped
 def profile_command(
     spec: PairSpec,
     target_shape: Annotated[

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from ..models.pair_spec import PairSpec
+from ..models.prompting import Prompting, parsed_arguments
 
 app = typer.Typer(add_completion=False, no_args_is_help=False, help="Sequoia: token trees for speculative decoding.")
 
@@ -31,14 +32,6 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and no
 Out = Annotated[Path | None, typer.Option("--out", help="File to write.")]
 Prompts = Annotated[Path | None, typer.Option("--prompts", help="JSONL, CSV, parquet, or plain text lines.", **READ)]
 Column = Annotated[str | None, typer.Option("--column", help="Column of the prompts; default: by its usual names.")]
-Chat = Annotated[
-    bool | None,
-    typer.Option("--chat/--raw", help="Use the tokenizer's chat template, or not; default: where it has one."),
-]
-TemplateArguments = Annotated[
-    list[str] | None,
-    typer.Option("--template-arg", help="name=value for the chat template, such as enable_thinking=false; repeatable."),
-]
 PROMPT_COUNT = typer.Option("--prompt-count", help="Use only the first this many prompts.", min=1)
 Seed = Annotated[int, typer.Option("--seed", help="Equal seeds draw equally.", min=0, max=2**64 - 1)]
 Temperature = Annotated[float, typer.Option("--temperature", help="0 takes the most likely token.")]
@@ -55,27 +48,46 @@ PAIR_HELP = {  # by the fields of `PairSpec`
     "offload": "disk or host: stream the target's layers from there; default: all in memory.",
     "tokenizer": "Folder or hub id whose tokenizer is used; default: the target's own.",
 }
+CHAT = "Use the tokenizer's chat template, or not; default: where it has one."
+TEMPLATE_ARGUMENTS = "name=value for the chat template, such as enable_thinking=false; repeatable."
 
 
-def takes_pair(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of a pair in place of its parameter `spec`, which gets what they say."""
+def _prompting(chat: bool | None, template_arguments: list[str] | None) -> Prompting:
+    return Prompting(chat, parsed_arguments(template_arguments or ()))
+
+
+# parameter of a command -> what makes its value, of which options
+GROUPS: dict[str, tuple[Callable[..., object], dict[str, object]]] = {
+    "spec": (
+        PairSpec,
+        {name: Annotated[str | None, typer.Option(f"--{name}", help=words)] for name, words in PAIR_HELP.items()},
+    ),
+    "prompting": (
+        _prompting,
+        {
+            "chat": Annotated[bool | None, typer.Option("--chat/--raw", help=CHAT)],
+            "template_arguments": Annotated[list[str] | None, typer.Option("--template-arg", help=TEMPLATE_ARGUMENTS)],
+        },
+    ),
+}
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of `GROUPS` in place of its parameters of those names."""
     kind = inspect.Parameter.KEYWORD_ONLY
-    options = [
-        inspect.Parameter(
-            name, kind, default=None, annotation=Annotated[str | None, typer.Option(f"--{name}", help=words)]
-        )
-        for name, words in PAIR_HELP.items()
-    ]
-    given = inspect.signature(command, eval_str=True)
-    shown = [each.replace(kind=kind) for each in given.parameters.values()]
-    place = [each.name for each in shown].index("spec")
-    shown[place : place + 1] = options
+    signature, shown = inspect.signature(command, eval_str=True), []
+    for name, own in signature.parameters.items():
+        _, options = GROUPS.get(name, (None, {}))
+        shown += [inspect.Parameter(each, kind, default=None, annotation=what) for each, what in options.items()]
+        shown += [] if options else [own.replace(kind=kind)]
 
     @wraps(command)
     def run(**values: object) -> None:
-        spec = PairSpec(**{name: values.pop(name) for name in PAIR_HELP})  # type: ignore[arg-type]
-        command(spec=spec, **values)
+        for name, (make, options) in GROUPS.items():
+            if name in signature.parameters:
+                values[name] = make(*[values.pop(each) for each in options])
+        command(**values)
 
-    run.__signature__ = given.replace(parameters=shown)  # type: ignore[attr-defined]
+    run.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
     run.__annotations__ = {each.name: each.annotation for each in shown}
     return run

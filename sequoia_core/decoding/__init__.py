@@ -10,15 +10,12 @@ Each module imports, of this room, only the modules named:
     verifiers                   sampling, rank_acceptance
     tree_policy                 verifiers
     walk                        sampling, verifiers
-    walk_by_rank                plan, sampling, residuals
     explaining                  cutting, sampling, rank_acceptance, verifiers, walk
     pass_times                  sampling
     node_facts                  -
     drafting                    plan, sampling, verifiers, tree_policy, node_facts
-    static_drafting             plan, sampling, verifiers, tree_policy, drafting
     compiled_drafting           sampling, verifiers, tree_policy, drafting
     judging                     sampling, verifiers, walk, explaining, drafting
-    static_judging              plan, sampling, verifiers, walk, walk_by_rank, drafting, judging
     record                      walk, explaining, node_facts
     growing.expansion           -
     growing.plain_index         -
@@ -38,6 +35,11 @@ Each module imports, of this room, only the modules named:
     growing.spec_exec           growing.growing_tree
     growing.hybrid              growing.text_index, growing.recipes, growing.growing_tree
     growing.drafter             sampling, verifiers, tree_policy, node_facts, drafting, growing.expansion, growing.step_costs, growing.marginal_gains, growing.look_up, growing.plain_growing, growing.compiled_growing, growing.growing_tree
-    assemble                    sampling, verifiers, tree_policy, drafting, static_drafting, compiled_drafting, judging, static_judging, growing.drafter
+    gpu.phases                  -
+    gpu.walk_by_rank            plan, sampling, residuals
+    gpu.drafting                plan, sampling, verifiers, tree_policy, drafting, gpu.phases
+    gpu.judging                 plan, sampling, verifiers, walk, drafting, judging, gpu.phases, gpu.walk_by_rank
+    assemble                    sampling, verifiers, tree_policy, drafting, compiled_drafting, judging, gpu.phases, gpu.drafting, gpu.judging, growing.drafter
     loop                        sampling, verifiers, tree_policy, drafting, judging, record, assemble
+    tree_kinds                  growing.growing_tree
 """  # noqa: E501

@@ -9,14 +9,14 @@ import torch
 
 from ..models.language_model import ModelPair
 from ..models.protocol import Session
-from ..models.static_pass import padded
 from .compiled_drafting import CompiledDrafter
 from .drafting import Drafter, LevelDrafter, Reach, RootDrafter
+from .gpu.drafting import StaticDrafter
+from .gpu.judging import StaticJudge
+from .gpu.phases import padded
 from .growing.drafter import GrowingDrafter
 from .judging import CompiledJudge, Judge, RowJudge
 from .sampling import SamplingConfig
-from .static_drafting import StaticDrafter
-from .static_judging import StaticJudge
 from .tree_policy import TreePolicy
 from .verifiers import Verifier, sampling_of_draft
 

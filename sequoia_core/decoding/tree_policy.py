@@ -26,6 +26,7 @@ class TreePolicy(Protocol):
         max_children: children of one node at most.
         fixed: the tree of every step, None where steps differ.
         needs_draft: whether trees take a draft model to fill.
+        looks_up: whether trees depend on text already seen.
         largest_token: the largest id in texts that trees are looked up in; -1 where there are none.
         verifiers: names of the verifiers that are exact for these trees; the first is the default.
     """
@@ -50,6 +51,10 @@ class TreePolicy(Protocol):
     @property
     def needs_draft(self) -> bool:
         return True
+
+    @property
+    def looks_up(self) -> bool:
+        return False
 
     @property
     def largest_token(self) -> int:

@@ -21,7 +21,6 @@ Each module imports, of this room, only the modules named:
     default_dtype             device
     llama_torch               tree_cache
     prefill                   protocol
-    static_pass               tree_cache
     transformers_passes       tree_cache
     checkpoint                architectures, model_files, default_dtype, finite_weights
     gguf.session              gguf.bindings

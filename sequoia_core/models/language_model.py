@@ -20,11 +20,7 @@ if TYPE_CHECKING:
 
 
 def choose_backend(model: PreTrainedModel) -> Backend:
-    """Return the fastest way of running a model that there is here.
-
-    Raises:
-        ValueError: for layers that cannot attend along a tree; the message lacks the model's name.
-    """
+    """Return the fastest way of running a model that there is here."""
     backend = TransformersBackend(model)
     if is_spread(model):
         return backend
@@ -47,9 +43,6 @@ class HuggingFaceModel:
     Attributes:
         offload: None, or the tier that its layers stream from.
         bytes_read: of streamed weights so far; 0 for a model in memory.
-
-    Raises:
-        ValueError: for a `vocab_size` beyond the model's logits, or layers that cannot attend along a tree.
     """
 
     offload: str | None = None

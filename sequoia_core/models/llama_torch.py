@@ -6,7 +6,7 @@ their own forward. Shapes: q = tokens in one pass, H, K = query and key heads, D
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -31,16 +31,6 @@ class Layer(NamedTuple):
     down: Linear
 
 
-class ResidentWeights:
-    """Layers that stay in memory (`protocol.Weights`)."""
-
-    def __init__(self, layers: list[Layer]) -> None:
-        self._layers = layers
-
-    def layers(self) -> Iterator[Layer]:
-        return iter(self._layers)
-
-
 class TorchLlama:
     """The layers of a Llama with query, key and value in one product, gate and up in another.
 
@@ -57,7 +47,7 @@ class TorchLlama:
         self.eps = config.rms_norm_eps
         self.embedding, self.norm = base.embed_tokens.weight, base.norm.weight
         self.head, self.logits_dtype = model.lm_head, linear.logits_dtype(model)
-        layers = [
+        self.layers = [
             Layer(
                 layer.input_layernorm.weight,
                 self._joined(layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj),
@@ -68,7 +58,6 @@ class TorchLlama:
             )
             for layer in base.layers
         ]
-        self.weights, self.layer_count = ResidentWeights(layers), len(layers)
         every = torch.arange(config.max_position_embeddings)[None]
         cos, sin = base.rotary_emb(self.embedding[:1], position_ids=every)
         half = self.head_dim // 2
@@ -110,7 +99,7 @@ class TorchLlamaSession(CacheSession):
 
     def __init__(self, model: TorchLlama, capacity: int, vocab_size: int) -> None:
         super().__init__(
-            model.layer_count, capacity, device=torch.device("cpu"), dtype=model.embedding.dtype,
+            len(model.layers), capacity, device=torch.device("cpu"), dtype=model.embedding.dtype,
             logits_dtype=model.logits_dtype, vocab_size=vocab_size,
         )  # fmt: skip
         self.model = model
@@ -125,7 +114,7 @@ class TorchLlamaSession(CacheSession):
         cos, sin = model.cos[positions][:, None], model.sin[positions][:, None]
         half, shape = model.head_dim // 2, (hidden_size,)
         hidden = F.embedding(ids, model.embedding)
-        for index, layer in enumerate(model.weights.layers()):
+        for index, layer in enumerate(model.layers):
             normed = F.rms_norm(hidden, shape, layer.norm, model.eps)
             heads = layer.query_key_value(normed).view(count, -1, model.head_dim)
             turned = heads[:, :rotated]

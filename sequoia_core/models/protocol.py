@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
@@ -16,9 +16,7 @@ class Session(Protocol):
     Attributes:
         length: tokens held so far.
         logits_dtype: dtype of what `forward` returns.
-        unseen_sec: seconds spent so far in passes that `forward` does not see, such as compiled drafting; else 0.
         read_wait_sec: seconds that the model's passes waited so far for weights from a slower tier; 0 if resident.
-        bytes_read: of weights so far, those read ahead included; 0 if resident.
     """
 
     @property
@@ -26,11 +24,7 @@ class Session(Protocol):
     @property
     def logits_dtype(self) -> torch.dtype: ...
     @property
-    def unseen_sec(self) -> float: ...
-    @property
     def read_wait_sec(self) -> float: ...
-    @property
-    def bytes_read(self) -> int: ...
 
     def forward(
         self, ids: torch.Tensor, positions: torch.Tensor, tree_mask: torch.Tensor, *, keep: int
@@ -162,14 +156,6 @@ class Tokenizer(Protocol):
 
     def decode(self, ids: Any, skip_special_tokens: bool = False) -> str:
         """Return the text of some ids, "\ufffd" for bytes that are part of a character alone."""
-        ...
-
-
-class Weights(Protocol):
-    """Where a model's decoder layers are: in memory, or streamed from a slower tier."""
-
-    def layers(self) -> Iterator[Any]:
-        """Yield the layers in order, once per pass; each is valid until the next one is taken."""
         ...
 
 

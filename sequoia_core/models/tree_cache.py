@@ -125,8 +125,7 @@ class CacheSession:
         vocab_size: logits of real tokens; those of padding are cut off.
     """
 
-    unseen_sec = read_wait_sec = 0.0
-    bytes_read = 0
+    read_wait_sec = 0.0
     any_slot = False  # whether its passes can write to any slots and see any others, see `logits_at`
 
     def __init__(

@@ -60,9 +60,6 @@ class DraftCall:
 
     Attributes:
         first_rows: float32 [forwarded, V], what first children were drawn from; None where nothing cuts it.
-
-    Raises:
-        ValueError: for an unknown draft sampling.
     """
 
     def __init__(
@@ -115,7 +112,6 @@ class DraftCall:
             V], all of them overwritten by the next call; None when logits are not finite.
 
         Raises:
-            ValueError: when the cache has no room.
             MemoryError: when scratch memory cannot be allocated.
         """
         session, call = self.session, self._call
@@ -169,7 +165,6 @@ class GrowCall:
             How many nodes each pass read; None when logits are not finite.
 
         Raises:
-            ValueError: when the cache has no room.
             MemoryError: when scratch memory cannot be allocated.
         """
         session, call = self.session, self._call

@@ -49,9 +49,9 @@ def _compiler_flags(features: tuple[str, ...]) -> tuple[str, ...]:
 
 _BFLOAT16 = (*_AVX512, "avx512_bf16")
 _AMX = (*_BFLOAT16, "amx_tile", "amx_bf16")
-_WITH_BFLOAT16, _WITH_TILES = "-DWITH_BFLOAT16", "-DWITH_TILES"
+_WITH_BFLOAT16 = "-DWITH_BFLOAT16"
 FASTEST_FIRST = (
-    InstructionSet("amx", "AMX", _AMX, (*_compiler_flags(_AMX), _WITH_BFLOAT16, _WITH_TILES), "products_amx.h"),
+    InstructionSet("amx", "AMX", _AMX, (*_compiler_flags(_AMX), _WITH_BFLOAT16), "products_amx.h"),
     InstructionSet(
         "avx512-bf16", "AVX-512 with bfloat16", _BFLOAT16, (*_compiler_flags(_BFLOAT16), _WITH_BFLOAT16),
         "products_avx512.h",
@@ -61,7 +61,7 @@ FASTEST_FIRST = (
 )  # fmt: skip
 EMULATED = (
     InstructionSet(
-        "amx-emulated", "AMX, emulated", _AVX512, (*_compiler_flags(_AVX512), _WITH_BFLOAT16, _WITH_TILES),
+        "amx-emulated", "AMX, emulated", _AVX512, (*_compiler_flags(_AVX512), _WITH_BFLOAT16),
         "products_amx.h", True,
     ),
     InstructionSet(
@@ -98,8 +98,3 @@ def check_environment() -> None:
     found, reason = chosen()
     if found is None and os.environ.get(VARIABLE):
         raise ValueError(reason if reason.startswith(f"{VARIABLE}:") else f"{reason}, expected one that it has")
-
-
-def runnable() -> list[InstructionSet]:
-    """Return every instruction set that this processor can run, the emulated ones last."""
-    return [found for found in BY_NAME.values() if found.is_here]

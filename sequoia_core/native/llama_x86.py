@@ -196,8 +196,7 @@ class SlotSession:
     """
 
     logits_dtype = torch.float32
-    unseen_sec = read_wait_sec = 0.0
-    bytes_read = 0
+    read_wait_sec = 0.0
 
     def __init__(self, model: Any, capacity: int, vocab_size: int) -> None:
         self.capacity, self.length, self.vocab_size = capacity, 0, vocab_size
@@ -218,7 +217,6 @@ class SlotSession:
         """Run a pass, see `protocol.Session`.
 
         Raises:
-            ValueError: when the cache has no room, or for an id or position out of range.
             MemoryError: when scratch memory cannot be allocated.
         """
         count = len(ids)
@@ -270,10 +268,6 @@ class CompiledSession(SlotSession):
     def __init__(self, model: CompiledLlama, capacity: int, vocab_size: int) -> None:
         super().__init__(model, capacity, vocab_size)
         self.drafting_sec = ctypes.c_double(0.0)  # compiled drafting adds the time of its passes
-
-    @property
-    def unseen_sec(self) -> float:  # type: ignore[override]
-        return self.drafting_sec.value
 
     def _pass(self, request: tuple, logits: torch.Tensor) -> int:
         return self.model.functions.sequoia_forward(*request, logits.data_ptr())

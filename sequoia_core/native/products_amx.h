@@ -5,6 +5,8 @@
 
 #include "lanes.h"
 
+#define WITH_TILES  // for linear.c
+
 enum { BATCH = 32 };  // rows that one call of `product` takes
 
 typedef bf16 activation;

@@ -6,16 +6,16 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 import transformers
 
 from ..decoding.growing.adaptive import AdaptiveTree
-from ..decoding.growing.growing_tree import predict_policy
-from ..decoding.growing.spec_exec import SpecExecTree
+from ..decoding.growing.growing_tree import GrowingTree, predict_policy
 from ..decoding.sampling import SamplingConfig
+from ..decoding.tree_kinds import TREE_KINDS
 from ..decoding.tree_policy import SPECINFER_TREE, TreePolicy
 from ..design.acceptance import AcceptanceVector
 from ..design.bootstrap import Estimate
@@ -50,20 +50,18 @@ class Bench:
     over_plain: dict[str, Estimate]
 
 
-def dynamic_trees(
-    acceptance: AcceptanceVector, profile: HardwareProfile, planned: TokenTree
-) -> dict[str, SpecExecTree | AdaptiveTree]:
+def dynamic_trees(acceptance: AcceptanceVector, profile: HardwareProfile, planned: TokenTree) -> dict[str, GrowingTree]:
     """Return the policies that race against a planned tree; none for a vector without calibration.
 
     SpecExec has the planned tree's budget and depth. The adaptive policy is limited only by the profile.
     """
     if acceptance.calibration is None:
         return {}
+    bounds = {"max_size": planned.size, "max_depth": max(1, planned.depth)}
     return {
-        "specexec": SpecExecTree(max_size=planned.size, max_depth=max(1, planned.depth)),
-        "adaptive": AdaptiveTree(
-            profile=profile, calibration=acceptance.calibration, holds_for=acceptance.holds_for, planned=planned
-        ),
+        name: kind.make(acceptance, profile, planned=planned, **bounds if kind.budgeted else {})
+        for name, kind in TREE_KINDS.items()
+        if not kind.looks_up
     }
 
 
@@ -104,8 +102,7 @@ def bench(
     profile = measure_profile(pair, progress=parts[1])
     trees = {"chain": best_chain(acceptance, profile), "sequoia": plan_tree(acceptance, profile)}
     dynamic = dynamic_trees(acceptance, profile, trees["sequoia"])
-    policies = cast("dict[str, TreePolicy]", dynamic)  # an adaptive policy has a size once it is created
-    raced_trees: dict[str, TokenTree | TreePolicy] = {**trees, "specinfer": SPECINFER_TREE, **policies}
+    raced_trees: dict[str, TokenTree | TreePolicy] = {**trees, "specinfer": SPECINFER_TREE, **dynamic}
     lanes = race(pair, raced, trees=raced_trees, sampling=sampling, max_new_tokens=max_new_tokens, progress=parts[2])
     results = {name: lane for name, lane in lanes.items() if not lane.left_out}
     result: dict = {name: method.summary() for name, method in results.items()}

@@ -11,13 +11,12 @@ import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ..decoding.sampling import SamplingConfig
-from ..decoding.verifiers import Verifier, choose_verifier
+from ..decoding.verifiers import choose_verifier
 from ..design.acceptance import AcceptanceVector
 from ..design.calibration import RANKS, Calibration, Sample
 from ..design.conditions import Conditions, measured_as
@@ -110,10 +109,29 @@ def measure_acceptance(
         settings["first_cut"] = True
     resume, save = checkpoints.resume, checkpoints.save
     measured = ([], [], []) if resume is None else _resumed(resume, settings, prompts)
-    measure = partial(
-        _measure_prompt, prompts=prompts, pair=pair, sampling=sampling, verifier=chosen, width=width,
-        max_new_tokens=max_new_tokens, seed=seed, cancel=cancel,
-    )  # fmt: skip
+
+    def measure(number: int, report: Report) -> tuple[np.ndarray, np.ndarray, Calibration] | None:
+        """Return one prompt's sums by rank, outcomes and calibration; None once cancelled."""
+        assert pair.draft is not None, "the request was checked"
+        _, _, outcome_stream, calibration_stream = prompt_generators(seed, number, pair.draft.device)
+        outcomes = outcome_question(chosen, width, teacher_forced=own_text, generator=outcome_stream)
+        calibration = calibration_question(min(RANKS, pair.vocab_size), generator=calibration_stream)
+        questions = rank_questions({"ranks": chosen.ranks}, width) | {"outcomes": outcomes, "calibration": calibration}
+        options: dict[str, Any] = {"sampling": sampling, "questions": questions, "seed": seed, "number": number}
+        options |= {"report": report, "cancel": cancel}
+        if max_new_tokens is None:
+            parts = ranks_on_teacher_forced_text(prompts[number], pair, **options)
+        else:
+            parts = ranks_on_target_text(prompts[number], pair, max_new_tokens=max_new_tokens, **options)
+        if parts is None:
+            return None
+        seen = np.concatenate([part["calibration"] for part in parts])
+        return (
+            sum(part["ranks"].sum(axis=0) for part in parts),
+            np.concatenate([part["outcomes"] for part in parts]),
+            Calibration.of_samples([Sample(*seen.swapaxes(0, 1))], temperature=sampling.temperature),
+        )
+
     for sums, accepted, calibration in one_by_one(
         len(prompts), measure, done=len(measured[0]), progress=progress, cancel=cancel
     ):
@@ -124,44 +142,6 @@ def measure_acceptance(
             save(_vector_so_far(measured, prompts, pair.target, settings))
     require_a_prompt(measured[0], "acceptance")
     return _vector_so_far(measured, prompts, pair.target, settings)
-
-
-def _measure_prompt(
-    number: int,
-    report: Report,
-    *,
-    prompts: Sequence[Sequence[int]],
-    pair: ModelPair,
-    sampling: SamplingConfig,
-    verifier: Verifier,
-    width: int,
-    max_new_tokens: int | None,
-    seed: int,
-    cancel: threading.Event,
-) -> tuple[np.ndarray, np.ndarray, Calibration] | None:
-    """Return one prompt's sums by rank, outcomes and calibration; None once cancelled."""
-    assert pair.draft is not None, "the request was checked"
-    forced = max_new_tokens is None
-    _, _, outcome_stream, calibration_stream = prompt_generators(seed, number, pair.draft.device)
-    options: dict[str, Any] = {
-        "sampling": sampling,
-        "questions": rank_questions({"ranks": verifier.ranks}, width)
-        | {"outcomes": outcome_question(verifier, width, teacher_forced=forced, generator=outcome_stream)}
-        | {"calibration": calibration_question(min(RANKS, pair.vocab_size), generator=calibration_stream)},
-        "seed": seed, "number": number, "report": report, "cancel": cancel,
-    }  # fmt: skip
-    if max_new_tokens is None:
-        parts = ranks_on_teacher_forced_text(prompts[number], pair, **options)
-    else:
-        parts = ranks_on_target_text(prompts[number], pair, max_new_tokens=max_new_tokens, **options)
-    if parts is None:
-        return None
-    seen = np.concatenate([part["calibration"] for part in parts])
-    return (
-        sum(part["ranks"].sum(axis=0) for part in parts),
-        np.concatenate([part["outcomes"] for part in parts]),
-        Calibration.of_samples([Sample(*seen.swapaxes(0, 1))], temperature=sampling.temperature),
-    )
 
 
 def _vector_so_far(
@@ -233,14 +213,7 @@ def check_measured(verifier: str) -> None:
         raise ValueError(f"verifier: found {verifier!r}, expected {own!r}, whose vectors serve it too")
 
 
-def _check_request(
-    prompts: Sequence[Sequence[int]],
-    pair: ModelPair,
-    *,
-    width: int,
-    seed: int,
-    own_text: bool,
-) -> None:
+def _check_request(prompts: Sequence[Sequence[int]], pair: ModelPair, *, width: int, seed: int, own_text: bool) -> None:
     target = pair.target
     draft = needed_draft(pair.draft, "measuring acceptance compares two models")
     if not prompts:

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.pretend_device import DevicesMix, PretendTensor, pretend_device
 from sequoia_core import (
     AdaptiveTree,
     HardwareProfile,
@@ -16,7 +15,7 @@ from sequoia_core import (
     measure_acceptance,
     measure_profile,
 )
-from sequoia_core.decoding import static_drafting, static_judging
+from sequoia_core.decoding.gpu import drafting, judging
 from sequoia_core.decoding.growing.spec_exec import SpecExecTree
 from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.loop import autoregressive, decode
@@ -32,6 +31,7 @@ from sequoia_core.studies.losslessness import check_losslessness
 from sequoia_core.studies.rejection_curves import measure_rejection
 from tests.conftest import calibration_of, pair_of, tiny_llama
 from tests.core.test_families import FAMILIES, build, save
+from tests.pretend_device import DevicesMix, PretendTensor, pretend_device
 
 PROMPT = [3, 14, 15, 9, 2, 6, 3, 14, 15]
 RAGGED = TokenTree(np.array([-1, 0, 0, 0, 1, 1, 3, 4, 4, 6, 9]))
@@ -84,7 +84,7 @@ def pretended():
 def each_path(request, monkeypatch):
     """Run a test by phases of fixed shape, and as what these do not serve is run."""
     if request.param == "pass by pass":
-        for module in (static_drafting, static_judging):
+        for module in (drafting, judging):
             monkeypatch.setattr(module, "is_static", lambda session: False)
 
 

@@ -6,11 +6,12 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from sequoia_core.decoding.tree_kinds import TREE_KINDS
 from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.design.tree import TokenTree
 from ui.phrases import shape
 from ui.runs.runs import DecodeRequest
-from ui.session import core_cache, predictions, session, tree_choice, tree_in_use, tree_kinds
+from ui.session import predictions, session, tree_choice, tree_in_use, tree_kinds
 
 if TYPE_CHECKING:
     from sequoia_core import AcceptanceVector
@@ -18,13 +19,15 @@ if TYPE_CHECKING:
 
 CHAIN = 4  # drafted tokens, where nothing is known that a length could be chosen by
 AUTOREGRESSIVE = "Autoregressive"
-KINDS = ("Chain", "Planned tree", "SpecInfer", "SpecExec", "Adaptive", "Hybrid", "Lookup")  # beside autoregressive
+ALONE = tuple(kind.title for kind in TREE_KINDS.values() if not kind.drafted)
+DRAFTED = tuple(kind.title for kind in TREE_KINDS.values() if kind.drafted)
+KINDS = ("Chain", "Planned tree", "SpecInfer", *DRAFTED, *ALONE)  # beside autoregressive
 ELSEWHERE = ", planned elsewhere"  # ends the name of a method planned by times of another pair, dtype or machine
 
 
 def kinds() -> tuple[str, ...]:
     """Return what may run beside autoregressive decoding with the pair in use."""
-    return KINDS[-1:] if session.pair_spec().is_alone else KINDS
+    return ALONE if session.pair_spec().is_alone else KINDS
 
 
 def entrants(common: DecodeRequest, among: Collection[str] = KINDS) -> dict[str, DecodeRequest]:
@@ -33,7 +36,7 @@ def entrants(common: DecodeRequest, among: Collection[str] = KINDS) -> dict[str,
 
     vector = predictions.vector_for(predictions.conditions(common.temperature, common.top_p, common.verifier))
     drafted = {} if session.pair_spec().is_alone else _drafted(vector)
-    trees = {AUTOREGRESSIVE: (ROOT_ONLY, "one token per pass"), **drafted, "Lookup": tree_kinds.lookup()}
+    trees = {AUTOREGRESSIVE: (ROOT_ONLY, "one token per pass"), **drafted, **_alone()}
     trees = {name: tree for name, tree in trees.items() if name == AUTOREGRESSIVE or _kind(name) in among}
     requests = {}
     for name, (tree, what) in trees.items():
@@ -78,17 +81,17 @@ def _drafted(vector: AcceptanceVector | None) -> dict[str, tuple[TokenTree | Tre
             f"{origin}, {shape(planned.size, planned.depth)}",
         ),
         "SpecInfer": (SPECINFER_TREE, "5 chains of 8, drawn and verified its way"),
-        "SpecExec": (core_cache.policy("specexec", *budget, None, None), f"up to {budget[0]} nodes, anew each step"),
     }
-    if profile is not None and vector is not None and vector.calibration is not None:
-        adaptive = core_cache.policy("adaptive", *budget, vector, profile)
-        grown = f"{adaptive.recipe}, up to {adaptive.max_size} nodes, what is worth its cost"
-        trees[f"Adaptive{_mark()}"] = (
-            (adaptive, grown) if adaptive.fixed is None else (adaptive.fixed, tree_kinds.BEST_STATIC)
-        )
-        hybrid = core_cache.policy("hybrid", 0, 0, vector, profile)
-        looked_up = f"text already seen and the draft, up to {hybrid.max_size} nodes"
-        trees[f"Hybrid{_mark()}"] = (
-            (hybrid, looked_up) if hybrid.fixed is None else (hybrid.fixed, tree_kinds.HYBRID_STATIC)
-        )
+    calibrated = profile is not None and vector is not None and vector.calibration is not None
+    for name, kind in TREE_KINDS.items():
+        if kind.drafted and (calibrated or not kind.calibrated):
+            tree, words = tree_kinds.grown(name, vector, *budget)
+            mark = _mark() if kind.calibrated else ""
+            size = "" if isinstance(tree, TokenTree) else f", up to {tree.max_size} nodes"
+            trees[kind.title + mark] = tree, words + size
     return trees
+
+
+def _alone() -> dict[str, tuple[TokenTree | TreePolicy, str]]:
+    """Return name -> trees that take no draft, and what they are."""
+    return {kind.title: tree_kinds.grown(name) for name, kind in TREE_KINDS.items() if not kind.drafted}

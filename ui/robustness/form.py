@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
+from sequoia_core.decoding.tree_kinds import TREE_KINDS
 from sequoia_core.files.prompt_files import check_text
 from ui import controls, prompts
 from ui.jobs import job_panel
@@ -117,9 +118,9 @@ def subject(
     if length > prompts.MAX_CHARS:
         raise ValueError(f"prompts: found {length:,} characters, expected at most {prompts.MAX_CHARS:,}")
     known = calibrated(samplings)
-    if kind == "hybrid" and not known:
+    if kind in TREE_KINDS and TREE_KINDS[kind].calibrated and not known:
         raise ValueError(
-            "hybrid trees: found no acceptance vector with a calibration at this temperature and top-p, expected one: "
+            f"{kind} trees: found no acceptance vector with a calibration at this temperature and top-p, expected one: "
             "measure it on the acceptance page"
         )
     if kind == "specinfer_tree":

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from sequoia_core.decoding.tree_kinds import TREE_KINDS
 from sequoia_core.models.pair_spec import PairSpec
 from sequoia_core.models.prompting import encode_prompt
 from sequoia_core.studies.spread import decoding_speed
@@ -56,10 +57,8 @@ class Subject:
     def trees(self, kind: str, sampling: SamplingConfig) -> TokenTree | TreePolicy | None:
         """Return the tree, SpecInfer's own, or trees of text already seen that are no larger or deeper, at no cost.
 
-        `kind` is "" for the tree, "specinfer_tree", "lookup", or "hybrid", which a vector must calibrate.
+        `kind` is "" for the tree, "specinfer_tree", or one of `TREE_KINDS`, which a vector may have to calibrate.
         """
-        from sequoia_core import HybridTree, LookupTree
-        from sequoia_core.decoding.growing.text_index import TextIndex
         from sequoia_core.decoding.tree_policy import SPECINFER_TREE
 
         if not kind:
@@ -67,13 +66,8 @@ class Subject:
         if kind == "specinfer_tree":
             return SPECINFER_TREE
         bounds = {"max_size": self.tree.size, "max_depth": max(self.tree.depth, 1)}
-        if kind == "lookup":
-            return LookupTree(TextIndex(), **bounds)
-        vector = self.calibrated.get((sampling.temperature, sampling.top_p))
-        if vector is None:
-            return None
-        known = {"calibration": vector.calibration, "holds_for": vector.holds_for}
-        return HybridTree(TextIndex(), profile=None, **known, **bounds)
+        chosen, vector = TREE_KINDS[kind], self.calibrated.get((sampling.temperature, sampling.top_p))
+        return None if chosen.calibrated and vector is None else chosen.make(vector, **bounds)
 
 
 def compare_work(

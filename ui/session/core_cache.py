@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
+from sequoia_core.decoding.tree_kinds import TREE_KINDS
+
 if TYPE_CHECKING:
     import numpy as np
 
     from sequoia_core import AcceptanceVector, HardwareProfile, TokenTree
+    from sequoia_core.decoding.growing.growing_tree import GrowingTree
     from sequoia_core.design.bootstrap import Estimate
     from sequoia_core.design.break_even import BreakEven, Gains
     from sequoia_core.design.draft_choice import DraftPlan
@@ -188,21 +191,14 @@ def prediction(
 
 
 @st.cache_resource(show_spinner="Trying out trees…", max_entries=16, hash_funcs=_SAMPLE_HASH)
-def policy(kind: str, size: int, depth: int, vector: AcceptanceVector | None, profile: HardwareProfile | None) -> Any:
-    """Return the tree policy of a kind of `tree_kinds`; SpecExec's has a budget, the others are bounded by costs."""
-    from sequoia_core import AdaptiveTree, HybridTree, LookupTree
-    from sequoia_core.decoding.growing.spec_exec import SpecExecTree
-    from sequoia_core.decoding.growing.text_index import TextIndex
-    from sequoia_core.design.planning import plan_tree
-
-    if kind == "lookup":
-        return LookupTree(TextIndex(), profile=profile)
-    if kind == "specexec":
-        return SpecExecTree(max_size=size, max_depth=depth)
-    assert vector is not None, "adaptive and hybrid trees are offered for a calibrated vector"
-    known: dict[str, Any] = {"profile": profile, "calibration": vector.calibration, "holds_for": vector.holds_for}
-    known["planned"] = None if profile is None else plan_tree(vector, profile)
-    return HybridTree(TextIndex(), **known) if kind == "hybrid" else AdaptiveTree(**known)
+def policy(
+    kind: str, size: int, depth: int, vector: AcceptanceVector | None, profile: HardwareProfile | None
+) -> GrowingTree:
+    """Return the policy of one of `TREE_KINDS`; some have a budget, the others are bounded by costs."""
+    chosen = TREE_KINDS[kind]
+    if chosen.budgeted:
+        return chosen.make(max_size=size, max_depth=depth)
+    return chosen.make(vector, profile)
 
 
 @st.cache_resource(show_spinner="Trying out trees…", max_entries=16, hash_funcs=_SAMPLE_HASH)

@@ -42,7 +42,7 @@ class TreeChoice:
 def draw() -> TreeChoice:
     """Draw the choice of a tree. Where it depends on the vector only the source is set: see `settled`."""
     if session.pair_spec().is_alone:
-        return TreeChoice("alone", *tree_kinds.lookup())
+        return TreeChoice("alone", *tree_kinds.grown("lookup"))
     source = st.selectbox(
         "Tree",
         SOURCES,

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from sequoia_core.decoding.tree_kinds import TREE_KINDS
+from sequoia_core.design.tree import TokenTree
 from ui.session import core_cache, predictions, session, tree_in_use
 from ui.session.state import get, put
 
 if TYPE_CHECKING:
-    from sequoia_core import AcceptanceVector, TokenTree
+    from sequoia_core import AcceptanceVector, HardwareProfile
     from sequoia_core.decoding.tree_policy import TreePolicy
 
 STATIC = "static"
-BEST_STATIC = "the adaptive policy, which expects a static tree to be faster here than trees that grow"
-HYBRID_STATIC = "the hybrid policy, which expects a static tree to be faster here than looking text up adds"
-KINDS = {STATIC: "Static", "specexec": "SpecExec", "adaptive": "Adaptive", "lookup": "Lookup", "hybrid": "Hybrid"}
+KINDS = {STATIC: "Static"} | {name: kind.title for name, kind in TREE_KINDS.items()}
 
 
 def current() -> str:
@@ -29,42 +29,37 @@ def use(kind: str) -> None:
 
 def decoded(vector: AcceptanceVector | None) -> tuple[TokenTree | TreePolicy | None, str]:
     """Return what to decode with, and where it comes from; None and the reason where it cannot be had."""
-    size, depth = tree_in_use.shape()
-    if current() == "lookup":
-        return lookup()
     if current() == STATIC:
         return tree_in_use.current(), tree_in_use.source()
-    if current() == "specexec":
-        return core_cache.policy("specexec", size, depth, None, None), f"SpecExec's trees of at most {size} nodes"
-    lacking = lacks(vector, KINDS[current()])
-    if lacking is not None:
-        return None, lacking
-    if current() == "hybrid":
-        policy, words = (
-            core_cache.policy("hybrid", 0, 0, vector, session.profile()),
-            "of text already seen and the draft",
-        )
-        return (policy, f"trees {words}") if policy.fixed is None else (policy.fixed, HYBRID_STATIC)
-    policy = core_cache.policy("adaptive", size, depth, vector, session.profile())
-    return (policy, "adaptive trees") if policy.fixed is None else (policy.fixed, BEST_STATIC)
+    lacking = lacks(vector, KINDS[current()]) if TREE_KINDS[current()].calibrated else None
+    return (None, lacking) if lacking is not None else grown(current(), vector, *tree_in_use.shape())
 
 
-def lookup() -> tuple[TreePolicy, str]:
-    """Return trees of text already seen and what they are, by the profile in use where it is one of the target."""
+def grown(
+    name: str, vector: AcceptanceVector | None = None, size: int = 0, depth: int = 0
+) -> tuple[TokenTree | TreePolicy, str]:
+    """Return the policy of a kind and what its trees are; the static tree that it takes where growing does not pay."""
+    kind = TREE_KINDS[name]
+    profile = session.profile() if kind.drafted else _profile_of_target()
+    policy = core_cache.policy(name, size, depth, vector, profile)
+    if policy.fixed is not None:
+        return policy.fixed, f"the {name} policy, which expects a static tree to be faster here than trees that grow"
+    timed = kind.drafted or policy.profile is not None
+    return policy, kind.words if timed else f"{kind.words}, as long as they pay: passes are timed when a run starts"
+
+
+def _profile_of_target() -> HardwareProfile | None:
+    """Return the profile in use where it is one of the target, whatever its draft and device."""
     from sequoia_core.decoding.growing.lookup import profile_of_target
 
     spec, held = session.pair_spec(), session.profile()
     of_target: dict[str, Any] = {"target": spec.names[0], "dtype": predictions.dtype_in_use(), "offload": spec.offload}
-    policy = core_cache.policy("lookup", 0, 0, None, profile_of_target([held] if held else [], **of_target))
-    costs = "" if policy.profile else ", as long as they pay: passes are timed when a run starts"
-    return policy, f"trees of text already seen{costs}"
+    return profile_of_target([held] if held else [], **of_target)
 
 
 def looks_up(tree: TokenTree | TreePolicy) -> bool:
     """Say whether trees depend on text already seen, so that nothing is predicted of them without it."""
-    from sequoia_core import HybridTree, LookupTree
-
-    return isinstance(tree, LookupTree | HybridTree)
+    return not isinstance(tree, TokenTree) and tree.looks_up
 
 
 def lacks(vector: AcceptanceVector | None, name: str) -> str | None:

@@ -62,6 +62,10 @@ class GrowingTree(TreeBounds, TreePolicy):
         return self.branch
 
     @property
+    def looks_up(self) -> bool:
+        return self.index is not None
+
+    @property
     def largest_token(self) -> int:
         return -1 if self.index is None else self.index.largest_token
 

@@ -27,8 +27,7 @@ class LlamaCppSession:
     """
 
     logits_dtype = torch.float32
-    unseen_sec = read_wait_sec = 0.0
-    bytes_read = 0
+    read_wait_sec = 0.0
 
     def __init__(
         self,

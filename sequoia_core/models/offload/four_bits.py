@@ -44,11 +44,7 @@ class FourBits:
         return self.shape[1] // self.parts[1].shape[1]
 
     def read_parts(self, files: TensorFiles) -> list[torch.Tensor]:
-        """Return the parts as they are stored.
-
-        Raises:
-            ValueError: for scales that are not finite.
-        """
+        """Return the parts as they are stored."""
         found = [files.read(part, part.dtype) for part in self.parts]
         if not found[1].isfinite().all():
             raise ValueError(f"found numbers that are not finite in {self.parts[1].name}, expected finite scales")
@@ -90,9 +86,6 @@ def check_four_bits(name: str, config: Any) -> bool:
 
     Returns:
         Whether matrices have zero points.
-
-    Raises:
-        ValueError: saying what was found.
     """
     settings = config.quantization_config
     groups = settings.get("config_groups")
@@ -123,9 +116,6 @@ def joined_parts(stored: Mapping[str, StoredTensor], zero_points: bool) -> dict[
 
     Args:
         zero_points: whether each has some.
-
-    Raises:
-        ValueError: for parts whose shapes do not belong together; the message lacks the model's name.
     """
     found: dict[str, StoredTensor | FourBits] = {}
     for name, tensor in stored.items():

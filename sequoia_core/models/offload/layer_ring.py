@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import atexit
-import threading
 import time
 import weakref
-from collections.abc import Generator
-from typing import NamedTuple, Protocol
+from collections import deque
+from collections.abc import Generator, Iterable
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
+from typing import Protocol
 
 import torch
 
 SLOTS = 3  # layer buffers: one in use, the others ahead
 SMALL_RING_BYTES = 2**25  # small layers have more buffers, up to these bytes
 READERS = 3  # outstanding reads
-STALL_SEC = 60.0  # a disk that delivers nothing for so long counts as failed
+STALL_SEC = 60.0  # a read that takes longer counts as failed
 CLOSING_SEC = 5.0  # closing waits so long for a read that does not return; its thread ends when it returns
+Reads = tuple[Future[int], ...]  # of the parts of one layer, each with its bytes
 
 
 def slots_for(layer_count: int, layer_bytes: int) -> int:
@@ -28,249 +29,139 @@ def slots_for(layer_count: int, layer_bytes: int) -> int:
 
 
 class LayerSource(Protocol):
-    """Where layers come from.
+    """Where layers come from: `layer_count` of them, and `layer_bytes` of a buffer that has room for any.
 
-    Attributes:
-        layer_count: L.
-        layer_bytes: of a buffer that has room for any layer.
+    buffer: memory for one layer, uint8 [at least layer_bytes] on the device, aligned to 64 bytes.
+    parts: the number of parts in which a layer is read.
+    read: reads one part of a layer into a buffer and returns the bytes read; called by several threads.
+    check: refuses a source that has changed since it was opened.
+    close: closes files and frees memory, after the last read.
     """
 
     layer_count: int
     layer_bytes: int
     device: torch.device
 
-    def buffer(self) -> torch.Tensor:
-        """Return memory for one layer, uint8 [at least layer_bytes] on the device, aligned to 64 bytes."""
-        ...
-
-    def parts(self, layer: int) -> int:
-        """Return the number of parts in which a layer is read."""
-        ...
-
-    def read(self, layer: int, part: int, buffer: torch.Tensor) -> int:
-        """Read one part of a layer into a buffer; return bytes read. Called by several threads."""
-        ...
-
-    def check(self) -> None:
-        """Refuse a source that has changed since it was opened."""
-        ...
-
-    def close(self) -> None:
-        """Close files and free memory; called after the last read."""
-        ...
-
-
-class _Part(NamedTuple):
-    turn: int
-    layer: int
-    part: int
-
-
-class _Reader(threading.Thread):
-    """One of the threads that read."""
-
-
-class _Reading:
-    """State shared by the reading threads and the pass, without a reference to the ring, so that its end ends reading.
-
-    Turns count layers over all passes since the last restart: turn t is layer t mod L in buffer t mod R.
-
-    Attributes:
-        released: turns whose buffer may be filled again.
-        next_turn, next_part: the part that is read next.
-        left: parts that each buffer still lacks.
-        running: parts that are being read now.
-        fault: the error, for the pass that waits.
-        over: reading has ended.
-        threads: readers that have not ended.
-    """
-
-    def __init__(self, source: LayerSource, slots: int) -> None:
-        self.source = source
-        self.buffers: list[torch.Tensor] = []
-        self.changed = threading.Condition(threading.RLock())
-        self.slots, self.threads, self.over, self.running = slots, 0, False, 0
-        self.bytes_read, self.wait_sec = 0, 0.0
-        self.restart()
-
-    def restart(self) -> None:
-        """Begin at the first layer again; called where no part is being read."""
-        self.released = self.next_turn = self.next_part = 0
-        self.left = [0] * self.slots
-        self.fault: ValueError | None = None
-
-    def work(self) -> None:
-        """Read parts until reading ends; run by each thread."""
-        while (part := self._take_part()) is not None:
-            try:
-                count = self.source.read(part.layer, part.part, self.buffers[part.turn % self.slots])
-            except (ValueError, RuntimeError) as error:  # of the disk; of a device
-                self._done(part, 0, ValueError(str(error)))
-            else:
-                self._done(part, count, None)
-        with self.changed:
-            self.threads -= 1
-            if not self.threads:
-                self._end()
-
-    def _take_part(self) -> _Part | None:
-        with self.changed:
-            while not self.over and (self.fault is not None or self.next_turn >= self.released + self.slots):
-                self.changed.wait()
-            if self.over:
-                return None
-            turn, part = self.next_turn, self.next_part
-            layer = turn % self.source.layer_count
-            parts = self.source.parts(layer)
-            if part == 0:
-                self.left[turn % self.slots] = parts
-            self.next_turn, self.next_part = (turn, part + 1) if part + 1 < parts else (turn + 1, 0)
-            self.running += 1
-            return _Part(turn, layer, part)
-
-    def _done(self, part: _Part, count: int, fault: ValueError | None) -> None:
-        with self.changed:
-            self.running -= 1
-            self.bytes_read += count
-            self.left[part.turn % self.slots] -= 1
-            self.fault = self.fault or fault
-            self.changed.notify_all()
-
-    def stop(self) -> None:
-        """End reading; the last thread frees everything. It never waits, because it may run anywhere."""
-        with self.changed:
-            self.over = True
-            self.changed.notify_all()
-            if not self.threads:
-                self._end()
-
-    def _end(self) -> None:
-        self.buffers = []
-        self.source.close()
+    def buffer(self) -> torch.Tensor: ...
+    def parts(self, layer: int) -> int: ...
+    def read(self, layer: int, part: int, buffer: torch.Tensor) -> int: ...
+    def check(self) -> None: ...
+    def close(self) -> None: ...
 
 
 class LayerRing:
-    """The layers of one model (`protocol.Weights`): R buffers and the threads that fill them, from the first pass on.
+    """The layers of one model: buffers and the threads that fill them, from the first pass on.
+
+    Turns count layers over all passes since the last restart: turn t is layer t mod L in buffer t mod `slots`.
 
     Args:
-        slots: R, at least 2; None for `slots_for` these layers.
+        slots: buffers, at least 2; None for `slots_for` these layers.
         readers: threads, each with one outstanding read.
+
+    Attributes:
+        wait_sec: seconds that passes have waited for layers so far.
     """
 
     def __init__(self, source: LayerSource, *, slots: int | None = None, readers: int = READERS) -> None:
         slots = slots or slots_for(source.layer_count, source.layer_bytes)
-        self._reading = _Reading(source, max(2, min(slots, source.layer_count + 1)))
-        self._readers = readers
-        self._in_pass, self._turn, self._device = False, 0, source.device
-        self._threads: list[_Reader] = []
-        self._finalizer = weakref.finalize(self, self._reading.stop)
-        self._finalizer.atexit = False
-        _OPEN.add(self)
-
-    @property
-    def wait_sec(self) -> float:
-        """Seconds that passes have waited for layers so far."""
-        return self._reading.wait_sec
-
-    @property
-    def slots(self) -> int:
-        return self._reading.slots
+        self.source, self.slots, self.wait_sec = source, max(2, min(slots, source.layer_count + 1)), 0.0
+        self._buffers: list[torch.Tensor] = []
+        self._ahead: deque[Reads] = deque()  # the next turns, and the one in use
+        self._readers = ThreadPoolExecutor(readers, thread_name_prefix="layer reader")
+        self._turn, self._taken_bytes = 0, 0
+        self._in_pass, self._at_start, self._closed = False, False, False
+        weakref.finalize(self, _cancel, self._ahead).atexit = False  # readers of a ring that was dropped soon end
 
     @property
     def buffer_bytes(self) -> int:
-        return self._reading.slots * self._reading.source.layer_bytes
+        return self.slots * self.source.layer_bytes
 
     @property
     def bytes_read(self) -> int:
         """Bytes read so far, those read ahead included."""
-        return self._reading.bytes_read
+        reads = [read for layer in tuple(self._ahead) for read in layer if read.done() and not read.cancelled()]
+        return self._taken_bytes + sum(read.result() for read in reads if read.exception() is None)
 
     def layers(self) -> Generator[torch.Tensor, None, None]:
         """Yield the buffers of the layers in order, uint8 [layer_bytes]; each is valid until the next is taken."""
-        state = self._reading
-        if state.over:
-            raise ValueError("weights: found a model that was closed, expected one that is loaded")
+        if self._closed:
+            raise _closed()
         if self._in_pass:
             raise ValueError("weights: found two passes of one model at a time, expected one after the other")
-        self._start()
-        if self._turn % state.source.layer_count or state.fault is not None:
+        if not self._at_start:
             self._restart()
-        self._in_pass = True
+        self._in_pass, self._at_start = True, False
         try:
-            for _ in range(state.source.layer_count):
-                yield self._await_layer()
-                self._release()
+            for _ in range(self.source.layer_count):
+                yield self._next_layer()
+                self._read_ahead()
+            self._at_start = True
         finally:
             self._in_pass = False
 
     def close(self) -> None:
-        self._reading.stop()
-        until = time.monotonic() + CLOSING_SEC
-        for thread in self._threads:
-            thread.join(max(0.0, until - time.monotonic()))
-        self._threads = []
-
-    def _start(self) -> None:
-        state = self._reading
-        if self._threads:
-            return
-        state.buffers = [state.source.buffer() for _ in range(state.slots)]
-        self._threads = [_Reader(target=state.work, name="layer reader", daemon=True) for _ in range(self._readers)]
-        state.threads = len(self._threads)
-        for thread in self._threads:
-            thread.start()
+        self._closed = True
+        _cancel(self._ahead)
+        stuck = wait(_reads(self._ahead), CLOSING_SEC).not_done
+        self._readers.shutdown(wait=not stuck)
+        self._buffers = []
+        if not stuck:  # else its files are closed when the last read returns and lets go of them
+            self.source.close()
 
     def _restart(self) -> None:
-        """Begin at the first layer, after a pass that ended early or failed."""
-        state = self._reading
-        with state.changed:
-            held, state.fault = state.fault, state.fault or ValueError("weights: restarting")  # stops the readers
-            if not state.changed.wait_for(lambda: not state.running, STALL_SEC):
-                raise held or _stalled()
-            state.restart()
-            self._turn = 0
-            state.changed.notify_all()
+        """Begin at the first layer: the first time, and after a pass that ended early or failed."""
+        _cancel(self._ahead)
+        if wait(_reads(self._ahead), STALL_SEC).not_done:
+            raise _stalled()
+        self._taken_bytes, self._turn = self.bytes_read, 0
+        self._ahead.clear()
+        self._buffers = self._buffers or [self.source.buffer() for _ in range(self.slots)]
+        for turn in range(self.slots):
+            self._submit(turn)
 
-    def _await_layer(self) -> torch.Tensor:
-        state, turn = self._reading, self._turn
-        slot, began = turn % state.slots, time.perf_counter()
+    def _submit(self, turn: int) -> None:
+        layer, buffer = turn % self.source.layer_count, self._buffers[turn % self.slots]
+        parts, read = range(self.source.parts(layer)), self.source.read
+        self._ahead.append(tuple(self._readers.submit(read, layer, part, buffer) for part in parts))
 
-        def is_there() -> bool:
-            return state.fault is not None or (state.next_turn > turn and not state.left[slot])
+    def _next_layer(self) -> torch.Tensor:
+        buffer, began = self._buffers[self._turn % self.slots], time.perf_counter()
+        try:
+            for read in self._ahead[0]:
+                read.result(STALL_SEC)
+        except TimeoutError as error:
+            raise _stalled() from error
+        except CancelledError as error:
+            raise _closed() from error
+        except (ValueError, RuntimeError) as error:  # of the disk; of a device
+            raise ValueError(str(error)) from error
+        finally:
+            self.wait_sec += time.perf_counter() - began
+        self.source.check()  # after reading, so that a change during it is found
+        return buffer
 
-        with state.changed:
-            seen = state.bytes_read
-            while not is_there():
-                if not state.changed.wait(STALL_SEC) and seen == state.bytes_read:
-                    state.fault = _stalled()
-                seen = state.bytes_read
-            state.wait_sec += time.perf_counter() - began
-            if state.fault is not None:
-                raise state.fault
-        state.source.check()  # after reading, so that a change during it is found
-        return state.buffers[slot]
-
-    def _release(self) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.current_stream(self._device).synchronize()  # kernels may still read the buffer
-        state = self._reading
-        with state.changed:
-            self._turn += 1
-            state.released = self._turn
-            state.changed.notify_all()
+    def _read_ahead(self) -> None:
+        """Let the buffer that was in use be filled again."""
+        if self.source.device.type == "cuda":
+            torch.cuda.current_stream(self.source.device).synchronize()  # kernels may still read the buffer
+        if self._closed:
+            raise _closed()
+        self._taken_bytes += sum(read.result() for read in self._ahead.popleft())
+        self._submit(self._turn + self.slots)
+        self._turn += 1
 
 
-_OPEN: weakref.WeakSet[LayerRing] = weakref.WeakSet()
+def _reads(ahead: Iterable[Reads]) -> list[Future[int]]:
+    return [read for layer in ahead for read in layer]
 
 
-@atexit.register
-def _close_all() -> None:
-    """End all readers before the interpreter exits: a thread that it ends during a read aborts the process."""
-    for ring in list(_OPEN):
-        ring.close()
-    for thread in threading.enumerate():
-        if isinstance(thread, _Reader):  # of a ring that was deleted just before
-            thread.join(CLOSING_SEC)
+def _cancel(ahead: Iterable[Reads]) -> None:
+    for read in _reads(ahead):
+        read.cancel()
+
+
+def _closed() -> ValueError:
+    return ValueError("weights: found a model that was closed, expected one that is loaded")
 
 
 def _stalled() -> ValueError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -58,16 +57,6 @@ class OffloadedModel(HuggingFaceModel):
     def ring_slots(self) -> int:
         """How many layer buffers there are; 0 while it has none."""
         return 0 if self._backend.ring is None else self._backend.ring.slots
-
-    @property
-    def ring_bytes(self) -> int:
-        """Memory that layers stream through."""
-        return 0 if self._backend.ring is None else self._backend.ring.buffer_bytes
-
-    @property
-    def streams_from(self) -> Path:
-        """The file that streams: the model's own, the first of several, or the packed copy."""
-        return self._backend.path
 
     def rest(self) -> None:
         if isinstance(self._backend, StreamedLlama):  # decoding does not use the model's own forward

@@ -100,7 +100,7 @@ def needs_of(model: PreTrainedModel, streamed: StreamedModules, *, compiled: boo
         return OffloadNeeds(
             resident=parts.head_bytes + parts.embedding_bytes, ring=buffers * parts.layer_bytes, cache=cache,
             scratch=4 * rows * (entries + config.vocab_size + slots) + expanded, loading=own, beside=beside, host=0,
-            copy=parts.total,
+            copy=parts.file_bytes,
         )  # fmt: skip
     entries = 4 * config.hidden_size + 3 * heads * size + 3 * inner + heads * slots + config.vocab_size
     return OffloadNeeds(

@@ -51,6 +51,11 @@ class PackedParts:
         return self.embedding_offset + self.embedding_bytes
 
     @property
+    def file_bytes(self) -> int:
+        """Of all parts, and the checksum of each, which follow them."""
+        return self.total + round_up(8 * (self.layer_count + 2))
+
+    @property
     def bounds(self) -> list[int]:
         """Where the parts begin (each layer, the head, the embedding), and the end of the last."""
         return [*range(0, self.head_offset, self.layer_bytes), self.head_offset, self.embedding_offset, self.total]

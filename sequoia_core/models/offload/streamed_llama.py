@@ -103,10 +103,6 @@ class StreamedLlamaSession(SlotSession):
     def read_wait_sec(self) -> float:  # type: ignore[override]
         return self.model.ring.wait_sec
 
-    @property
-    def bytes_read(self) -> int:  # type: ignore[override]
-        return self.model.ring.bytes_read
-
     def _pass(self, request: tuple, logits: torch.Tensor) -> int:
         functions, threads = self.model.functions, request[1]
         done = functions.sequoia_enter(*request)

@@ -317,7 +317,3 @@ class StreamedSession(TransformersSession):
     @property
     def read_wait_sec(self) -> float:  # type: ignore[override]
         return self._ring.wait_sec
-
-    @property
-    def bytes_read(self) -> int:  # type: ignore[override]
-        return self._ring.bytes_read

@@ -27,9 +27,9 @@ from sequoia_core.models.transformers_passes import TransformersBackend
 from sequoia_core.native.llama_x86 import CompiledLlama, compiled
 from sequoia_core.studies.losslessness import check_losslessness
 from tests.conftest import around_passes, calibration_of, pair_of, recalled, tiny_llama
+from tests.core.decoding.gpu.test_gpu_path import used  # noqa: F401
 from tests.core.decoding.growing.test_adaptive import profile
 from tests.core.decoding.test_loop import TREES, tokens_of
-from tests.core.decoding.test_static_path import used  # noqa: F401
 from tests.core.models.conftest import copies  # noqa: F401
 from tests.core.models.offload.test_offloading import compiled_family
 from tests.core.test_families import build, save

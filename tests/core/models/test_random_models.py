@@ -6,13 +6,15 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from scripts import make_random_model
+from scripts.make_random_model import MARK, write_random_model
 from sequoia_core.decoding.loop import decode
 from sequoia_core.design.model_shapes import find_shape
 from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.files.model_names import DEMO_PAIR
 from sequoia_core.models import random_models
 from sequoia_core.models.loading import load_pair
-from sequoia_core.models.random_models import MARK, random_pair, write_random_model
+from sequoia_core.models.random_models import random_pair
 from sequoia_core.studies.measure_profile import measure_profile
 
 TINY = {
@@ -48,7 +50,7 @@ def test_one_file_for_each_layer_and_a_mark(tmp_path):
             assert len({key.split(".layers.")[-1].split(".")[0] for key in file.keys()}) == 1
             assert all(file.get_slice(key).get_dtype() == "BF16" for key in file.keys())
     fields = json.loads((tmp_path / "new" / "config.json").read_text())
-    assert fields[random_models.MARK] == 7 and fields["architectures"] == ["LlamaForCausalLM"]
+    assert fields[MARK] == 7 and fields["architectures"] == ["LlamaForCausalLM"]
 
 
 def test_equal_seeds_give_equal_files(tmp_path):
@@ -83,7 +85,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path, monke
     with pytest.raises(ValueError, match=r"new: found .* GB free on the disk, expected 2,000\.0 GB"):
         write_random_model(TINY, tmp_path / "new")
     monkeypatch.undo()
-    monkeypatch.setattr(random_models, "available_bytes", lambda: 10**6)
+    monkeypatch.setattr(make_random_model, "available_bytes", lambda: 10**6)
     with pytest.raises(ValueError, match=r"new: found 0\.0 GB free in memory"):
         write_random_model(TINY, tmp_path / "new")
     monkeypatch.undo()

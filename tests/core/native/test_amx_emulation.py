@@ -139,24 +139,8 @@ def test_what_is_too_small_for_a_normal_number_is_zero(unit):
 
 def test_narrowing_rounds_to_nearest_even(unit):
     rng = np.random.default_rng(1)
-    edges = [
-        0.0,
-        -0.0,
-        1e-40,
-        -1e-40,
-        2.0**-126,
-        np.inf,
-        -np.inf,
-        1.00390625,
-        1.01171875,
-        -1.00390625,
-        3.4e38,
-        1.0,
-        -3.4e38,
-        7,
-        8,
-        9,
-    ]
+    edges = [0.0, -0.0, 1e-40, -1e-40, 2.0**-126, np.inf, -np.inf, 1.00390625, 1.01171875, -1.00390625, 3.4e38, 1.0]
+    edges += [-3.4e38, 7, 8, 9]
     for values in (np.array(edges), *rng.normal(size=(20, 16)), *(10.0 ** rng.uniform(-30, 30, size=(20, 16)))):
         values, found = values.astype(np.float32), np.empty(16, dtype=np.uint16)
         unit.narrow(ctypes.c_void_p(values.ctypes.data), ctypes.c_void_p(found.ctypes.data))

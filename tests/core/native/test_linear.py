@@ -10,15 +10,16 @@ from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.native import instruction_sets, linear
 from sequoia_core.native.linear import CompiledLinear, compile_layers
 from tests.core.native.test_compile_c import needs_compiler
+from tests.core.native.test_instruction_sets import RUNNABLE
 from tests.core.test_families import build
 
 pytestmark = [
     needs_compiler,
-    pytest.mark.skipif(not instruction_sets.runnable(), reason="the processor has neither AVX-512 nor AVX2"),
+    pytest.mark.skipif(not RUNNABLE, reason="the processor has neither AVX-512 nor AVX2"),
 ]
 
 
-@pytest.fixture(params=[found.name for found in instruction_sets.runnable()])
+@pytest.fixture(params=RUNNABLE)
 def instructions(request, monkeypatch):
     monkeypatch.setenv(instruction_sets.VARIABLE, request.param)
     found, reason = linear.load(instruction_sets.chosen()[0])

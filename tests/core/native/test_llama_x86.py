@@ -44,14 +44,15 @@ from sequoia_core.native.drafting_calls import DraftCall, GrowCall
 from sequoia_core.native.llama_x86 import FLAGS, CompiledLlama, compiled
 from tests.conftest import calibration_of, pair_of
 from tests.core.native.test_compile_c import needs_compiler
+from tests.core.native.test_instruction_sets import RUNNABLE
 
 pytestmark = [
     needs_compiler,
-    pytest.mark.skipif(not instruction_sets.runnable(), reason="the processor has neither AVX-512 nor AVX2"),
+    pytest.mark.skipif(not RUNNABLE, reason="the processor has neither AVX-512 nor AVX2"),
 ]
 
 
-@pytest.fixture(scope="module", autouse=True, params=[found.name for found in instruction_sets.runnable()])
+@pytest.fixture(scope="module", autouse=True, params=RUNNABLE)
 def instructions(request):
     """Each set in turn: everything below holds for all."""
     with pytest.MonkeyPatch.context() as patch:
@@ -119,6 +120,7 @@ def causal(count: int) -> torch.Tensor:
     return torch.full((count, count), -torch.inf).triu(1)
 
 
+@pytest.mark.sample(24)
 @pytest.mark.parametrize("changes", SHAPES)
 @pytest.mark.parametrize("count", [1, 15, 16, 17, 33, 70])
 def test_logits_are_the_models_to_rounding(changes, count):
@@ -128,13 +130,13 @@ def test_logits_are_the_models_to_rounding(changes, count):
         exact = model(ids[None]).logits[0]
         rounded = copy.deepcopy(model).to(torch.bfloat16)(ids[None]).logits[0].float()
     compiled = native(model)
-    found = compiled.open(count).forward(ids, torch.arange(count), causal(count), keep=count
-    )  # fmt: skip
+    found = compiled.open(count).forward(ids, torch.arange(count), causal(count), keep=count)
     assert found.dtype == torch.float32 and found.shape == exact.shape
     assert (found - exact).abs().max() < 1.5 * (rounded - exact).abs().max() + 1e-3  # no worse than PyTorch's rounding
     assert (found - exact).abs().mean() < (rounded - exact).abs().mean() + 1e-4
 
 
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("changes", SHAPES)
 def test_a_row_has_the_same_bits_alone_in_a_chunk_and_in_a_tree(changes):
     """The invariance that makes greedy trees equal greedy decoding in bfloat16, bit for bit."""
@@ -143,9 +145,7 @@ def test_a_row_has_the_same_bits_alone_in_a_chunk_and_in_a_tree(changes):
     ids = torch.randint(vocab, (75,), generator=torch.Generator().manual_seed(2))
     alone, cache = [], model.open(200)
     for place, token in enumerate(ids):
-        alone.append(
-            cache.forward(token[None], torch.tensor([place]), torch.zeros(1, 1), keep=1)
-        )  # fmt: skip
+        alone.append(cache.forward(token[None], torch.tensor([place]), torch.zeros(1, 1), keep=1))
     alone = torch.cat(alone)
     for chunk in (75, 33, 20, 7):
         rows, cache = [], model.open(200)
@@ -174,6 +174,7 @@ def test_a_row_has_the_same_bits_alone_in_a_chunk_and_in_a_tree(changes):
         assert torch.equal(following[0], alone[after])
 
 
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("changes", SHAPES)
 def test_a_long_branch_has_the_bits_it_has_alone(changes):
     """Where a row sees slots with gaps between them, vectors add up what elsewhere the matrix unit does: in its order.
@@ -274,6 +275,7 @@ def test_a_full_cache_is_refused_with_the_numbers():
         cache.forward(torch.arange(2), torch.arange(4, 6), causal(2), keep=1)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("ids, places", [([101], [0]), ([-1], [0]), ([1], [256]), ([1], [-1])])
 def test_ids_and_positions_that_are_not_there_are_refused(ids, places):
     model = native(llama())
@@ -371,19 +373,15 @@ def continuations(demo_pair, prompts):
     return [[t for s in autoregressive(ids, demo_pair, max_new_tokens=64) for t in s.new_tokens] for ids in prompts]
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("tree", TREES)
 def test_greedy_bfloat16_equals_autoregressive_token_for_token(tree, demo_pair, prompts, continuations):
     for ids, plain in zip(prompts, continuations, strict=True):
-        found = [
-            t
-            for s in decode(
-                ids, demo_pair, tree=TREES[tree], max_new_tokens=64
-            )
-            for t in s.new_tokens
-        ]  # fmt: skip
-        assert found == plain
+        steps = decode(ids, demo_pair, tree=TREES[tree], max_new_tokens=64)
+        assert [token for step in steps for token in step.new_tokens] == plain
 
 
+@pytest.mark.sample(16)
 @pytest.mark.parametrize(
     "sampling, verifier",
     [(SamplingConfig(), "sequoia"), *itertools.product((SamplingConfig(0.7), SamplingConfig(0.7, 0.8, 40)), VERIFIERS)],
@@ -426,9 +424,7 @@ def test_a_way_of_drawing_that_compiled_code_lacks_is_refused(demo_pair):
 
 def test_drafting_stops_at_the_context_limit(demo_pair):
     ids = list(range(1, 480))
-    steps = list(
-        decode(ids, demo_pair, tree=TREES["ragged"], max_new_tokens=100)
-    )  # fmt: skip
+    steps = list(decode(ids, demo_pair, tree=TREES["ragged"], max_new_tokens=100))
     assert steps[-1].finished in ("context", "eos")
     assert sum(len(step.new_tokens) for step in steps) <= 512 - 479
 
@@ -446,15 +442,6 @@ def test_nodes_beyond_the_context_are_drafted_at_its_last_position(demo_pair, mo
     assert run() == at_once
 
 
-def test_a_draft_that_is_not_finite_is_named(demo_pair, prompts):
-    broken = copy.deepcopy(demo_pair.draft.model)
-    with torch.no_grad():
-        broken.model.norm.weight.fill_(torch.nan)
-    draft = HuggingFaceModel(broken, "broken", vocab_size=demo_pair.draft.vocab_size)
-    with pytest.raises(FloatingPointError, match="step 0: the draft model returned logits that are not finite"):
-        list(decode(prompts[0], pair_of(demo_pair.target, draft), tree=TREES["chain"]))
-
-
 def growing_policies(temperature):
     calibration = calibration_of(0.7, temperature=temperature)
     yield SpecExecTree(max_size=24, max_depth=6, beam=4)
@@ -462,6 +449,7 @@ def growing_policies(temperature):
         yield AdaptiveTree(profile=None, calibration=calibration, max_size=40, max_depth=6, recipe=recipe)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 def test_a_tree_grown_in_one_call_is_that_grown_wave_by_wave(temperature, demo_pair, prompts, monkeypatch):
     """Same trees, tokens, probabilities and decisions under the same seed, up to the context's end."""
@@ -490,12 +478,14 @@ def test_a_tree_grown_in_one_call_is_that_grown_wave_by_wave(temperature, demo_p
                 assert run(policy, ids) == at_once and not calls
 
 
-@pytest.mark.parametrize("recipe", ["deterministic", "sampled"])
-def test_a_growing_draft_that_is_not_finite_is_named(recipe, demo_pair, prompts):
+@pytest.mark.sample(6)
+@pytest.mark.parametrize("tree", ["chain", "deterministic", "sampled"])
+def test_a_draft_that_is_not_finite_is_named(tree, demo_pair, prompts):
     broken = copy.deepcopy(demo_pair.draft.model)
     with torch.no_grad():
         broken.model.norm.weight.fill_(torch.nan)
-    draft = HuggingFaceModel(broken, "broken", vocab_size=demo_pair.draft.vocab_size)
-    policy = AdaptiveTree(profile=None, calibration=calibration_of(0.7, temperature=0.7), max_size=9, recipe=recipe)
+    pair = pair_of(demo_pair.target, HuggingFaceModel(broken, "broken", vocab_size=demo_pair.draft.vocab_size))
+    grown = {"profile": None, "calibration": calibration_of(0.7, temperature=0.7), "max_size": 9}
+    policy = TREES[tree] if tree in TREES else AdaptiveTree(recipe=tree, **grown)
     with pytest.raises(FloatingPointError, match="step 0: the draft model returned logits that are not finite"):
-        list(decode(prompts[0], pair_of(demo_pair.target, draft), tree=policy, sampling=SamplingConfig(0.7)))
+        list(decode(prompts[0], pair, tree=policy, sampling=SamplingConfig(0.7)))

@@ -15,6 +15,7 @@ from sequoia_core.models.offload.streamed_modules import StreamedBackend
 from sequoia_core.models.pair_spec import PairSpec
 from sequoia_core.native import instruction_sets
 from tests.core.models.offload.test_offloading import PROMPT, TREE, compiled_family, logits, needs_compiler
+from tests.core.native.test_instruction_sets import RUNNABLE
 from tests.core.test_families import build, save
 
 pytest.importorskip("compressed_tensors")
@@ -46,7 +47,8 @@ def both(folder, dtype: str):
 
 
 @needs_compiler
-@pytest.mark.parametrize("instructions", [found.name for found in instruction_sets.runnable()])
+@pytest.mark.sample(6)
+@pytest.mark.parametrize("instructions", RUNNABLE)
 @pytest.mark.parametrize("kind", KINDS)
 def test_compiled_passes_give_the_same_bits_as_in_memory(kind, instructions, tmp_path, monkeypatch):
     monkeypatch.setenv(instruction_sets.VARIABLE, instructions)
@@ -117,7 +119,8 @@ def test_text_is_that_of_the_model_in_memory_and_a_quarter_of_the_bytes_is_read(
     layers = [model._backend._parts.layer_bytes for model in (streamed, plain)]
     assert layers[0] / layers[1] < 0.40  # blocks of 4,096 bytes round tiny layers up
     for model in (streamed, plain):
-        assert (model.needs.ring, model.needs.copy) == (model.ring_bytes, model.streams_from.stat().st_size)
+        backend = model._backend
+        assert (model.needs.ring, model.needs.copy) == (backend.ring.buffer_bytes, backend.path.stat().st_size)
 
 
 def test_a_draft_in_4_bits_takes_what_it_takes_dequantised(tmp_path):
@@ -138,6 +141,13 @@ def changed(folder, *path, value):
         place = place[key]
     place[path[-1]] = value
     (folder / "config.json").write_text(json.dumps(settings))
+
+
+def change_weight(folder, name, change) -> None:
+    """Store something else, or nothing, in place of one tensor."""
+    weights = load_file(folder / "model.safetensors")
+    found = change(weights.pop(name))
+    save_file(weights | ({} if found is None else {name: found}), folder / "model.safetensors", {"format": "pt"})
 
 
 WEIGHTS = ("config_groups", "group_0", "weights")
@@ -185,12 +195,7 @@ def test_other_quantised_weights_are_refused_and_named(path, value, found, tmp_p
 )
 def test_parts_that_do_not_belong_together_are_named(part, change, found, dtype, tmp_path):
     folder = quantised(tmp_path, share=32, zero_points=True)
-    weights = load_file(folder / "model.safetensors")
-    name = f"model.layers.0.mlp.down_proj.weight_{part}"
-    changed_part = change(weights.pop(name))
-    if changed_part is not None:
-        weights[name] = changed_part
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    change_weight(folder, f"model.layers.0.mlp.down_proj.weight_{part}", change)
     with pytest.raises(ValueError, match=found):
         load_pair(folder, tmp_path / "plain", device="cpu", offload="disk", dtype=dtype)
 
@@ -227,9 +232,7 @@ def test_after_a_layer_its_weights_are_given_up_also_where_a_pass_broke_off(tmp_
 
 def test_whole_numbers_where_weights_belong_are_no_weights(tmp_path):
     folder = quantised(tmp_path, sizes={}, share=32)
-    weights = load_file(folder / "model.safetensors")
-    weights["lm_head.weight"] = weights["lm_head.weight"].to(torch.int32)
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    change_weight(folder, "lm_head.weight", lambda weights: weights.to(torch.int32))
     with pytest.raises(ValueError, match="lm_head.weight stored as torch.int32"):
         load_pair(folder, tmp_path / "plain", device="cpu", offload="disk", dtype="float32")
 
@@ -237,9 +240,7 @@ def test_whole_numbers_where_weights_belong_are_no_weights(tmp_path):
 @needs_compiler
 def test_scales_that_are_no_numbers_are_refused_before_a_copy_is_made(tmp_path, copies):
     folder = quantised(tmp_path, share=32)
-    weights = load_file(folder / "model.safetensors")
-    weights["model.layers.1.self_attn.o_proj.weight_scale"][3, 0] = torch.nan
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    change_weight(folder, "model.layers.1.self_attn.o_proj.weight_scale", lambda scale: scale.fill_(torch.nan))
     with pytest.raises(ValueError, match="not finite in model.layers.1.self_attn.o_proj.weight_scale"):
         load_pair(folder, tmp_path / "plain", device="cpu", offload="disk", dtype="bfloat16")
     assert not list(copies.glob("*.layers"))

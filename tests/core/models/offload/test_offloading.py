@@ -22,7 +22,7 @@ from sequoia_core.models.checkpoint import align_weights
 from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.models.llama_torch import TorchLlama
 from sequoia_core.models.loading import load, load_pair, streaming_needs
-from sequoia_core.models.offload import layer_sources, packed_layers, tensor_files
+from sequoia_core.models.offload import layer_sources, tensor_files
 from sequoia_core.models.offload import needs as offload_needs
 from sequoia_core.models.offload.direct_reads import aligned_memory
 from sequoia_core.models.offload.layer_ring import slots_for
@@ -82,6 +82,7 @@ def steps(model, draft, **options):
     return list(decode(PROMPT, pair_of(model, draft), tree=TREE, max_new_tokens=24, **options))
 
 
+@pytest.mark.sample(len(FAMILIES))
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_streamed_layers_give_what_resident_ones_give(family, dtype, tmp_path):
@@ -121,7 +122,7 @@ def test_the_demo_target_streams_through_half_of_its_layers_and_takes_what_was_s
         [t for step in autoregressive(prompt, m, max_new_tokens=8) for t in step.new_tokens] for m in (pair, whole)
     ]
     assert texts[0] == texts[1]
-    assert pair.target.ring_slots == 5 and pair.target.ring_bytes == pair.target.needs.ring
+    assert pair.target.ring_slots == 5 and pair.target._backend.ring.buffer_bytes == pair.target.needs.ring
     pair.target.close()
 
 
@@ -186,7 +187,7 @@ def test_sharded_files_stream_too(tmp_path):
 @needs_compiler
 @pytest.mark.parametrize("kind", [TransformersBackend, CompiledLlama])
 def test_matrices_that_span_several_reads_are_put_together(kind, tmp_path, monkeypatch):
-    for module in (tensor_files, layer_sources, packed_layers):
+    for module in (tensor_files, layer_sources):
         monkeypatch.setattr(module, "PIECE", 8192)
     model = compiled_family("Llama") if kind is CompiledLlama else build("Llama", intermediate_size=512)
     resident, streamed = pairs(save(model, tmp_path), "bfloat16", kind)
@@ -302,14 +303,6 @@ def test_a_closed_model_says_so(tmp_path):
         streamed.open(8)
 
 
-def test_too_little_memory_is_refused_with_the_numbers(tmp_path, monkeypatch):
-    folder = save(build("Llama"), tmp_path)
-    monkeypatch.setattr(offload_needs, "available_bytes", lambda: 2_000_000)
-    with pytest.raises(ValueError, match=r"found 2 MB of memory free, expected \d+ MB .*resident .*ring .*cache"):
-        load_pair(folder, folder, device="cpu", offload="disk")
-    assert not readers()
-
-
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_what_a_pair_will_take_is_said_before_it_is_loaded(dtype, tmp_path, monkeypatch):
     folder = save(build("Llama"), tmp_path)
@@ -322,7 +315,9 @@ def test_what_a_pair_will_take_is_said_before_it_is_loaded(dtype, tmp_path, monk
     monkeypatch.setattr(offload_needs, "available_bytes", lambda: 2_000_000)
     with pytest.raises(ValueError, match=r"found 2 MB of memory free, expected \d+ MB .*resident .*ring .*cache"):
         streaming_needs(spec)
-    assert not held(folder)
+    with pytest.raises(ValueError, match=r"found 2 MB of memory free, expected \d+ MB .*resident .*ring .*cache"):
+        load(spec)
+    assert not held(folder) and not readers()
 
 
 def test_a_target_alone_streams_and_takes_no_memory_for_a_draft(tmp_path):
@@ -376,7 +371,7 @@ def test_a_tree_may_be_larger_than_the_context(dtype, tmp_path):
 
 
 def readers() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "layer reader"]
+    return [thread for thread in threading.enumerate() if thread.name.startswith("layer reader")]
 
 
 def held(folder: str) -> list[str]:
@@ -427,11 +422,12 @@ def test_a_process_that_ends_without_closing_ends_its_readers_first(last, tmp_pa
     folder = save(build("Llama"), tmp_path)
     program = (
         "import atexit, os, sys, threading, time\n"
-        "atexit.register(lambda: print([thread.name for thread in threading.enumerate()]))  # runs after the model's\n"
+        "readers = lambda: [one.name for one in threading.enumerate() if one.name.startswith('layer reader')]\n"
+        "atexit.register(lambda: print(readers()))  # runs after the model's\n"
         "from sequoia_core import autoregressive, load_pair\n"
         "pair = load_pair(sys.argv[1], sys.argv[1], device='cpu', dtype='float32', offload='disk')\n"
         "list(autoregressive([1, 2, 3], pair.ignore_eos(), max_new_tokens=2))\n"
-        "assert any(thread.name == 'layer reader' for thread in threading.enumerate())\n"
+        "assert readers()\n"
         "read = os.preadv\n"
         "os.preadv = lambda *arguments: time.sleep(0.5) or read(*arguments)\n"
         "list(autoregressive([1, 2, 3], pair.ignore_eos(), max_new_tokens=1))\n"
@@ -440,7 +436,7 @@ def test_a_process_that_ends_without_closing_ends_its_readers_first(last, tmp_pa
         [sys.executable, "-c", program, folder], cwd=ROOT, capture_output=True, text=True, timeout=120
     )
     assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.strip() == "['MainThread']" and "terminate" not in ended.stderr
+    assert ended.stdout.strip() == "[]" and "terminate" not in ended.stderr
 
 
 def test_a_profile_of_a_streamed_target_says_how_its_layers_arrive(tmp_path):

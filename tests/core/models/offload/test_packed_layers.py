@@ -1,6 +1,5 @@
 """Packed copies: made once, made again when they or the model's files are no longer what they were, never half."""
 
-import json
 import os
 import shutil
 from collections import namedtuple
@@ -47,18 +46,10 @@ def test_a_copy_is_made_once_its_size_said_first(folder, copies):
     assert load(folder) == (first, [])
 
 
-@pytest.mark.parametrize("part", ["layers", "head", "manifest", "length"])
-def test_a_copy_that_was_damaged_is_made_again(part, folder, copies):
+def test_a_copy_that_was_cut_is_made_again(folder, copies):
     first, _ = load(folder)
     (copy,) = copies.glob("*.layers")
-    if part == "manifest":
-        copy.with_suffix(".json").write_text("{}")
-    elif part == "length":
-        os.truncate(copy, 4096)
-    else:
-        with copy.open("r+b") as file:
-            file.seek(100 if part == "layers" else copy.stat().st_size - 5000)
-            file.write(b"other numbers")
+    os.truncate(copy, 4096)
     found, said = load(folder)
     assert found == first and said
 
@@ -73,15 +64,17 @@ def damage(copy: Path, place: int, content: bytes) -> None:
 
 
 DAMAGES = {"not finite": b"\xff" * 4096, "zeros": bytes(4096), "one bit": None}
+PARTS = ["first layer", "last layer", "head", "embedding", "checksums"]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("kind", DAMAGES)
-@pytest.mark.parametrize("part", ["first layer", "last layer", "head", "embedding"])
+@pytest.mark.parametrize("part", PARTS)
 def test_damage_that_left_size_and_time_is_found_and_the_copy_made_again(part, kind, folder, copies):
     first, _ = load(folder)
     (copy,) = copies.glob("*.layers")
     parts = packed_layers.parts_of(compiled_family("Llama"))
-    place = parts.bounds[["first layer", "last layer", "head", "embedding"].index(part)]
+    place = parts.bounds[PARTS.index(part)]
     damage(copy, place, DAMAGES[kind] or bytes([copy.read_bytes()[place] ^ 1]))
     found, said = load(folder)
     assert found == first and "making a packed copy" in said[0][1]
@@ -97,7 +90,7 @@ def test_damage_that_comes_back_is_named_with_the_copy(folder, copies):
             damage(copy, 0, b"other numbers")
             made.append(copy)
 
-    with pytest.raises(ValueError, match=rf"^{copies}/\w+\.layers: found a packed copy whose part 1 was damaged"):
+    with pytest.raises(ValueError, match=rf"^{copies}/[\w-]+\.layers: found a packed copy whose part 1 was damaged"):
         loading.load(on_disk(folder), progress=spoil)
     assert len(made) == 2
 
@@ -117,24 +110,14 @@ def test_a_copy_that_lost_its_name_is_read_on(lost, folder, copies):
     target.close()
 
 
-@pytest.mark.parametrize("manifest", ["of an earlier version", "lost"])
-def test_copies_of_no_use_are_deleted(manifest, folder, copies):
+def test_copies_of_no_use_are_deleted(folder, copies):
     first, _ = load(folder)
     (copy,) = copies.glob("*.layers")
-    old = copies / "0123456789abcdef01234567.layers"
-    old.write_bytes(b"layers")
-    if manifest == "of an earlier version":
-        fields = json.loads(copy.with_suffix(".json").read_text())
-        old.with_suffix(".json").write_text(json.dumps(fields | {"version": 1}))
+    other = copies / "0123456789ab-0123456789ab0123456789ab.layers"  # of another model
+    for path in (other, copies / "of-an-earlier-version.json", copies / "0123456789abcdef01234567.layers"):
+        path.write_bytes(b"layers")
     assert load(folder) == (first, [])
-    assert len(list(copies.iterdir())) == 2 and copy.exists()
-
-
-def test_a_copy_with_another_time_and_the_same_content_is_kept(folder, copies):
-    first, _ = load(folder)
-    (copy,) = copies.glob("*.layers")
-    os.utime(copy, ns=(1, 1))
-    assert load(folder) == (first, [])
+    assert {*copies.iterdir()} == {copy, other}
 
 
 def test_a_model_that_was_trained_on_gets_another_copy_and_the_old_one_goes(folder, copies):
@@ -146,7 +129,7 @@ def test_a_model_that_was_trained_on_gets_another_copy_and_the_old_one_goes(fold
     save(model, folder)
     second, said = load(folder)
     assert second != first and said
-    assert not old.exists() and len(list(copies.iterdir())) == 2
+    assert not old.exists() and len(list(copies.iterdir())) == 1
 
 
 def test_without_room_on_the_disk_it_is_refused_with_the_numbers(folder, copies, monkeypatch):
@@ -164,13 +147,6 @@ def test_a_cancelled_copy_leaves_nothing(folder, copies):
 
     with pytest.raises(KeyboardInterrupt):
         loading.load(on_disk(folder), progress=stop)
-    assert list(copies.iterdir()) == []
-
-
-def test_a_disk_that_does_not_keep_what_was_written_is_refused(folder, copies, monkeypatch):
-    monkeypatch.setattr(packed_layers, "_sums", lambda file, parts: [])
-    with pytest.raises(ValueError, match="returns other bytes"):
-        load(folder)
     assert list(copies.iterdir()) == []
 
 

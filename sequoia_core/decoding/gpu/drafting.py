@@ -8,12 +8,11 @@ from typing import NamedTuple
 
 import torch
 
-from ..models.protocol import Session, causal_mask
-from ..models.static_pass import Phase, StaticPass, is_static
-from ..models.tree_cache import CacheSession
-from .drafting import DraftTree, LevelDrafter
-from .plan import Level
-from .sampling import (
+from ...models.protocol import Session, causal_mask
+from ...models.tree_cache import CacheSession
+from ..drafting import DraftTree, LevelDrafter
+from ..plan import Level
+from ..sampling import (
     draft_probabilities,
     exponential,
     race,
@@ -22,8 +21,9 @@ from .sampling import (
     take_most_likely,
     uniforms_for,
 )
-from .tree_policy import TreePolicy
-from .verifiers import DraftSampling
+from ..tree_policy import TreePolicy
+from ..verifiers import DraftSampling
+from .phases import Phase, StaticPass, is_static
 
 
 class StaticDrafter(LevelDrafter):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from .tree_cache import CacheSession
+from ...models.tree_cache import CacheSession
 
 
 def padded(size: int) -> int:

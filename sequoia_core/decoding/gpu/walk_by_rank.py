@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import torch
 
-from .plan import TreePlan
-from .residuals import Residuals, remaining_masses
-from .sampling import invert
+from ..plan import TreePlan
+from ..residuals import Residuals, remaining_masses
+from ..sampling import invert
 
 
 class RankedTree(NamedTuple):

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 import torch
 
-from ..models.protocol import Session
-from ..models.static_pass import Phase, StaticPass, is_static, padded
-from ..models.tree_cache import CacheSession
-from .drafting import DraftTree
-from .judging import RowJudge
-from .plan import TreePlan
-from .sampling import SamplingConfig, check_probabilities, invert, probabilities
-from .verifiers import Verifier, sequoia_rule, topk_rule
-from .walk import Trial, Walk
+from ...models.protocol import Session
+from ...models.tree_cache import CacheSession
+from ..drafting import DraftTree
+from ..judging import RowJudge
+from ..plan import TreePlan
+from ..sampling import SamplingConfig, check_probabilities, invert, probabilities
+from ..verifiers import Verifier, sequoia_rule, topk_rule
+from ..walk import Trial, Walk
+from .phases import Phase, StaticPass, is_static, padded
 from .walk_by_rank import Decision, RankedTree, follow_by_rank, walk_by_rank
 
 

@@ -10,11 +10,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from benchmarks.pretend_device import PretendTensor, pretend_device
 from sequoia_core import LookupTree
-from sequoia_core.decoding import assemble, static_drafting, static_judging
+from sequoia_core.decoding import assemble
 from sequoia_core.decoding import loop as engine
 from sequoia_core.decoding.cutting import cut
+from sequoia_core.decoding.gpu import drafting, judging, phases
+from sequoia_core.decoding.gpu.phases import Phase, padded
+from sequoia_core.decoding.gpu.walk_by_rank import RankedTree, follow_by_rank, offers_by_rank, walk_by_rank
 from sequoia_core.decoding.growing.spec_exec import SpecExecTree
 from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.loop import autoregressive, decode
@@ -23,13 +25,10 @@ from sequoia_core.decoding.record import TOKENS_ONLY
 from sequoia_core.decoding.sampling import SamplingConfig, invert
 from sequoia_core.decoding.tree_policy import policy_of
 from sequoia_core.decoding.verifiers import VERIFIERS, sequoia_rule
-from sequoia_core.decoding.walk_by_rank import RankedTree, follow_by_rank, offers_by_rank, walk_by_rank
 from sequoia_core.design.plain_trees import branching_tree, chain_tree, k_ary_tree
 from sequoia_core.design.tree import TokenTree
-from sequoia_core.models import static_pass
 from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.models.prefill import prefill
-from sequoia_core.models.static_pass import Phase, padded
 from sequoia_core.models.transformers_passes import TransformersBackend
 from sequoia_core.models.tree_cache import CacheSession
 from sequoia_core.studies.losslessness import check_losslessness
@@ -37,12 +36,13 @@ from tests.conftest import pair_of, tiny_llama
 from tests.core.decoding.growing.test_dynamic_exactness import Script, filled_by, random_law
 from tests.core.decoding.test_loop import PROMPT, TREES, greedy_reference, tokens_of
 from tests.core.test_families import FAMILIES, build
+from tests.pretend_device import PretendTensor, pretend_device
 
 
 @pytest.fixture
 def used(monkeypatch):
     """Run the path on the CPU too; count the phases that ran."""
-    for module in (static_drafting, static_judging):
+    for module in (drafting, judging):
         monkeypatch.setattr(module, "is_static", lambda s: isinstance(s, CacheSession) and s.any_slot)
     monkeypatch.setattr(assemble, "CPU_JUDGES", assemble.JUDGES)
     return count_phases(monkeypatch)
@@ -398,14 +398,14 @@ def test_phases_can_be_captured_and_a_step_reads_back_once(case, recorded):
     ids=["a number read", "numbers sent"],
 )
 def test_what_no_graph_can_capture_is_found(fault, message, recorded, monkeypatch):
-    invert = static_judging.invert
-    monkeypatch.setattr(static_judging, "invert", lambda sums, uniforms: (fault(sums[:, 0]), invert(sums, uniforms))[1])
+    invert = judging.invert
+    monkeypatch.setattr(judging, "invert", lambda sums, uniforms: (fault(sums[:, 0]), invert(sums, uniforms))[1])
     with pytest.raises(AssertionError, match=message):
         recorded((1,), (2,), tree=TREES["ragged"], sampling=SamplingConfig(0.8), verifier="topk")
 
 
 def test_a_buffer_that_moves_is_found(recorded, monkeypatch):
-    take = static_judging._OneSize.take
+    take = judging._OneSize.take
 
     def moving(self, draft):
         self.uniforms = self.uniforms.clone()
@@ -413,50 +413,29 @@ def test_a_buffer_that_moves_is_found(recorded, monkeypatch):
         take(self, draft)
 
     kept: list = []
-    monkeypatch.setattr(static_judging._OneSize, "take", moving)
+    monkeypatch.setattr(judging._OneSize, "take", moving)
     steps = recorded((1,), (2,), tree=TREES["ragged"], sampling=SamplingConfig(0.8)).steps
     assert steps[2] != steps[1]
 
 
-class Simulated:
+def simulated(work):
     """A CUDA graph of the pretend device: what was done is done again, with the same tensors and the same numbers."""
+    done, replays = [], itertools.count()
 
-    made = 0
+    class Writing(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            found = func(*args, **(kwargs or {}))
+            done.append((func, args, kwargs or {}, found))
+            return found
 
-    def __init__(self, work):
-        self.done, self.fresh = [], True
-        with self:
-            self.found = work()
-        Simulated.made += 1
-
-    def __enter__(self):
-        done = self.done
-
-        class Writing(TorchDispatchMode):
-            def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-                found = func(*args, **(kwargs or {}))
-                done.append((func, args, kwargs or {}, found))
-                return found
-
-        self.mode = Writing()
-        self.mode.__enter__()
-
-    def __exit__(self, *error):
-        self.mode.__exit__(*error)
-
-    def replay(self):
-        if self.fresh:  # capturing does nothing on a GPU, but here it did the work
-            self.fresh = False
-            return
-        for func, args, kwargs, found in self.done:
+    def replay():
+        for func, args, kwargs, found in done if next(replays) else ():  # here, unlike on a GPU, capturing did the work
             for old, new in zip(tree_leaves(found), tree_leaves(func(*args, **kwargs)), strict=True):
                 if isinstance(old, PretendTensor) and address(old) != address(new):
                     old.copy_(new)
 
-
-def simulated(work):
-    graph = Simulated(work)
-    return graph.replay, graph.found
+    with Writing():
+        return replay, work()
 
 
 GRAPHED = {
@@ -470,11 +449,11 @@ GRAPHED = {
 @pytest.mark.parametrize("case", GRAPHED)
 def test_text_stays_where_phases_are_captured_and_replayed(case, monkeypatch):
     tree, sampling = GRAPHED[case]
-    texts, Simulated.made = [], 0
-    for capture in (None, simulated):
+    texts, captures = [], []
+    for capture in (None, lambda work: captures.append(1) or simulated(work)):
         with pretend_device() as device:
             if capture is not None:
-                monkeypatch.setitem(static_pass.GRAPHS, device.type, capture)
+                monkeypatch.setitem(phases.GRAPHS, device.type, capture)
             models = [HuggingFaceModel(tiny_llama(seed).model.to(device), "there") for seed in (1, 1)]
             steps = decode(
                 PROMPT, pair_of(*models), tree=tree, sampling=sampling, max_new_tokens=40,
@@ -482,14 +461,14 @@ def test_text_stays_where_phases_are_captured_and_replayed(case, monkeypatch):
             )  # fmt: skip
             texts.append(tokens_of(steps))
     assert texts[0] == texts[1]
-    assert Simulated.made >= {"static": 6, "SpecExec": 2, "sampled": 6, "alone": 3}[case]
+    assert len(captures) >= {"static": 6, "SpecExec": 2, "sampled": 6, "alone": 3}[case]
 
 
 def test_a_phase_that_no_graph_can_capture_runs_as_before_and_says_so(monkeypatch):
     def refused(work):
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    monkeypatch.setitem(static_pass.GRAPHS, "cpu", refused)
+    monkeypatch.setitem(phases.GRAPHS, "cpu", refused)
     phase = Phase(lambda: torch.ones(1), torch.device("cpu"))
     assert phase() == 1
     with pytest.warns(UserWarning, match="without a CUDA graph.*not permitted"):
@@ -499,7 +478,7 @@ def test_a_phase_that_no_graph_can_capture_runs_as_before_and_says_so(monkeypatc
 
 def test_a_graph_is_not_replayed_on_tensors_that_have_moved(monkeypatch):
     captures = []
-    monkeypatch.setitem(static_pass.GRAPHS, "cpu", lambda work: (lambda: None, captures.append(1) or work()))
+    monkeypatch.setitem(phases.GRAPHS, "cpu", lambda work: (lambda: None, captures.append(1) or work()))
     given = torch.zeros(1)
     phase = Phase(lambda: given + 1, torch.device("cpu"), lambda: (given,))
     assert [float(phase()) for _ in range(3)] == [1, 1, 1] and captures == [1]
