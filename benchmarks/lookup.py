@@ -19,6 +19,8 @@ from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
+from prediction_on_texts import predict_on_texts
+
 import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
 from sequoia_core import AdaptiveTree, HybridTree, LookupTree, SamplingConfig, load_pair
 from sequoia_core.decoding.growing.text_index import TextIndex
@@ -28,7 +30,6 @@ from sequoia_core.native import instruction_sets
 from sequoia_core.studies.lookup_replay import Request, replay
 from sequoia_core.studies.measure_acceptance import measure_acceptance
 from sequoia_core.studies.measure_profile import measure_profile
-from sequoia_core.studies.prediction_on_texts import predict_on_texts
 from sequoia_core.studies.race import Method, MethodResult, over_best_other, own_method, take_turns, transformers_method
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -66,9 +66,9 @@ from sequoia_core.studies.race import (
     over_best_other,
     own_method,
     repeated_share,
+    request_config,
     take_turns,
 )
-from sequoia_core.studies.request_law import request_config
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -37,6 +37,7 @@ import sequoia_core.native.short_spins  # noqa: F401  before torch, whose thread
 # isort: split
 import numpy as np
 import torch
+from prediction_on_texts import predict_on_texts
 from transformers import AutoModelForCausalLM
 
 from sequoia_core import AdaptiveTree, HybridTree, LookupTree, SamplingConfig, TokenTree, load_pair
@@ -62,7 +63,6 @@ from sequoia_core.studies.first_difference import first_difference
 from sequoia_core.studies.lookup_replay import Request
 from sequoia_core.studies.measure_acceptance import measure_acceptance
 from sequoia_core.studies.measure_profile import measure_profile
-from sequoia_core.studies.prediction_on_texts import predict_on_texts
 
 ROOT = Path(__file__).resolve().parent.parent
 PROMPTS = {

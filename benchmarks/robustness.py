@@ -36,9 +36,9 @@ from sequoia_core.design.bootstrap import Estimate
 from sequoia_core.design.optimal_trees import expected_tokens, optimal_tree
 from sequoia_core.files.prompt_files import load_prompts
 from sequoia_core.models.loading import load_pair
-from sequoia_core.studies.prediction_check import static_versus_real
+from sequoia_core.studies.prediction_check import StaticVersusReal, static_versus_real
 from sequoia_core.studies.rejection_curves import measure_rejection, sampling_grid
-from sequoia_core.studies.verifier_comparison import VERIFIERS, VerifierComparison, compare_verifiers
+from sequoia_core.studies.verifier_comparison import VERIFIERS, TreeRun, VerifierComparison, compare_verifiers
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -110,9 +110,13 @@ def main() -> None:
         print(f"{curve.sampling.temperature:>5g}{curve.sampling.top_p:>7g}  {curve.verifier:<26}{values}")
 
     result = {
-        "verifiers": comparison.to_json(),
-        "static_versus_real": [check.to_json() for check in checks],
-        "rejection": rejection.to_json(),
+        "verifiers": {
+            "settings": comparison.settings,
+            "runs": [run_json(run) for run in comparison.runs],
+            "ratios": comparison.ratios(),
+        },
+        "static_versus_real": [check_json(check) for check in checks],
+        "rejection": {"settings": rejection.settings, "rejection": rejection.rows()},
         "settings": {
             "date": date.today().isoformat(),
             "seconds": time.perf_counter() - started,
@@ -131,6 +135,20 @@ def main() -> None:
         out = ROOT / "benchmarks" / "results" / f"robustness-{date.today().isoformat()}.json"
         out.write_text(json.dumps(result) + "\n")
     print(json.dumps(result))
+
+
+def run_json(run: TreeRun) -> dict:
+    """Return a run's row with what it did prompt by prompt."""
+    return run.row() | {name: getattr(run, name).tolist() for name in ("steps", "yielded", "committed", "seconds")}
+
+
+def check_json(check: StaticVersusReal) -> dict:
+    return {
+        "settings": check.settings, **{row.pop("quantity"): row for row in check.rows()},
+        "static_holds": check.static_holds, "by_depth_holds": check.by_depth_holds,
+        "vector": check.vector.probs.tolist(), "matrix": check.matrix.probs.tolist(),
+        "matrix_trials": check.matrix.trials.tolist(),
+    }  # fmt: skip
 
 
 def print_comparison(comparison: VerifierComparison, samplings: list[SamplingConfig]) -> None:

@@ -27,6 +27,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
+from benchmarks.own_answers import served_by_us
 from sequoia_core import HybridTree, SamplingConfig, load_pair
 from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.tree_policy import ROOT_ONLY
@@ -41,7 +42,6 @@ from sequoia_core.servers.check import (
     Served,
     ask_servers,
     compare,
-    served_by_us,
     server_command,
     start_and_ask,
 )

@@ -23,7 +23,7 @@ if profile is None:
     )
     st.stop()
 foreign = bool(predictions.faults())
-table, best = core_cache.planned(vector, profile)
+table, best, _ = core_cache.planned(vector, profile)
 cost = step_limit(best, profile)
 
 with left:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import streamlit as st
 
+from sequoia_core.files.dtypes import DTYPES
 from sequoia_core.files.gguf_header import is_gguf
 from sequoia_core.files.model_names import NO_DRAFT
 from sequoia_core.models import gemma
@@ -17,12 +18,7 @@ from ui.jobs import session_jobs, steering
 from ui.markdown import escaped
 from ui.session import machine, model_pairs, predictions, session
 
-DTYPES: dict[str, str | None] = {
-    "Default": None,
-    "bfloat16": "bfloat16",
-    "float32": "float32",
-    "float16": "float16",
-}
+CHOICES_OF_DTYPE: dict[str, str | None] = {"Default": None} | {name: name for name in DTYPES}
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 POLL_SEC = 3.0
 
@@ -84,8 +80,8 @@ def _pair_control() -> None:
             demo_draft = (None, NO_DRAFT) if alone else _demo_draft(spec)
             dtype = st.selectbox(
                 "dtype",
-                list(DTYPES),
-                index=[*DTYPES.values()].index(None if spec.dtype is None else str(spec.dtype)),
+                list(CHOICES_OF_DTYPE),
+                index=[*CHOICES_OF_DTYPE.values()].index(None if spec.dtype is None else str(spec.dtype)),
                 key="sidebar_dtype",
                 help="Default: as the weights are stored, where this machine computes in it natively for that model (a "
                 "GPU; for bfloat16 also compiled products, AMX, AVX-512-BF16), else float32. In float32 greedy output "
@@ -96,7 +92,7 @@ def _pair_control() -> None:
             if st.form_submit_button("Use this pair", icon=":material/check:", width="stretch"):
                 names = new_target.strip(), NO_DRAFT if alone else new_draft.strip()
                 models = (names[0] or None, names[1]) if any(names) else demo_draft
-                wanted = PairSpec(*models, dtype=DTYPES[dtype], offload=offload)
+                wanted = PairSpec(*models, dtype=CHOICES_OF_DTYPE[dtype], offload=offload)
                 problem = pair_problem(*names) or weights_place.problem(wanted)
                 if problem:
                     st.error(escaped(problem))

@@ -117,7 +117,7 @@ def plan_command(
     """Choose the tree size and depth with the largest predicted speedup, and say how sure that is."""
     from ..design.break_even import fastest_of_sizes, larger_tree
     from ..design.optimal_trees import optimal_tree
-    from ..design.planning import best_shape, more_ranks_wanted, pair_mismatches, smallest_good_shape, speedup_surface
+    from ..design.planning import more_ranks_wanted, pair_mismatches, plan_on, smallest_good_shape, speedup_surface
     from ..design.prediction import predict, prompts_for
     from ..design.profile import HardwareProfile
     from ..design.profile_files import odd_times
@@ -125,13 +125,10 @@ def plan_command(
 
     vector, hardware = told(AcceptanceVector.load(acceptance, entries)), HardwareProfile.load(profile)
     surface = speedup_surface(vector, hardware, max_size=max_size, max_depth=max_depth, context=context)
-    best, small = best_shape(surface), smallest_good_shape(surface)
-    tree = optimal_tree(vector, size=best.size, depth=best.depth)
+    (best, tree), small = plan_on(surface, vector, hardware), smallest_good_shape(surface)
     prediction = predict(tree, vector, hardware, context=context)
     doubts = more_ranks_wanted(tree, vector), odd_times(hardware.sizes, hardware.verify_sec)
     warnings = [*pair_mismatches(vector, hardware), *filter(None, doubts)]
-    if hardware.most_leaves is not None and tree.leaves > hardware.most_leaves:
-        warnings.append(f"The tree has {tree.leaves} leaves; llama.cpp takes {hardware.most_leaves}.")
     result: dict[str, Any] = {
         "size": best.size,
         "depth": best.depth,

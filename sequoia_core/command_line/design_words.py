@@ -285,6 +285,6 @@ def unplanned_parts(
 
 
 def _source(counts: ServerCounts) -> str:
-    model = f", {counts.model}" if counts.model else ""
+    about = ", ".join(name for name in (counts.engine, counts.model) if name not in ("", "unknown"))
     drafts = "" if counts.shares or counts.drafts is None else f", {counted(counts.drafts, 'draft')}"
-    return f"{counts.engine}{model}: {counts.source}{drafts}."
+    return f"{about}: {counts.source}{drafts}." if about else f"Counts of {counts.source}{drafts}."

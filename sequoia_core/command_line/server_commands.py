@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -206,25 +205,12 @@ def _counts(
     rates: str | None = None,
     rule: str | None = None,
 ) -> ServerCounts:
-    """Read a server's counts, also of a matrix that was saved of them, or as a vector implies."""
-    from ..design.acceptance import AcceptanceVector
-    from ..design.matrix_files import acceptance_from_bytes
     from ..files.safe_files import read_bytes
-    from ..servers.chain_acceptance import MATCH, counts_of_matrix, counts_of_vector, other_rule_note
-    from ..servers.readings import MAX_READING_BYTES, counts_from_bytes
+    from ..servers.readings import MAX_READING_BYTES, read_counts
 
     data = read_bytes(after, limit=MAX_READING_BYTES)
-    if before is None and b'"sequoia-acceptance"' in data[:4096]:
-        matrix = acceptance_from_bytes(data, str(after))
-        if isinstance(matrix, AcceptanceVector):
-            counts = counts_of_vector(matrix, engine, rule or MATCH)
-            return replace(counts, notes=tuple(filter(None, [other_rule_note(matrix, rule or MATCH)])))
-        if rule is None:
-            return counts_of_matrix(matrix, rates)
-    if rule is not None:
-        raise ValueError(f"--rule: found {rule[:40]!r} for what a server counted, expected it for a vector alone")
     earlier = None if before is None else read_bytes(before, limit=MAX_READING_BYTES)
-    return counts_from_bytes(data, str(after), earlier, str(before), engine=engine, model=model, rates=rates)
+    return read_counts(data, str(after), earlier, str(before), engine=engine, model=model, rates=rates, rule=rule)
 
 
 def _about(counts: ServerCounts) -> dict[str, Any]:

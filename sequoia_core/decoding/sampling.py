@@ -9,6 +9,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 
+from ..design.conditions import check_sampling
 from ..native import sampling_ops as rows
 from .cutting import cut
 
@@ -32,12 +33,7 @@ class SamplingConfig:
     top_k: int = 0
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.temperature <= 100.0:
-            raise ValueError(f"temperature: found {self.temperature}, expected a number from 0 to 100")
-        if not 0.0 < self.top_p <= 1.0:
-            raise ValueError(f"top_p: found {self.top_p}, expected a number above 0 and at most 1")
-        if self.top_k < 0:
-            raise ValueError(f"top_k: found {self.top_k}, expected 0 (off) or a positive count")
+        check_sampling(self.temperature, self.top_p, self.top_k)
 
     @property
     def greedy(self) -> bool:

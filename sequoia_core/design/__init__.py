@@ -9,25 +9,25 @@ Each module imports, of this room, only the modules named:
     scenarios         -
     tree              -
     tree_search       -
-    calibration       bootstrap
+    calibration       conditions
     growmap           tree
-    profile_files     conditions, tree
+    profile_schema    conditions
+    profile_files     tree, profile_schema
     acceptance_files  conditions, calibration
     profile           profile_files
     acceptance        bootstrap, conditions, calibration, acceptance_files
     roofline          model_shapes, profile
     bench_profile     tree, profile_files, profile
     step_time         tree, profile_files, profile
-    observed          tree, acceptance
-    optimal_trees     tree, tree_search, acceptance
+    optimal_trees     bootstrap, tree, tree_search, acceptance
     replay            tree, acceptance
     matrix_files      acceptance_files, acceptance
-    what_if           acceptance_files, acceptance
+    what_if           tree, acceptance_files, acceptance
+    grown_trees       tree_search, acceptance, optimal_trees, replay, what_if
     plain_trees       tree, tree_search, acceptance, optimal_trees
-    planning          tree, tree_search, profile, acceptance, step_time, optimal_trees, replay, what_if
-    regret            acceptance, optimal_trees
+    planning          bootstrap, tree, tree_search, profile, acceptance, step_time, optimal_trees, grown_trees
     tree_files        tree, growmap, acceptance, optimal_trees
-    break_even        profile, step_time, acceptance, optimal_trees, planning
+    break_even        profile, step_time, acceptance, grown_trees, planning
     growth            bootstrap, tree, acceptance, optimal_trees, plain_trees
     prediction        bootstrap, tree, profile, acceptance, step_time, optimal_trees, replay, plain_trees, planning
     tree_comparison   tree, acceptance, optimal_trees, plain_trees

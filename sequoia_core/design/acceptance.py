@@ -11,14 +11,12 @@ import numpy as np
 from ..files.json_models import naming
 from ..files.safe_files import json_bytes, packed_json, read_bytes, write_atomic
 from .acceptance_files import MAX_BYTES, MAX_RANKS, SUM_TOLERANCE, checked_probs, checked_ranks, read_vector
-from .bootstrap import prompt_draws, wilson_interval
+from .bootstrap import LEVEL, RESAMPLES, interval, prompt_draws, wilson_interval
 from .calibration import Calibration
 from .conditions import Conditions
 
 if TYPE_CHECKING:
     import pandas as pd
-
-BOOTSTRAP_RESAMPLES = 2000
 
 
 class PowerLawFit(NamedTuple):
@@ -119,9 +117,7 @@ class AcceptanceVector:
         """Return the probabilities at that depth, float64 [B]: here the same at every depth."""
         return self.probs
 
-    def interval(
-        self, level: float = 0.95, *, generator: np.random.Generator | None = None
-    ) -> tuple[np.ndarray, np.ndarray] | None:
+    def interval(self, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray] | None:
         """Return the confidence bounds of every rank, float64 [B] each; None for an unknown sample or a single prompt.
 
         Positions of one prompt resemble each other, so whole prompts are resampled (percentile bootstrap). With only a
@@ -130,40 +126,43 @@ class AcceptanceVector:
         if not 0 < level < 1:
             raise ValueError(f"level: found {level}, expected a number between 0 and 1")
         if self._by_prompt:
-            means = self._resampled_means(generator or np.random.default_rng(0), BOOTSTRAP_RESAMPLES)
-            low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2], axis=0)
+            low, high = interval(self._resampled_means(RESAMPLES), level)
             return low, high
         if self.trials is None or self.of_one_prompt:
             return None
         return wilson_interval(self.probs, self.trials, level)
 
-    def more_prompts(self, width: float, level: float = 0.95) -> int | None:
+    def more_prompts(self, width: float) -> int | None:
         """Return how many more prompts narrow every rank's interval (high - low) to `width`; None without sums."""
         if not width > 0:
             raise ValueError(f"width: found {width}, expected a number above 0")
-        bounds = self.interval(level)
+        bounds = self.interval()
         if bounds is None or self.prompt_trials is None:
             return None
         now = float((bounds[1] - bounds[0]).max())
         prompts = len(self.prompt_trials)
         return max(0, int(np.ceil(prompts * (now / width) ** 2)) - prompts)
 
-    def resamples(self, count: int, *, generator: np.random.Generator | None = None) -> list[AcceptanceVector] | None:
-        """Return vectors that the same measurement might have found; None for an unknown sample or a single prompt.
+    def resampled(self, count: int = RESAMPLES) -> np.ndarray | None:
+        """Return `probs` that the same measurement might have found, float64 [count, B].
 
-        Whole prompts are resampled where their sums are known, else positions are drawn as if independent.
+        Whole prompts are resampled where their sums are known, else positions are drawn as if independent. None for an
+        unknown sample or a single prompt.
         """
         if count < 1:
             raise ValueError(f"resamples: found {count}, expected at least 1")
-        generator = generator or np.random.default_rng(0)
         if self._by_prompt:
-            rows = self._resampled_means(generator, count)
-        elif self.trials is not None and not self.of_one_prompt:
-            outcomes = np.append(self.probs, self.reject)
-            rows = generator.multinomial(self.trials, outcomes / outcomes.sum(), size=count)[:, :-1] / self.trials
-        else:
+            return self._resampled_means(count)
+        if self.trials is None or self.of_one_prompt:
             return None
-        return [AcceptanceVector(row) for row in rows]
+        outcomes = np.append(self.probs, self.reject)
+        drawn = np.random.default_rng(0).multinomial(self.trials, outcomes / outcomes.sum(), size=count)
+        return drawn[:, :-1] / self.trials
+
+    def resamples(self, count: int) -> list[AcceptanceVector] | None:
+        """Return `resampled` as vectors."""
+        rows = self.resampled(count)
+        return None if rows is None else [AcceptanceVector(row) for row in rows]
 
     @property
     def of_one_prompt(self) -> bool:
@@ -173,14 +172,12 @@ class AcceptanceVector:
     def _by_prompt(self) -> bool:
         return self.prompt_trials is not None and len(self.prompt_trials) > 1
 
-    def _resampled_means(self, generator: np.random.Generator, count: int) -> np.ndarray:
-        """Return the vector of each of `count` bootstrap resamples of the prompts, float64 [count, B]."""
+    def _resampled_means(self, count: int) -> np.ndarray:
         assert self.prompt_sums is not None and self.prompt_trials is not None
-        prompts = len(self.prompt_trials)
         # A resample of only empty prompts has no estimate; it counts as zero trials accepted.
         batches = [
             (picks @ self.prompt_sums) / np.maximum(picks @ self.prompt_trials, 1)[:, None]
-            for picks in prompt_draws(prompts, count, generator)
+            for picks in prompt_draws(len(self.prompt_trials), count, np.random.default_rng(0))
         ]
         return np.concatenate(batches)
 

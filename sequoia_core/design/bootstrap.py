@@ -9,6 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 RESAMPLES = 1000
+COMPUTED_RESAMPLES = 200  # where each needs a computation of its own
+TABLE_RESAMPLES = 50  # where that takes long
 BATCH = 100
 LEVEL = 0.95
 
@@ -41,16 +43,15 @@ def resampled(prompts: int, seed: int = 0, *, drawn: int | None = None) -> np.nd
     return np.concatenate(list(prompt_draws(prompts, RESAMPLES, np.random.default_rng(seed), drawn=drawn)))
 
 
-def bounds(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the 95 % bounds of resampled values, float64 [r, ...] -> two of float64 [...]."""
-    low, high = np.quantile(samples, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
-    return low, high
+def interval(samples: np.ndarray, level: float = LEVEL, *, whole: bool = False) -> np.ndarray:
+    """Return the bounds of resampled values, float64 [r, ...] -> [2, ...]; `whole` takes values that occurred."""
+    tails = [(1 - level) / 2, (1 + level) / 2]
+    return np.quantile(samples, tails, axis=0, method="closest_observation" if whole else "linear")
 
 
 def estimate(value: float, samples: np.ndarray) -> Estimate:
     """Return a value with the bounds of its resamples, float64 [r]."""
-    low, high = bounds(samples)
-    return Estimate(value, float(low), float(high))
+    return Estimate(value, *interval(samples).tolist())
 
 
 def ratio_estimate(numerators: np.ndarray, denominators: np.ndarray, *, few: bool = False) -> Estimate:

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from .acceptance import AcceptanceVector
-from .optimal_trees import expected_tokens_table
-from .planning import (
-    BestShape,
-    SpeedupSurface,
-    best_shape,
-    is_greedy,
-    relative_cost,
-    shape_widths,
-    surface_of,
-    text_correction,
-)
+from .grown_trees import GrownTrees, grown_by_depth
+from .planning import BestShape, SpeedupSurface, fastest_of_sizes, surface_of
 from .profile import HardwareProfile
 from .step_time import step_seconds
 
@@ -53,53 +44,26 @@ class Gains(NamedTuple):
     verifying: float
 
 
-@dataclass(frozen=True)
-class _Tables:
-    """Tokens per step and level widths of the best tree of every size and depth.
-
-    Attributes:
-        tokens: tokens per step, float64 [N + 1, D + 1].
-        correction: their factor from the measured texts (`text_correction`), the same shape.
-        widths: nodes of each draft pass, int64 [N + 1, D + 1, D].
-    """
-
-    acceptance: AcceptanceVector
-    tokens: np.ndarray
-    correction: np.ndarray
-    widths: np.ndarray
-
-    def accepted(self, by: float) -> _Tables:
-        """Return the tables with every p_k multiplied, as far as a sum of 1 allows."""
-        probs = self.acceptance.probs * by
-        plain = AcceptanceVector(probs / max(1.0, probs.sum()), holds_for=self.acceptance.holds_for)
-        bounds = {"max_size": self.tokens.shape[0] - 1, "max_depth": self.tokens.shape[1] - 1}
-        tokens = expected_tokens_table(plain, **bounds) * self.correction
-        return _Tables(plain, tokens, self.correction, shape_widths(plain, **bounds))
-
-    def speedups(self, profile: HardwareProfile) -> np.ndarray:
-        """Return predicted speedups of trees that draft something, float64 [N - 1, D + 1]; NaN where none exists."""
-        cost = relative_cost(self.widths, profile, greedy=is_greedy(self.acceptance))
-        return surface_of(self.tokens, cost).speedup[2:]
-
-
 @lru_cache(maxsize=1)
-def _tables(acceptance: AcceptanceVector, size: int) -> _Tables:
-    """Return the tables of a vector; cached because replaying its texts takes long."""
-    bounds = {"max_size": min(LARGEST, size), "max_depth": DEEPEST}
-    table = expected_tokens_table(acceptance, **bounds)
-    correction = text_correction(table, acceptance)
-    return _Tables(acceptance, table * correction, correction, shape_widths(acceptance, **bounds))
+def _grown(acceptance: AcceptanceVector, size: int) -> GrownTrees:
+    """Return the best trees of a vector; cached because replaying its texts takes long."""
+    return grown_by_depth(acceptance, max_size=min(LARGEST, size), max_depth=DEEPEST)
+
+
+def _speedups(trees: GrownTrees, profile: HardwareProfile) -> np.ndarray:
+    """Return predicted speedups of trees that draft something, float64 [N - 1, D + 1]; NaN where none exists."""
+    return surface_of(trees, profile).speedup[2:]
 
 
 def break_even(acceptance: AcceptanceVector, profile: HardwareProfile) -> dict[str, BreakEven]:
     """Return where speculation breaks even: in "p_1" (with all of p), "c" (of all draft passes) and "t", each alone."""
-    tables = _tables(acceptance, profile.max_size)
-    speedups = tables.speedups(profile)
+    trees = _grown(acceptance, profile.max_size)
+    speedups = _speedups(trees, profile)
     size = int(np.unravel_index(np.nanargmax(speedups), speedups.shape)[0]) + 2
     now = {"p_1": float(acceptance.probs[0]), "c": profile.c, "t": float(profile.t(size))}
     results = {}
     for name, change in CHANGES.items():
-        factor = _factor(change, tables, profile)
+        factor = _factor(change, trees, profile)
         value = None if factor is None else now[name] * factor if name != "t" else 1 + (now["t"] - 1) * factor
         results[name] = BreakEven(factor, value, now[name])
     return results
@@ -107,44 +71,49 @@ def break_even(acceptance: AcceptanceVector, profile: HardwareProfile) -> dict[s
 
 def gains(acceptance: AcceptanceVector, profile: HardwareProfile, *, share: float = 0.1) -> Gains:
     """Return what a tenth more acceptance, a tenth less draft time, or a tenth less t(n) - 1 would bring."""
-    tables = _tables(acceptance, profile.max_size)
-    now = max(1.0, _best(tables, profile))
+    trees = _grown(acceptance, profile.max_size)
+    now = max(1.0, _best(trees, profile))
     return Gains(
-        max(1.0, _best(*_accepted(tables, profile, 1 + share))) / now,
-        max(1.0, _best(*_drafted(tables, profile, 1 - share))) / now,
-        max(1.0, _best(*_verified(tables, profile, 1 - share))) / now,
+        max(1.0, _best(*_accepted(trees, profile, 1 + share))) / now,
+        max(1.0, _best(*_drafted(trees, profile, 1 - share))) / now,
+        max(1.0, _best(*_verified(trees, profile, 1 - share))) / now,
     )
 
 
-def _best(tables: _Tables, profile: HardwareProfile) -> float:
+def _best(trees: GrownTrees, profile: HardwareProfile) -> float:
     """Return the largest predicted speedup of a tree with at least one drafted token."""
-    return float(np.nanmax(tables.speedups(profile)))
+    return float(np.nanmax(_speedups(trees, profile)))
 
 
-def _accepted(tables: _Tables, profile: HardwareProfile, by: float) -> tuple[_Tables, HardwareProfile]:
-    return tables.accepted(by), profile
+def _accepted(trees: GrownTrees, profile: HardwareProfile, by: float) -> tuple[GrownTrees, HardwareProfile]:
+    """Multiply every p_k, as far as a sum of 1 allows."""
+    probs = trees.acceptance.probs * by
+    plain = AcceptanceVector(probs / max(1.0, probs.sum()), holds_for=trees.acceptance.holds_for)
+    size, depth = trees.tokens.shape
+    grown = grown_by_depth(plain, max_size=size - 1, max_depth=depth - 1)
+    return replace(grown, correction=trees.correction), profile
 
 
-def _drafted(tables: _Tables, profile: HardwareProfile, by: float) -> tuple[_Tables, HardwareProfile]:
-    return tables, replace(
+def _drafted(trees: GrownTrees, profile: HardwareProfile, by: float) -> tuple[GrownTrees, HardwareProfile]:
+    return trees, replace(
         profile, draft_sec=profile.draft_sec * by, draft_width_sec=profile.draft_width_sec * by, draft_samples=()
     )
 
 
-def _verified(tables: _Tables, profile: HardwareProfile, by: float) -> tuple[_Tables, HardwareProfile]:
+def _verified(trees: GrownTrees, profile: HardwareProfile, by: float) -> tuple[GrownTrees, HardwareProfile]:
     smooth = profile.smooth_verify_sec
-    return tables, replace(profile, verify_sec=smooth[0] + (smooth - smooth[0]) * by, verify_samples=())
+    return trees, replace(profile, verify_sec=smooth[0] + (smooth - smooth[0]) * by, verify_samples=())
 
 
-Change = Callable[[_Tables, HardwareProfile, float], tuple[_Tables, HardwareProfile]]
+Change = Callable[[GrownTrees, HardwareProfile, float], tuple[GrownTrees, HardwareProfile]]
 CHANGES: dict[str, Change] = {"p_1": _accepted, "c": _drafted, "t": _verified}
 
 
-def _factor(change: Change, tables: _Tables, profile: HardwareProfile) -> float | None:
+def _factor(change: Change, trees: GrownTrees, profile: HardwareProfile) -> float | None:
     """Return the factor at which the best speedup crosses 1; None outside `SEARCH_RANGE`."""
 
     def best(by: float) -> float:
-        return _best(*change(tables, profile, by))
+        return _best(*change(trees, profile, by))
 
     pays = best(1.0) > MIN_SPEEDUP
     other = next((by for by in SEARCH_RANGE if (best(by) > MIN_SPEEDUP) != pays), None)
@@ -223,15 +192,6 @@ def step_limit(best: BestShape, profile: HardwareProfile) -> StepCost:
     else:
         limit = "drafting" if draft > verify - 1 else "verifying"
     return StepCost(total, verify, draft, limit)
-
-
-def fastest_of_sizes(surface: SpeedupSurface, least: int, most: int) -> BestShape | None:
-    """Return the shape of `least` to `most` nodes with the largest predicted speedup; None where none exists."""
-    rows = slice(least, most + 1)
-    if not np.isfinite(surface.speedup[rows]).any():
-        return None
-    best = best_shape(SpeedupSurface(surface.expected_tokens[rows], surface.speedup[rows]))
-    return best._replace(size=best.size + least)
 
 
 class Larger(NamedTuple):

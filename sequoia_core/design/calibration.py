@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .bootstrap import Estimate, ratio_estimate
+from .conditions import check_sampling
 
 RANKS = 16  # per node that are measured; later ones add almost nothing
 ROWS_PER_PROMPT = 12
@@ -156,8 +156,10 @@ class Calibration:
             )
         if (self.accepted > self.counts + 1e-3).any():
             raise ValueError("calibration: found more accepted than there were children, expected at most as many")
-        if not 0.0 <= self.temperature <= 100.0:
-            raise ValueError(f"calibration: found temperature {self.temperature}, expected a number from 0 to 100")
+        try:
+            check_sampling(self.temperature)
+        except ValueError as error:
+            raise ValueError(f"calibration: {error}") from error
 
     @classmethod
     def of_samples(cls, samples: Sequence[Sample], *, temperature: float) -> Calibration:
@@ -196,9 +198,6 @@ class Calibration:
     def ranks(self) -> int:
         return self.accepted_by_rank.shape[2]
 
-    def tables(self) -> ChanceTables:
-        return self._fitted(np.ones(len(self.positions)))
-
     def expected(self, kind: str) -> np.ndarray:
         """Return the chance of each rank where nothing is known of the row, float64 [k]; `kind` is one of `KINDS`."""
         return self.accepted_by_rank[:, KINDS[kind][1]].sum(axis=0) / self.positions.sum()
@@ -214,31 +213,15 @@ class Calibration:
         predicted = (self.counts[:, tables] * self.tables().values[tables]).sum(axis=(1, 2))
         return self.accepted[:, tables].sum(axis=(1, 2)) / np.maximum(predicted, 1e-9)
 
-    def held_out_gain(self, kind: str) -> Estimate | None:
-        """Return the gain in log-likelihood of the tables over a plain vector on held-out prompts, nats a position."""
-        if len(self.positions) < 2:
-            return None
-        fit, score = _halves(len(self.positions))
-        tables, which = KINDS[kind]
-        chances = np.clip(self._fitted(fit).values[tables], 1e-6, 1 - 1e-6)
-        seen, taken = self.counts[score, tables], self.accepted[score, tables]
-        likelihood = (taken * np.log(chances) + np.maximum(seen - taken, 0.0) * np.log1p(-chances)).sum(axis=(1, 2))
-        by_rank, positions = self.accepted_by_rank[:, which], self.positions
-        plain = (fit @ by_rank + 0.5) / (fit @ positions + 1.0)
-        others = by_rank[score]
-        base = (others * np.log(plain) + np.maximum(positions[score, None] - others, 0.0) * np.log1p(-plain)).sum(
-            axis=1
-        )
-        return ratio_estimate(likelihood - base, positions[score])
-
-    def _fitted(self, weights: np.ndarray) -> ChanceTables:
-        """Fit the tables with a weight for each prompt, float64 [m].
+    def tables(self, weights: np.ndarray | None = None) -> ChanceTables:
+        """Fit the tables, with a weight for each prompt, float64 [m].
 
         Each bin starts with one pseudo-child: the draft's probability for most likely tokens, else the table's average.
         Chances of most likely tokens rise with their probability; those of drawn tokens rise or fall, whichever fits.
         """
         from scipy.optimize import isotonic_regression
 
+        weights = np.ones(len(self.positions)) if weights is None else weights
         counts, accepted = np.tensordot(weights, self.counts, 1), np.tensordot(weights, self.accepted, 1)
         values = np.empty(counts.shape)
         for table, (seen, taken) in enumerate(zip(counts, accepted, strict=True)):
@@ -275,9 +258,6 @@ class Calibration:
             raise ValueError(f"calibration: found {found}, expected {', '.join(expected)}")
         if np.shape(fields["edges"]) != EDGES.shape or not np.allclose(np.array(fields["edges"], float), EDGES):
             raise ValueError(f"calibration: found other edges of bins, expected {BINS} evenly spaced in log-odds")
-        temperature = fields["temperature"]
-        if isinstance(temperature, bool) or not isinstance(temperature, int | float):
-            raise ValueError(f"calibration: found temperature {str(temperature)[:40]!r}, expected a number")
         return cls(**{name: fields[name] for name in cls.__dataclass_fields__})
 
 
@@ -285,12 +265,6 @@ def _before_table(left: np.ndarray) -> np.ndarray:
     """Return which table applies to each rank before its draw, from the mass left, float64 [w, k] -> int64 [w, k]."""
     ranks = np.broadcast_to(np.minimum(np.arange(left.shape[1]), 2), left.shape)
     return np.where(ranks == 0, BEFORE.start, BEFORE.start + 1 + 3 * (ranks - 1) + np.digitize(left, MASS_EDGES))
-
-
-def _halves(prompts: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return weights of the prompts to fit on, float64 [m], and the indices of the others."""
-    fit = (np.arange(prompts) % 2 == 0).astype(float)
-    return fit, np.flatnonzero(fit == 0.0)
 
 
 def _keep(calibration: Calibration, name: str, kind: type) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from numbers import Integral, Real
 from typing import Any
 
 VERIFIERS = SEQUOIA, SPECINFER, TOPK = ("sequoia", "specinfer", "topk")  # what each does: decoding.verifiers
@@ -16,6 +17,20 @@ MAX_NAME = 4_096  # characters of a model's name in a file
 def measured_as(verifier: str) -> str:
     """Return the verifier whose vectors apply to this one."""
     return SEQUOIA if verifier == TRAVERSAL else verifier
+
+
+def check_sampling(temperature: Any, top_p: Any = 1.0, top_k: Any = 0) -> None:
+    """Refuse what is no way of sampling."""
+    if not (_is(Real, temperature) and 0 <= temperature <= 100):
+        raise ValueError(f"temperature: found {repr(temperature)[:40]}, expected a number from 0 to 100")
+    if not (_is(Real, top_p) and 0 < top_p <= 1):
+        raise ValueError(f"top_p: found {repr(top_p)[:40]}, expected a number above 0 and at most 1")
+    if not (_is(Integral, top_k) and top_k >= 0):
+        raise ValueError(f"top_k: found {repr(top_k)[:40]}, expected 0 (off) or a positive count")
+
+
+def _is(kind: type, value: Any) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +60,9 @@ class Conditions:
             name = getattr(self, role)
             if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME:
                 raise ValueError(f"{role}: found {str(name)[:40]!r}, expected a name of 1 to {MAX_NAME} characters")
-        for setting, low, high in (("temperature", 0.0, 100.0), ("top_p", 0.0, 1.0)):
-            value = getattr(self, setting)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-                raise ValueError(f"{setting}: found {str(value)[:40]!r}, expected a number from {low:g} to {high:g}")
-        if self.top_p == 0:
-            raise ValueError(f"top_p: found {self.top_p}, expected a number above 0 and at most 1")
+        check_sampling(self.temperature, self.top_p, self.top_k)
         if self.verifier not in VERIFIERS:
             raise ValueError(f"verifier: found {str(self.verifier)[:40]!r}, expected one of {', '.join(VERIFIERS)}")
-        if isinstance(self.top_k, bool) or not isinstance(self.top_k, int) or self.top_k < 0:
-            raise ValueError(f"top_k: found {str(self.top_k)[:40]!r}, expected 0 (off) or a positive count")
         for setting in ("declared", "first_cut"):
             if not isinstance(value := getattr(self, setting), bool):
                 raise ValueError(f"{setting}: found {str(value)[:40]!r}, expected true or false")

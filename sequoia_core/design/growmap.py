@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field
@@ -13,16 +13,6 @@ from ..files.json_models import FileModel, checked
 from .tree import TokenTree
 
 MAX_GROWMAP_SIZE = 2048  # nodes: a growmap holds an n x n mask
-GROWMAP_KEYS = ("roots", "branches", "Successors", "mask", "depth", "size")
-
-
-class GrowmapFile(FileModel):
-    roots: list[list[int]]
-    branches: list[list[int]]
-    Successors: list[list[int]]
-    mask: list[list[int]]
-    depth: list[int]
-    size: int = Field(ge=1, le=MAX_GROWMAP_SIZE)
 
 
 def growmap(tree: TokenTree) -> dict[str, Any]:
@@ -65,7 +55,7 @@ def growmap_entries(content: Any) -> dict[str, Any]:
     import torch
 
     entries = {}
-    for key in GROWMAP_KEYS:
+    for key in _Growmap.model_fields:
         value = content.get(key)
         if isinstance(value, torch.Tensor):
             if value.numel() > MAX_GROWMAP_SIZE**2 or value.layout != torch.strided or value.is_quantized:
@@ -85,10 +75,19 @@ def growmap_entries(content: Any) -> dict[str, Any]:
     return entries
 
 
+class _Growmap(FileModel):
+    roots: list[list[int]]
+    branches: list[list[int]]
+    Successors: list[list[int]]
+    mask: list[list[int]]
+    depth: list[int]
+    size: Annotated[int, Field(ge=1, le=MAX_GROWMAP_SIZE)]
+
+
 def tree_from_growmap(content: Mapping[str, Any]) -> TokenTree:
     """Read the reference implementation's entries and check that they agree."""
     try:
-        read = checked(GrowmapFile, content)
+        read = checked(_Growmap, content)
     except ValueError as error:
         raise ValueError(f"{error} (a growmap has {_all_keys()})") from error
     n = read.size
@@ -126,7 +125,7 @@ def tree_from_growmap(content: Mapping[str, Any]) -> TokenTree:
 
 
 def _all_keys() -> str:
-    return ", ".join(GROWMAP_KEYS)
+    return ", ".join(_Growmap.model_fields)
 
 
 def shortened(value: Any) -> str:

@@ -7,14 +7,13 @@ import math
 import numpy as np
 
 from .acceptance import AcceptanceVector
-from .bootstrap import bounds
+from .bootstrap import interval
 from .optimal_trees import expected_tokens, is_monotone
 from .plain_trees import beam_tree, best_chains, best_first_tree, branching_tree, chain_tree
 from .tree import TokenTree
 
 Curve = tuple[np.ndarray, np.ndarray]  # sizes int [k], expected tokens float64 [k]
 CURVE_POINTS = 24  # of the curve of a plain tree
-RESAMPLES = 100
 
 
 def growth_curves(acceptance: AcceptanceVector, table: np.ndarray, *, depth: int) -> dict[str, Curve]:
@@ -77,7 +76,7 @@ def theorem_bound(acceptance: AcceptanceVector, *, max_size: int, depth: int) ->
 def growth_band(tables: np.ndarray, *, depth: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return (sizes int [k], low, high float64 [k]), the 95% interval of G(n, depth) over `bootstrap_tables`."""
     sizes = np.flatnonzero(np.isfinite(tables[0, :, depth]))
-    return sizes, *bounds(tables[:, sizes, depth])
+    return sizes, *interval(tables[:, sizes, depth])
 
 
 def next_node_value(table: np.ndarray, *, size: int, depth: int) -> float | None:

@@ -10,12 +10,12 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from ..files.dtypes import bytes_of
 from ..files.json_models import checked
 from ..files.model_names import ASSETS, model_name
 from ..files.safe_files import read_bytes, read_json
 
 MAX_FILE_BYTES = 1_000_000
-BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}  # of one number
 Size = Annotated[int, Field(ge=1, le=2**24)]
 OfExperts = Annotated[int, Field(ge=0, le=2**24)]
 WITH_EXPERTS = ("mixtral", "qwen2_moe", "qwen3_moe")
@@ -117,13 +117,6 @@ class ModelShape(BaseModel):
     def to_config(self) -> dict[str, Any]:
         """Return the sizes as a config.json spells them."""
         return self.model_dump(exclude={"name", "model", *(() if self.num_experts else EXPERT_FIELDS)})
-
-
-def bytes_of(dtype: str) -> int:
-    """Return the bytes of one number of a format."""
-    if dtype not in BYTES:
-        raise ValueError(f"dtype: found {str(dtype)[:40]!r}, expected one of {', '.join(BYTES)}")
-    return BYTES[dtype]
 
 
 @cache

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from .acceptance import AcceptanceMatrix, AcceptanceVector
+from .bootstrap import TABLE_RESAMPLES
 from .tree import TokenTree
-from .tree_search import REACH, best_first, dynamic_program, rebuild
+from .tree_search import REACH, Grown, best_first, dynamic_program, rebuild
 
 Acceptance = AcceptanceVector | AcceptanceMatrix
 
@@ -75,24 +78,12 @@ def expected_tokens_table(acceptance: Acceptance, *, max_size: int, max_depth: i
     Returns:
         float64 [max_size + 1, max_depth + 1], indexed [n, d]; -inf where no such tree exists.
     """
-    max_size = check_whole("max_size", max_size, 1, MAX_NODES)
-    max_depth = check_whole("max_depth", max_depth, 0, MAX_NODES)
-    _check_cells(max_size, max_depth)
-    deepest = min(max_depth, max_size - 1)
-    table = np.full((max_size + 1, max_depth + 1), -np.inf)
-    table[1, :] = 1.0
     if is_monotone(acceptance):
-        for depth in range(1, deepest + 1):
-            if depth * max_size > MAX_GROWN:
-                raise ValueError(
-                    f"max_depth: found {max_depth} for trees of up to {max_size} nodes, expected at most "
-                    f"{MAX_GROWN // max_size}; deeper trees still gain with this vector"
-                )
-            scores = best_first(rows_by_levels_left(acceptance, depth), max_size)[2]
-            table[1 : len(scores) + 1, depth:] = np.cumsum(scores)[:, None]
-            if isinstance(acceptance, AcceptanceVector) and np.array_equal(table[:, depth], table[:, depth - 1]):
-                break  # for equal rows, no deeper level will ever help
-    elif isinstance(acceptance, AcceptanceVector):
+        return tokens_grown(grown_to_depths(acceptance, max_size, max_depth), max_size, max_depth)
+    _check_bounds(max_size, max_depth)
+    deepest = min(max_depth, max_size - 1)
+    table = _single_nodes(max_size, max_depth)
+    if isinstance(acceptance, AcceptanceVector):
         for depth, by_branches in enumerate(
             _until_settled(rows_by_levels_left(acceptance, deepest), max_size), start=1
         ):
@@ -100,9 +91,48 @@ def expected_tokens_table(acceptance: Acceptance, *, max_size: int, max_depth: i
     else:  # a matrix differs by depth, so each d needs a dynamic program of its own
         for depth in range(1, deepest + 1):
             *_, top = dynamic_program(rows_by_levels_left(acceptance, depth), max_size)
-            table[:, depth] = top.max(axis=1)
-    table[:, deepest + 1 :] = table[:, [deepest]]
+            table[:, depth:] = top.max(axis=1)[:, None]
     return table
+
+
+def grown_to_depths(acceptance: Acceptance, max_size: int, max_depth: int) -> list[Grown]:
+    """Grow trees best-first to at most d = 1, 2, … edges, of ranks that never increase; ends where d limits no more.
+
+    The first n nodes of each are the best tree of n nodes.
+    """
+    _check_bounds(max_size, max_depth)
+    trees: list[Grown] = []
+    for depth in range(1, min(max_depth, max_size - 1) + 1):
+        if depth * max_size > MAX_GROWN:
+            raise ValueError(
+                f"max_depth: found {max_depth} for trees of up to {max_size} nodes, expected at most "
+                f"{MAX_GROWN // max_size}; deeper trees still gain with this vector"
+            )
+        grown = best_first(rows_by_levels_left(acceptance, depth), max_size)
+        if grown.depths.max() < depth:
+            break
+        trees.append(grown)
+    return trees
+
+
+def tokens_grown(trees: Sequence[Grown], max_size: int, max_depth: int) -> np.ndarray:
+    """Return G(n, d) of `grown_to_depths`, float64 [max_size + 1, max_depth + 1]."""
+    table = _single_nodes(max_size, max_depth)
+    for depth, grown in enumerate(trees, start=1):
+        table[1 : len(grown.scores) + 1, depth:] = np.cumsum(grown.scores)[:, None]
+    return table
+
+
+def _single_nodes(max_size: int, max_depth: int) -> np.ndarray:
+    table = np.full((max_size + 1, max_depth + 1), -np.inf)
+    table[1, :] = 1.0
+    return table
+
+
+def _check_bounds(max_size: int, max_depth: int) -> None:
+    check_whole("max_size", max_size, 1, MAX_NODES)
+    check_whole("max_depth", max_depth, 0, MAX_NODES)
+    _check_cells(max_size, max_depth)
 
 
 def _check_cells(max_size: int, max_depth: int, tables: int = 1) -> None:
@@ -123,9 +153,9 @@ def optimal_tree(acceptance: Acceptance, *, size: int, depth: int | None = None)
     depth = size - 1 if depth is None else min(check_whole("depth", depth, 0, MAX_NODES), size - 1)
     rows = rows_by_levels_left(acceptance, depth)
     if is_monotone(acceptance):
-        parents, ranks, _ = best_first(rows, size)
-        if len(parents) == size:
-            return TokenTree.from_links(parents, ranks)[0]
+        grown = best_first(rows, size)
+        if len(grown.parents) == size:
+            return TokenTree.from_links(grown.parents, grown.ranks)[0]
     else:
         program = _until_settled if isinstance(acceptance, AcceptanceVector) else dynamic_program
         tables = list(program(rows, size))
@@ -156,19 +186,14 @@ def tree_limit(acceptance: AcceptanceVector) -> float:
 
 
 def bootstrap_tables(
-    acceptance: AcceptanceVector,
-    *,
-    max_size: int,
-    max_depth: int,
-    resamples: int = 50,
-    generator: np.random.Generator | None = None,
+    acceptance: AcceptanceVector, *, max_size: int, max_depth: int, resamples: int = TABLE_RESAMPLES
 ) -> np.ndarray | None:
     """Return G(n, d) for resampled vectors, float64 [resamples, max_size + 1, max_depth + 1]; None if there are none.
 
     The tree is optimised again for each, so the spread includes the choice of the tree.
     """
     _check_cells(max_size, max_depth, resamples)
-    vectors = acceptance.resamples(resamples, generator=generator)
+    vectors = acceptance.resamples(resamples)
     if vectors is None:
         return None
     return np.array([expected_tokens_table(v, max_size=max_size, max_depth=max_depth) for v in vectors])
@@ -180,7 +205,7 @@ def best_expected_tokens(tree: TokenTree, acceptance: Acceptance) -> float:
     more = [(0, 0)] * (acceptance.probs.ndim - 1) + [(0, missing)]
     padded = type(acceptance)(np.pad(acceptance.probs, more)) if missing else acceptance
     if is_monotone(padded):  # only the value is needed, so no tree is built and it may be large
-        return float(best_first(rows_by_levels_left(padded, tree.depth), tree.size)[2].sum())
+        return float(best_first(rows_by_levels_left(padded, tree.depth), tree.size).scores.sum())
     return expected_tokens(optimal_tree(padded, size=tree.size, depth=tree.depth), padded)
 
 

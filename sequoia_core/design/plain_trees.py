@@ -75,8 +75,8 @@ def best_first_tree(acceptance: Acceptance, *, size: int, depth: int | None = No
     """
     size = check_whole("size", size, 1, MAX_NODES)
     depth = size - 1 if depth is None else min(check_whole("depth", depth, 0, MAX_NODES), size - 1)
-    parents, ranks, _ = best_first(rows_by_levels_left(acceptance, depth), size)
-    return TokenTree.from_links(parents, ranks)[0]
+    grown = best_first(rows_by_levels_left(acceptance, depth), size)
+    return TokenTree.from_links(grown.parents, grown.ranks)[0]
 
 
 def beam_tree(acceptance: Acceptance, *, width: int, depth: int) -> TokenTree:

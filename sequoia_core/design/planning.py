@@ -8,18 +8,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from .acceptance import AcceptanceVector
-from .optimal_trees import expected_tokens_table, is_monotone, optimal_tree, rows_by_levels_left
+from .bootstrap import LEVEL, interval
+from .grown_trees import GrownTrees, grown_by_depth
+from .optimal_trees import expected_tokens_table, optimal_tree
 from .profile import HardwareProfile
-from .replay import replay_while_growing
 from .step_time import autoregressive_sec, step_seconds
 from .tree import TokenTree
-from .tree_search import REACH, best_first
-from .what_if import isotonic
+from .tree_search import REACH
 
 if TYPE_CHECKING:
     import pandas as pd
-
-REPLAYED_SIZES = 24  # at each depth
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,9 +79,8 @@ def speedup_surface(
 ) -> SpeedupSurface:
     """Return the predicted speedup of the best tree of every size and depth, against autoregressive decoding.
 
-    Tokens per step are G(n, d), corrected by what such trees yield along the measured texts, where the vector keeps
-    them (`replay`). A step takes the time of its target pass, of a draft pass over each level's own width, and of the
-    rest (`step_time`). Where ranks do not always decrease, widths are those of the closest vector whose ranks do.
+    Tokens per step are those of `grown_by_depth`. A step takes the time of its target pass, of a draft pass over each
+    level's own width, and of the rest (`step_time`).
 
     Args:
         max_size: N; None for the largest size profiled.
@@ -94,14 +91,11 @@ def speedup_surface(
     max_size = profile.max_size if max_size is None else max_size
     if max_size > profile.max_size:
         raise ValueError(f"max_size: found {max_size}, expected at most {profile.max_size}, the largest size profiled")
+    if not paper:
+        trees = grown_by_depth(acceptance, max_size=max_size, max_depth=max_depth)
+        return surface_of(trees, profile, context=context, greedy=greedy)
     table = expected_tokens_table(acceptance, max_size=max_size, max_depth=max_depth)
-    sizes = np.arange(1, max_size + 1)
-    if paper:
-        return surface_of(table, paper_step_cost(sizes[:, None], np.arange(max_depth + 1), profile))
-    widths = shape_widths(acceptance, max_size=max_size, max_depth=max_depth)
-    greedy = is_greedy(acceptance) if greedy is None else greedy
-    cost = relative_cost(widths, profile, greedy=greedy, context=context)
-    return surface_of(table * text_correction(table, acceptance), cost)
+    return _divided(table, paper_step_cost(np.arange(1, max_size + 1)[:, None], np.arange(max_depth + 1), profile))
 
 
 def surface_within_reach(
@@ -117,14 +111,11 @@ def surface_within_reach(
         return speedup_surface(acceptance, profile, max_size=REACH, **options)
 
 
-def relative_cost(
-    widths: np.ndarray, profile: HardwareProfile, *, greedy: bool, context: float | None = None
-) -> np.ndarray:
-    """Return seconds of a step of `shape_widths` ÷ of an autoregressive one for n = 1 .. N, float64 [N, D + 1]."""
-    widths = widths[1:]
-    sizes = np.broadcast_to(np.arange(1, len(widths) + 1)[:, None], widths.shape[:2])
-    seconds = step_seconds(sizes, widths, profile, context=context, greedy=greedy)
-    return seconds / autoregressive_sec(profile, context=context, greedy=greedy)
+def surface_of(
+    trees: GrownTrees, profile: HardwareProfile, *, context: float | None = None, greedy: bool | None = None
+) -> SpeedupSurface:
+    """Return the predicted speedup of grown trees; the options are those of `speedup_surface`."""
+    return _divided(trees.tokens * trees.correction, _relative_cost(trees, profile, context, greedy))
 
 
 def is_greedy(acceptance: AcceptanceVector) -> bool:
@@ -132,63 +123,22 @@ def is_greedy(acceptance: AcceptanceVector) -> bool:
     return acceptance.holds_for is None or acceptance.holds_for.temperature == 0
 
 
-def surface_of(tokens: np.ndarray, cost: np.ndarray) -> SpeedupSurface:
+def _relative_cost(
+    trees: GrownTrees, profile: HardwareProfile, context: float | None = None, greedy: bool | None = None
+) -> np.ndarray:
+    """Return seconds of a step ÷ of an autoregressive one for n = 1 .. N, float64 [N, D + 1]."""
+    greedy = is_greedy(trees.acceptance) if greedy is None else greedy
+    widths = trees.widths[1:]
+    sizes = np.broadcast_to(np.arange(1, len(widths) + 1)[:, None], widths.shape[:2])
+    seconds = step_seconds(sizes, widths, profile, context=context, greedy=greedy)
+    return seconds / autoregressive_sec(profile, context=context, greedy=greedy)
+
+
+def _divided(tokens: np.ndarray, cost: np.ndarray) -> SpeedupSurface:
     """Divide tokens per step, float64 [N + 1, D + 1], by the cost of each shape, float64 [N, D + 1]."""
     speedup = np.full_like(tokens, np.nan)
     speedup[1:] = np.where(np.isneginf(tokens[1:]), np.nan, tokens[1:] / cost)
     return SpeedupSurface(expected_tokens=tokens, speedup=speedup)
-
-
-def shape_widths(acceptance: AcceptanceVector, *, max_size: int, max_depth: int) -> np.ndarray:
-    """Return the nodes of each draft pass for the best tree of every shape, int64 [N + 1, D + 1, D].
-
-    At [n, d, l] the nodes at depth l that have children; meaningless where no such tree exists.
-    """
-    falling = _falling(acceptance)
-    widths = np.zeros((max_size + 1, max_depth + 1, max_depth), dtype=np.int64)
-    for depth in range(1, min(max_depth, max_size - 1) + 1):
-        parents, ranks, _ = best_first(rows_by_levels_left(falling, depth), max_size)
-        widths[1 : len(parents) + 1, depth:, :depth] = _inner_by_level(parents, ranks, depth)[:, None]
-        widths[len(parents) + 1 :, depth:] = widths[len(parents), depth]
-        if depth > 1 and np.array_equal(widths[:, depth], widths[:, depth - 1]):
-            break  # no deeper level is ever used
-    return widths
-
-
-def _inner_by_level(parents: np.ndarray, ranks: np.ndarray, depth: int) -> np.ndarray:
-    """Return for the trees of the first 1 .. m nodes how many have children at each depth, int64 [m, depth]."""
-    depths = np.zeros(len(parents), dtype=np.int64)
-    for node, parent in enumerate(parents.tolist()[1:], start=1):
-        depths[node] = depths[parent] + 1
-    became = np.zeros((len(parents), depth), dtype=np.int64)
-    eldest = np.flatnonzero(ranks == 1)
-    became[eldest, depths[eldest] - 1] = 1
-    return became.cumsum(axis=0)
-
-
-def text_correction(table: np.ndarray, acceptance: AcceptanceVector) -> np.ndarray:
-    """Return what trees yield along the measured texts ÷ G(n, d) of them, float64 [N + 1, D + 1]; 1 without texts."""
-    correction = np.ones_like(table)
-    if acceptance.prompt_ranks is None:
-        return correction
-    falling, top = _falling(acceptance), table.shape[0] - 1
-    sizes = np.unique(np.geomspace(1, top, REPLAYED_SIZES).round().astype(int))
-    for depth in range(1, table.shape[1]):
-        if depth > 1 and np.array_equal(table[:, depth], table[:, depth - 1]):
-            correction[:, depth] = correction[:, depth - 1]
-            continue
-        parents, ranks, scores = best_first(rows_by_levels_left(falling, depth), top)
-        known = sizes[sizes <= len(parents)]
-        texts = replay_while_growing(parents, ranks, known.tolist(), acceptance)
-        assert texts is not None
-        ratio = [text.tokens_per_step for text in texts] / scores.cumsum()[known - 1]
-        correction[1:, depth] = np.interp(np.arange(1, top + 1), known, ratio)
-    return correction
-
-
-def _falling(acceptance: AcceptanceVector) -> AcceptanceVector:
-    """Return the closest vector whose ranks never increase, for which best-first grows the best trees."""
-    return acceptance if is_monotone(acceptance) else isotonic(acceptance)
 
 
 def best_shape(surface: SpeedupSurface) -> BestShape:
@@ -202,17 +152,40 @@ def best_shape(surface: SpeedupSurface) -> BestShape:
     )
 
 
+def fastest_of_sizes(surface: SpeedupSurface, least: int, most: int) -> BestShape | None:
+    """Return the shape of `least` to `most` nodes with the largest predicted speedup; None where none exists."""
+    rows = slice(least, most + 1)
+    if not np.isfinite(surface.speedup[rows]).any():
+        return None
+    best = best_shape(SpeedupSurface(surface.expected_tokens[rows], surface.speedup[rows]))
+    return best._replace(size=best.size + least)
+
+
+class Plan(NamedTuple):
+    """The shape that is predicted to be the fastest, and its optimal tree."""
+
+    shape: BestShape
+    tree: TokenTree
+
+
+def plan_on(surface: SpeedupSurface, acceptance: AcceptanceVector, profile: HardwareProfile) -> Plan:
+    """Choose the fastest tree of a surface with at most `profile.most_leaves`."""
+    shape, most = best_shape(surface), profile.most_leaves
+    while True:
+        tree = optimal_tree(acceptance, size=shape.size, depth=shape.depth)
+        if most is None or tree.leaves <= most:
+            return Plan(shape, tree)
+        smaller = fastest_of_sizes(surface, 1, min(tree.size - 1, tree.size * most // tree.leaves))
+        assert smaller is not None, "the root alone has a speedup"
+        shape = smaller
+
+
 def plan_tree(
     acceptance: AcceptanceVector, profile: HardwareProfile, *, max_size: int | None = None, max_depth: int = 24
 ) -> TokenTree:
-    """Return the optimal tree of the size and depth predicted to be the fastest, with at most `profile.most_leaves`."""
-    most = profile.most_leaves
-    while True:
-        best = best_shape(surface_within_reach(acceptance, profile, max_size=max_size, max_depth=max_depth))
-        tree = optimal_tree(acceptance, size=best.size, depth=best.depth)
-        if most is None or tree.leaves <= most:
-            return tree
-        max_size = min(tree.size - 1, tree.size * most // tree.leaves)
+    """Return the optimal tree of the size and depth predicted to be the fastest; see `plan_on`."""
+    surface = surface_within_reach(acceptance, profile, max_size=max_size, max_depth=max_depth)
+    return plan_on(surface, acceptance, profile).tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,30 +208,22 @@ class ShapeSpread:
 
 
 def size_and_depth_spread(
-    acceptance: AcceptanceVector, profile: HardwareProfile, tables: np.ndarray, *, level: float = 0.95
+    acceptance: AcceptanceVector, profile: HardwareProfile, tables: np.ndarray, *, level: float = LEVEL
 ) -> ShapeSpread:
     """Choose the best shape for each resampled vector, by its `bootstrap_tables`, and compare."""
-    bounds = {"max_size": tables.shape[1] - 1, "max_depth": tables.shape[2] - 1}
-    cost = relative_cost(shape_widths(acceptance, **bounds), profile, greedy=is_greedy(acceptance))
-    table = expected_tokens_table(acceptance, **bounds)
-    correction = text_correction(table, acceptance)
-    chosen = best_shape(surface_of(table * correction, cost))
-    surfaces = [surface_of(resampled * correction, cost) for resampled in tables]
+    trees = grown_by_depth(acceptance, max_size=tables.shape[1] - 1, max_depth=tables.shape[2] - 1)
+    cost = _relative_cost(trees, profile)
+    chosen = best_shape(_divided(trees.tokens * trees.correction, cost))
+    surfaces = [_divided(resampled * trees.correction, cost) for resampled in tables]
     shapes = [best_shape(surface) for surface in surfaces]
     own = np.array([surface.speedup[chosen.size, chosen.depth] for surface in surfaces])
-    quantiles = [(1 - level) / 2, (1 + level) / 2]
-
-    def whole(values: list[int]) -> tuple[int, int]:
-        low, high = np.quantile(values, quantiles, method="closest_observation")
-        return int(low), int(high)
-
-    low, high = np.quantile(own, quantiles)
     losses = np.array([shape.predicted_speedup for shape in shapes]) - own
+    low, high = interval(np.array([shape[:2] for shape in shapes]), level, whole=True).astype(int)
     return ShapeSpread(
         chosen=chosen,
-        sizes=whole([shape.size for shape in shapes]),
-        depths=whole([shape.depth for shape in shapes]),
-        speedup=(float(low), float(high)),
+        sizes=(int(low[0]), int(high[0])),
+        depths=(int(low[1]), int(high[1])),
+        speedup=tuple(interval(own, level).tolist()),
         agreement=float(np.mean([shape[:2] == chosen[:2] for shape in shapes])),
         worst_loss=float(np.quantile(losses, level)),
     )

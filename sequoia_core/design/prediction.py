@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import exp, log
 from statistics import NormalDist
@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from .acceptance import AcceptanceVector
-from .bootstrap import LEVEL, RESAMPLES, Estimate, estimate, resampled
+from .bootstrap import COMPUTED_RESAMPLES, LEVEL, RESAMPLES, Estimate, estimate, resampled
 from .optimal_trees import expected_tokens
 from .plain_trees import chain_tree
 from .planning import BestShape, is_greedy, paper_step_cost
@@ -21,7 +21,8 @@ from .replay import replay
 from .step_time import StepTime, autoregressive_sec, step_time
 from .tree import TokenTree
 
-OTHER_DRAWS = 200  # resamples, where each needs its own computation
+# by a profile: mean seconds of each prompt's steps, float64 [3, m], of verifying, drafting and the rest
+StepParts = Callable[[HardwareProfile], np.ndarray]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,23 +74,62 @@ def predict(
             the average over all such text.
     """
     greedy = is_greedy(acceptance)
-    step = step_time(tree, profile, context=context, greedy=greedy)
-    alone = autoregressive_sec(profile, context=context, greedy=greedy)
-    tokens, samples, replayed = _tokens_per_step(tree, acceptance, prompts)
-    ratio = alone / step.total_sec
+    tokens, steps, again = _tokens_and_steps(tree, acceptance)
+
+    def parts(times: HardwareProfile) -> np.ndarray:
+        step = step_time(tree, times, context=context, greedy=greedy)
+        return np.array([[step.verify_sec], [step.draft_sec], [step.overhead_sec]])
+
+    prediction = predict_prompts(
+        tokens, steps, parts, profile, context=context, greedy=greedy, prompts=prompts, again=again,
+        one_prompt=acceptance.of_one_prompt,
+    )  # fmt: skip
+    paper = expected_tokens(tree, acceptance) / float(paper_step_cost(tree.size, tree.depth, profile))
+    return replace(prediction, paper_speedup=paper, replayed=acceptance.prompt_ranks is not None)
+
+
+def predict_prompts(
+    tokens: np.ndarray,
+    steps: np.ndarray,
+    parts: StepParts,
+    profile: HardwareProfile,
+    *,
+    greedy: bool,
+    context: float | None = None,
+    prompts: int | None = None,
+    again: np.ndarray | None = None,
+    one_prompt: bool | None = None,
+) -> Prediction:
+    """Put a prediction together from what is expected of each prompt.
+
+    Args:
+        tokens, steps: [m], totals of each prompt.
+        parts: of one column where the steps of all prompts take equally long.
+        again: tokens per step of resampled vectors, float64 [r], where there is no sample of prompts.
+        one_prompt: whether the sample is a single prompt, so that there is no interval; None where `tokens` shows it.
+    """
+
+    def mean(sec: np.ndarray) -> np.ndarray:
+        return sec[:, 0] if sec.shape[1] == 1 else sec @ steps / steps.sum()
+
+    def step_sec(times: HardwareProfile) -> float:
+        return float(mean(parts(times)).sum())
+
+    sec, alone = parts(profile), autoregressive_sec(profile, context=context, greedy=greedy)
+    by_step = by_time = again
+    if len(tokens) > 1:
+        by_step, by_time = (rate_samples(tokens, spent, prompts) for spent in (steps, steps * sec.sum(axis=0)))
     ratios = None
-    if not acceptance.of_one_prompt:  # how times vary says nothing about how texts do
-        ratios = time_ratios(
-            profile, lambda p: step_time(tree, p, context=context, greedy=greedy).total_sec,
-            context=context, greedy=greedy, prompts=prompts,
-        )  # fmt: skip
+    if not (len(tokens) < 2 if one_prompt is None else one_prompt):  # how times vary says nothing about texts
+        ratios = time_ratios(profile, step_sec, context=context, greedy=greedy, prompts=prompts)
+    per_step = float(tokens.sum() / steps.sum())
     return Prediction(
-        speedup=combined(tokens * ratio, samples, ratios),
-        tokens_per_step=combined(tokens, samples, None),
-        step=step,
+        speedup=combined(per_step * (alone / step_sec(profile)), by_time, ratios),
+        tokens_per_step=combined(per_step, by_step, None),
+        step=StepTime(*mean(sec).tolist()),
         autoregressive_sec=alone,
-        paper_speedup=expected_tokens(tree, acceptance) / float(paper_step_cost(tree.size, tree.depth, profile)),
-        replayed=replayed,
+        paper_speedup=None,
+        replayed=False,
     )
 
 
@@ -116,8 +156,9 @@ def tokens_per_step(tree: TokenTree, acceptance: AcceptanceVector) -> float:
 
 def tokens_estimate(tree: TokenTree, acceptance: AcceptanceVector) -> Estimate:
     """Return `tokens_per_step` with its interval, from the sample behind the vector."""
-    tokens, samples, _ = _tokens_per_step(tree, acceptance, None)
-    return combined(tokens, samples, None)
+    tokens, steps, again = _tokens_and_steps(tree, acceptance)
+    samples = rate_samples(tokens, steps, None) if len(tokens) > 1 else again
+    return combined(float(tokens.sum() / steps.sum()), samples, None)
 
 
 def shape_of(tree: TokenTree, acceptance: AcceptanceVector, profile: HardwareProfile) -> BestShape:
@@ -137,19 +178,16 @@ def prompts_for(tree: TokenTree, acceptance: AcceptanceVector, *, within: float 
     return int(np.ceil((NormalDist().inv_cdf((1 + LEVEL) / 2) * spread / within) ** 2))
 
 
-def _tokens_per_step(
-    tree: TokenTree, acceptance: AcceptanceVector, prompts: int | None
-) -> tuple[float, np.ndarray | None, bool]:
-    """Return tokens per step, its resamples float64 [r] or None, and whether texts were replayed."""
+def _tokens_and_steps(
+    tree: TokenTree, acceptance: AcceptanceVector
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Return tokens and steps of each text, [m] each; without texts those of one step, and its resamples or None."""
     texts = replay(tree, acceptance)
-    if texts is None:
-        vectors = acceptance.resamples(OTHER_DRAWS)
-        value = expected_tokens(tree, acceptance)
-        return value, None if vectors is None else np.array([expected_tokens(tree, v) for v in vectors]), False
-    value, count = texts.tokens_per_step, len(texts.tokens)
-    if count < 2:
-        return value, None, True
-    return value, rate_samples(texts.tokens, texts.steps, prompts), True
+    if texts is not None:
+        return texts.tokens, texts.steps, None
+    vectors = acceptance.resamples(COMPUTED_RESAMPLES)
+    again = None if vectors is None else np.array([expected_tokens(tree, vector) for vector in vectors])
+    return np.array([expected_tokens(tree, acceptance)]), np.ones(1), again
 
 
 def rate_samples(tokens: np.ndarray, spent: np.ndarray, prompts: int | None) -> np.ndarray:
@@ -184,7 +222,7 @@ def time_ratios(
 
 @lru_cache(maxsize=24)  # many trees are predicted from one profile, three of these for a number of prompts
 def _timed_again(profile: HardwareProfile, rounds: int | None, seed: int) -> list[HardwareProfile] | None:
-    return profile.resampled(OTHER_DRAWS, np.random.default_rng(seed), rounds=rounds)
+    return profile.resampled(COMPUTED_RESAMPLES, np.random.default_rng(seed), rounds=rounds)
 
 
 @lru_cache(maxsize=16)

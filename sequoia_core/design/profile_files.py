@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..files.json_models import checked
 from ..files.safe_files import read_json
-from .conditions import MAX_NAME
 from .tree import MAX_SIZE
 
 FORMAT, VERSION = "sequoia-profile", 2
@@ -81,45 +79,11 @@ def read_profile(data: bytes) -> dict[str, Any]:
     version = content.get("version")
     if isinstance(version, bool) or version not in range(1, VERSION + 1):
         raise ValueError(f"found version {str(version)[:40]}, expected 1 to {VERSION}")
-    fields = checked(_schema(), content).model_dump(exclude_unset=True)
+    from .profile_schema import ProfileFile  # needs pydantic, which a rented GPU lacks
+
+    fields = checked(ProfileFile, content).model_dump(exclude_unset=True)
     del fields["format"], fields["version"]
     return fields
-
-
-@cache
-def _schema():
-    from pydantic import BaseModel, ConfigDict, Field
-
-    class Meta(BaseModel):
-        model_config = ConfigDict(strict=True, extra="allow")
-        target: str | None = Field(None, max_length=MAX_NAME)
-        draft: str | None = Field(None, max_length=MAX_NAME)
-        instructions: str | None = Field(None, max_length=MAX_NAME)
-        bound_sec: list[float] = []
-
-    class Schema(BaseModel):
-        model_config = ConfigDict(strict=True, allow_inf_nan=False)
-        format: str
-        version: int
-        sizes: list[int]
-        verify_sec: list[float]
-        draft_sec: float
-        device: str = Field("unknown", max_length=MAX_NAME)
-        dtype: str = Field("unknown", max_length=MAX_NAME)
-        context: int = 0
-        draft_widths: list[int] = []
-        draft_width_sec: list[float] = []
-        verify_samples: list[list[float]] = []
-        meta: Meta = Meta()
-        overhead_sec: list[float] = []
-        sampling_sec: list[float] = []
-        draft_samples: list[list[float]] = []
-        overhead_samples: list[list[float]] = []
-        verify_growth_sec: list[float] = []
-        draft_growth_sec: float = 0.0
-        growing_sec: list[float] = []
-
-    return Schema
 
 
 def _vector(name: str, values, kinds: str, low: float, high: float, what: str) -> np.ndarray:

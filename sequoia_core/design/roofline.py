@@ -10,7 +10,8 @@ from typing import Annotated
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from .model_shapes import BYTES, ModelShape, bytes_of, shipped_table
+from ..files.dtypes import bytes_of
+from .model_shapes import ModelShape, shipped_table
 from .profile import HardwareProfile
 
 SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)  # tokens of target passes
@@ -223,10 +224,13 @@ def memory_bytes(target: ModelShape, draft: ModelShape, *, dtype: str, tokens: i
 def tree_bytes(target: ModelShape, draft: ModelShape, *, dtype: str, nodes: int) -> int:
     """Return the bytes that a tree's nodes take beside the text: both caches' slots, mask and rows (float32)."""
     slots = target.kv_bytes(dtype) + draft.kv_bytes(dtype)
-    return nodes * (slots + BYTES["float32"] * (target.vocab_size + draft.vocab_size)) + BYTES["float32"] * nodes**2
+    return (
+        nodes * (slots + bytes_of("float32") * (target.vocab_size + draft.vocab_size)) + bytes_of("float32") * nodes**2
+    )
 
 
 def largest_tree(target: ModelShape, draft: ModelShape, *, dtype: str, free: int) -> int:
     """Return the most nodes whose `tree_bytes` fit into `free` bytes."""
-    number, each = BYTES["float32"], tree_bytes(target, draft, dtype=dtype, nodes=1) - BYTES["float32"]
+    number = bytes_of("float32")
+    each = tree_bytes(target, draft, dtype=dtype, nodes=1) - number
     return (math.isqrt(each**2 + 4 * number * free) - each) // (2 * number)

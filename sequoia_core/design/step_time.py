@@ -51,10 +51,8 @@ def step_time(
     tree: TokenTree, profile: HardwareProfile, *, context: float | None = None, greedy: bool = True
 ) -> StepTime:
     """Return what a step with this tree takes: t(n) + the sum over levels of c(width) + o(n), each in seconds."""
-    drafting = profile.draft_at(np.array(level_widths(tree)), context).sum() if tree.size > 1 else np.array(0.0)
-    overhead = profile.overhead_at(tree.size, greedy=greedy)
-    computing = computing_sec(profile, np.array(tree.size), context)
-    return StepTime(*map(float, overlapped(profile.streaming, computing, drafting, overhead)))
+    widths = np.array(level_widths(tree), dtype=np.int64)
+    return StepTime(*map(float, step_parts(np.array(tree.size), widths, profile, context=context, greedy=greedy)))
 
 
 def reading_ends(profile: HardwareProfile, context: float | None = None) -> int | None:
@@ -107,9 +105,7 @@ def overlapped(
 
 def autoregressive_sec(profile: HardwareProfile, *, context: float | None = None, greedy: bool = True) -> float:
     """Return the seconds of one token without speculation: a step of the root alone."""
-    overhead = profile.overhead_at(1, greedy=greedy)
-    computing = computing_sec(profile, np.array(1), context)
-    return float(sum(overlapped(profile.streaming, computing, np.array(0.0), overhead)))
+    return float(step_seconds(np.array(1), np.zeros(0, dtype=np.int64), profile, context=context, greedy=greedy))
 
 
 def step_parts(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -38,16 +38,6 @@ VERSION_NOTES = {
 }
 ENGINE_SETTING = re.compile("^(width|depth|num_beams|engine|top_?k|total_tokens?)$|speculative|draft|assistant|spec_")
 MAX_PATH_RANKS = 5_000_000  # path lists grow with n * depth
-
-
-class TreeFile(FileModel):
-    """A tree as native JSON."""
-
-    format: Literal["sequoia-tree"]
-    version: int = Field(ge=1, le=1)
-    parents: list[int] = Field(max_length=MAX_SIZE)
-    acceptance: dict[str, Any] | None = None
-    expected_tokens: float | None = None
 
 
 def export_tree(tree: TokenTree, format: str, path: str | Path, acceptance: AcceptanceVector | None = None) -> None:
@@ -182,7 +172,7 @@ def _parse(data: bytes) -> TokenTree:
         return _from_choices(content)
     if isinstance(content, dict) and "Successors" in content:
         return tree_from_growmap(content)
-    return TokenTree(np.array(checked(TreeFile, content).parents))
+    return _from_native(content)
 
 
 def _other_than_a_tree(content: Any) -> str | None:
@@ -212,6 +202,18 @@ def _json_or_literal(data: bytes) -> Any:
     except ValueError as error:
         why = one_line(error).removeprefix("found ").split(", expected")[0]
         raise ValueError(f"found text that is no tree ({why}), expected JSON or a list of paths") from error
+
+
+class _TreeFile(FileModel):
+    format: Literal["sequoia-tree"]
+    version: Annotated[int, Field(ge=1, le=1)]
+    parents: Annotated[list[int], Field(max_length=MAX_SIZE)]
+    acceptance: dict[str, Any] | None = None
+    expected_tokens: float | None = None
+
+
+def _from_native(content: Any) -> TokenTree:
+    return TokenTree(np.array(checked(_TreeFile, content).parents))
 
 
 def _from_choices(content: list[Any]) -> TokenTree:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -99,11 +100,20 @@ def rebuild(rows: np.ndarray, tables: list[np.ndarray], size: int) -> tuple[np.n
     return np.array(parents), np.array(ranks)
 
 
-def best_first(rows: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+class Grown(NamedTuple):
+    """Nodes in the order taken, parents and elder siblings first: int [m] each, scores float64 [m]."""
+
+    parents: np.ndarray
+    ranks: np.ndarray
+    scores: np.ndarray
+    depths: np.ndarray
+
+
+def best_first(rows: np.ndarray, size: int) -> Grown:
     """Take the `size` best-scored nodes, one after another, each below a node and after an elder sibling taken before.
 
-    Returns parents, ranks int [m] and scores float64 [m] in the order taken; m < size when levels and ranks run out.
-    Optimal when no row increases: then a parent and an elder sibling never score less than the node itself.
+    m < size when levels and ranks run out. Optimal when no row increases: then a parent and an elder sibling never
+    score less than the node itself.
     """
     depth, ranks_available = rows.shape
     # by_depth[d]: ranks below a node of depth d; a vector's rows are one row seen many times, so it is listed once
@@ -125,4 +135,4 @@ def best_first(rows: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray, np.
         if depths[node] < depth:  # first child
             heapq.heappush(heap, (negative * by_depth[depths[node]][0], counter + 1, node, 1))
         counter += 2
-    return np.array(parents), np.array(ranks), np.array(scores)
+    return Grown(*map(np.array, (parents, ranks, scores, depths)))

@@ -1,7 +1,8 @@
-"""Vectors that were not measured: smoothed, edited or assumed ones; each new vector says what was done."""
+"""Vectors that were not measured: smoothed, edited, assumed or corrected by a run. B = ranks."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,9 @@ import numpy as np
 
 from .acceptance import AcceptanceVector, PowerLawFit
 from .acceptance_files import MAX_RANKS
+from .tree import TokenTree
+
+PRIOR_NODES = 30.0  # the vector in use counts as this many nodes of the run
 
 
 def isotonic(vector: AcceptanceVector) -> AcceptanceVector:
@@ -90,6 +94,41 @@ def edited(vector: AcceptanceVector, probs: np.ndarray) -> AcceptanceVector:
     return replace(changed, holds_for=None)  # nobody measured these numbers
 
 
+def count_ranks(steps: Iterable[tuple[TokenTree, Sequence[int]]]) -> tuple[np.ndarray, np.ndarray]:
+    """Count acceptance by rank over steps, each a tree and its accepted path, node ids from the root.
+
+    Returns int64 [B]: nodes on accepted paths that had a child of each rank, and how many of those were accepted. Only
+    for trees that do not depend on the draft's probabilities: otherwise uncertain nodes have the many children.
+    """
+    drafted: list[int] = []
+    accepted: list[int] = []
+    for tree, path in steps:
+        for node, below in zip(path, [*path[1:], None], strict=True):
+            children = int(tree.child_counts[node])
+            longer = [0] * (children - len(drafted))
+            drafted, accepted = drafted + longer, accepted + longer
+            for rank in range(children):
+                drafted[rank] += 1
+            if below is not None:
+                accepted[int(tree.child_ranks[below]) - 1] += 1
+    return np.array(drafted, dtype=np.int64), np.array(accepted, dtype=np.int64)
+
+
+def corrected(acceptance: AcceptanceVector, drafted: np.ndarray, accepted: np.ndarray) -> AcceptanceVector:
+    """Return the mean of a vector and of a run's `count_ranks`, each rank weighted by how often it was drafted.
+
+    Ranks that were never drafted keep their value, as far as the sum of 1 allows. The result has no intervals.
+    """
+    ranks = max(len(acceptance), len(drafted))
+    prior, drafted, accepted = (_padded(values, ranks) for values in (acceptance.probs, drafted, accepted))
+    probs = (PRIOR_NODES * prior + accepted) / (PRIOR_NODES + drafted)
+    seen = drafted > 0
+    probs[seen] /= max(probs[seen].sum(), 1.0)
+    room, kept = max(1.0 - probs[seen].sum(), 0.0), prior[~seen].sum()
+    probs[~seen] = prior[~seen] * (min(1.0, room / kept) if kept else 1.0)
+    return _derived(acceptance, probs, {"corrected_by_nodes": int(drafted.max(initial=0))}, "")
+
+
 def _derived(vector: AcceptanceVector, probs: np.ndarray, meta: dict[str, Any], note: str) -> AcceptanceVector:
     """Return a vector without a sample of its own: intervals of the measured vector do not hold for it."""
     notes = [text for text in (vector.note, note) if text]
@@ -105,3 +144,7 @@ def _derived(vector: AcceptanceVector, probs: np.ndarray, meta: dict[str, Any], 
         meta={**vector.meta, **meta},
         note="; ".join(notes),
     )
+
+
+def _padded(values: np.ndarray, ranks: int) -> np.ndarray:
+    return np.pad(np.asarray(values, dtype=np.float64), (0, ranks - len(values)))

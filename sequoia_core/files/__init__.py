@@ -3,6 +3,7 @@
 Each module imports, of this room, only the modules named:
 
     bounded_process     -
+    dtypes              -
     faults              -
     gguf_header         -
     number_tables       -

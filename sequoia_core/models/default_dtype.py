@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..files.dtypes import DTYPES
 from ..files.gguf_header import is_gguf, read_gguf_header
 from ..files.model_names import DEMO_PAIR, model_folder, model_source
 from ..files.safe_files import read_bytes, read_json
@@ -22,12 +23,8 @@ from ..native.compile_c import can_compile
 from ..native.processor import processor_flags
 from .device import has_gpu
 
-NAMES = {
-    "F64": "float64",
-    "F32": "float32",
-    "F16": "float16",
-    "BF16": "bfloat16",
-}  # as safetensors files spell them: dtypes that hold weights themselves
+# as safetensors files spell them: dtypes that hold weights themselves
+NAMES = {"F64": "float64", **{dtype.stored: name for name, dtype in DTYPES.items()}}
 # Where most weights are not of `torch.nn.Linear`, so that PyTorch multiplies: model types, and fields of fused experts.
 OTHER_LAYERS = ("gpt2", "openai-gpt", "ctrl")
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")

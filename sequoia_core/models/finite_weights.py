@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from safetensors import safe_open
 
-from .protocol import DTYPES
+from .protocol import TORCH_DTYPES
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -37,7 +37,7 @@ def not_finite(key: str, stored: torch.Tensor | None, dtype: torch.dtype) -> str
     if stored is None or not stored.isfinite().all():
         return f"found numbers that are not finite in {key}, loaded in {kind}, expected finite weights"
     largest, most = float(stored.abs().max()), torch.finfo(dtype).max
-    others = [name for name, other in DTYPES.items() if stored.to(other).isfinite().all()]
+    others = [name for name, other in TORCH_DTYPES.items() if stored.to(other).isfinite().all()]
     instead = f": another dtype holds them ({' or '.join(others)})" if others else ""
     return f"found numbers up to {largest:.3g} in {key}, expected at most {most:.5g} in {kind}{instead}"
 

@@ -7,7 +7,9 @@ from typing import Any, Protocol
 
 import torch
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}  # that models run in
+from ..files.dtypes import DTYPES, check_dtype
+
+TORCH_DTYPES = {name: getattr(torch, name) for name in DTYPES}
 
 
 class Session(Protocol):
@@ -180,11 +182,8 @@ def dtype_name(model: LanguageModel) -> str:
 
 
 def find_dtype(dtype: str | torch.dtype) -> torch.dtype:
-    """Return one of `DTYPES` by its name, or itself."""
-    known = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
-    if known is None or known not in DTYPES.values():
-        raise ValueError(f"dtype: found {str(dtype)[:40]!r}, expected one of {', '.join(DTYPES)}")
-    return known
+    """Return one of `TORCH_DTYPES` by its name, or itself."""
+    return TORCH_DTYPES[check_dtype(str(dtype).removeprefix("torch."))]
 
 
 def causal_mask(count: int) -> torch.Tensor:

@@ -11,8 +11,8 @@ Each module imports, of this room, only the modules named:
     records           counts
     request_spread    counts
     metrics_address   local_server
-    readings          counts, logs, metrics, records
     chain_acceptance  counts, records
+    readings          counts, logs, metrics, records, chain_acceptance
     costs             chain_acceptance
     plan              chain_acceptance, costs
     rules             counts, request_spread

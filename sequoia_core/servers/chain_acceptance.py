@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..design.acceptance import AcceptanceMatrix, AcceptanceVector
-from ..design.bootstrap import LEVEL, RESAMPLES, Estimate, bounds, estimate, resampled, wilson_interval
+from ..design.bootstrap import LEVEL, RESAMPLES, Estimate, estimate, interval, resampled, wilson_interval
 from ..design.conditions import TOPK
 from ..design.replay import replay_while_growing
 from .counts import (
@@ -218,7 +218,7 @@ def chain_acceptance(counts: ServerCounts, *, new_tokens: int | None = None) -> 
         passed = np.array([_passed(request, len(survival)) for request in counts.requests])
         drafts = np.maximum(picks @ np.array([len(request.accepted) for request in counts.requests]), 1)
         again = (picks @ passed) / drafts[:, None]
-        low, high = bounds(again)
+        low, high = interval(again)
     else:
         trials, picks = counts.drafts, None
         again = _redrawn(survival, trials)

@@ -14,7 +14,7 @@ import numpy as np
 from ..design.bootstrap import ratio_estimate
 from ..files.gguf_header import LLAMA_CPP
 from ..studies.prompt_loop import Progress, Report
-from ..studies.race import PHASES, Decoded, take_turns
+from ..studies.race import take_turns
 from .chain_acceptance import ChainAcceptance, chain_acceptance
 from .costs import costs_of, timed_setting
 from .counts import VLLM, ServerCounts, ServerRequest
@@ -146,22 +146,6 @@ def _steps(counts: ServerCounts, tokens: int) -> ServerRequest:
     ends = [at - on for at, on in zip(reached, reached[1:], strict=False)]
     accepted = tuple(length for length, count in enumerate(ends) for _ in range(count))
     return ServerRequest(accepted, (len(counts.positions),) * len(accepted), tokens)
-
-
-def served_by_us(decoded: Decoded, k: int) -> Served:
-    """Return our own engine's decode with a chain of k as a server's answer, which counts nothing past its end."""
-    accepted = tuple(len(step.accepted_path) - 1 for step in decoded.steps)
-    seconds = sum(getattr(step, phase) for step in decoded.steps for phase in PHASES)
-    tokens = len(decoded.output)
-    if not k:
-        return Served(tokens, seconds, decoded.output)
-    drafted = (k,) * len(accepted)
-    counts = ServerCounts(
-        "sequoia", "records by step", len(accepted), sum(drafted), sum(accepted),
-        tuple(sum(taken >= position for taken in accepted) for position in range(1, k + 1)),
-        requests=(ServerRequest(accepted, drafted, tokens),), ordered=True,
-    )  # fmt: skip
-    return Served(tokens, seconds, decoded.output, counts)
 
 
 def counts_of(answers: Sequence[Served]) -> ServerCounts | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..design.bootstrap import Estimate, bounds, estimate
+from ..design.bootstrap import Estimate, estimate, interval
 from .chain_acceptance import ChainAcceptance
 from .costs import MAX_BATCH, ServerCosts
 
@@ -136,7 +136,7 @@ def _of_batch(acceptance: ChainAcceptance, seconds: np.ndarray, batch: int, cost
     low, high = best, best
     if len(samples) > 1:
         # of equally fast ones the least, as for `best`
-        low, high = (round(float(bound)) for bound in bounds(samples.argmax(axis=1)))
+        low, high = (round(float(bound)) for bound in interval(samples.argmax(axis=1)))
     return BatchPlan(
         batch, tuple(_estimate(speed, samples[:, k]) for k, speed in enumerate(speeds)),
         tuple(_estimate(speed / speeds[0], samples[:, k] / samples[:, 0]) for k, speed in enumerate(speeds)),

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
+from ..design.acceptance import AcceptanceVector
+from ..design.matrix_files import acceptance_from_bytes
 from ..files.number_tables import number_column
 from ..files.safe_files import kind_of, read_json
+from .chain_acceptance import MATCH, counts_of_matrix, counts_of_vector, other_rule_note
 from .counts import ENGINES, ServerCounts
 from .logs import counts_of_log
 from .metrics import MAX_METRICS_BYTES, counts_between, looks_like_metrics
@@ -13,6 +17,40 @@ from .records import counts_of_answers, counts_of_rates, counts_of_table
 
 MAX_READING_BYTES = 64 * 2**20
 MAX_RATES_BYTES = 2**16
+
+
+def read_counts(
+    data: bytes,
+    name: str,
+    before: bytes | None = None,
+    before_name: str = "before",
+    *,
+    engine: str = "auto",
+    model: str | None = None,
+    rates: str | None = None,
+    rule: str | None = None,
+    vectors: bool = True,
+) -> ServerCounts:
+    """Read a server's counts, also of a matrix that was saved of them, or as a vector implies.
+
+    Args:
+        rule: how the server accepts, for a vector alone; see `counts_of_vector`.
+        vectors: whether a vector is welcome; other arguments as in `counts_from_bytes`.
+    """
+    if before is None and b'"sequoia-acceptance"' in data[:4096]:
+        saved = acceptance_from_bytes(data, name if vectors else f"{name}.json")
+        if isinstance(saved, AcceptanceVector):
+            if not vectors:
+                raise ValueError(
+                    f"{name}: found a vector of ranks, expected what a server counted; open it on Acceptance"
+                )
+            counts = counts_of_vector(saved, "unknown" if engine == "auto" else engine, rule or MATCH)
+            return replace(counts, notes=tuple(filter(None, [other_rule_note(saved, rule or MATCH)])))
+        if rule is None:
+            return counts_of_matrix(saved, rates)
+    if rule is not None:
+        raise ValueError(f"--rule: found {rule[:40]!r} for what a server counted, expected it for a vector alone")
+    return counts_from_bytes(data, name, before, before_name, engine=engine, model=model, rates=rates)
 
 
 def counts_from_bytes(

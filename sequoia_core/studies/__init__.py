@@ -6,16 +6,13 @@ Each module imports, of this room, only the modules named:
     measure_bounds       -
     node_enumeration     -
     prompt_loop          -
-    request_law          -
     run_summary          -
-    spread               -
     step_counts          -
     step_timers          -
     lookup_replay        prompt_loop
-    prediction_on_texts  lookup_replay
     losslessness         first_difference, prompt_loop
     measure_profile      step_timers
-    race                 prompt_loop, request_law
+    race                 prompt_loop
     ranks_along_text     prompt_loop
     measure_acceptance   prompt_loop, ranks_along_text
     bench                first_difference, measure_profile, prompt_loop, race, measure_acceptance

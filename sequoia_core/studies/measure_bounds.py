@@ -15,7 +15,7 @@ from ..design.roofline import Device, pass_sec
 from ..models.device import describe_device
 from ..models.free_memory import available_bytes
 from ..models.language_model import HuggingFaceModel
-from ..models.protocol import DTYPES, LanguageModel
+from ..models.protocol import TORCH_DTYPES, LanguageModel
 
 THIS_MACHINE = "this-machine"
 WORKING_BYTES = 256 * 2**20  # read at once: more than caches hold; a small model's weights may lie in them
@@ -49,7 +49,7 @@ def measure_bounds(
     buffer = torch.ones(working_bytes // 4, device=on)
     bandwidth = buffer.numel() * 4 / _best_sec(buffer.sum, on, seconds)
     del buffer
-    rates = {name: _product_rate(sides, dtype, on, seconds) for name, dtype in DTYPES.items()}
+    rates = {name: _product_rate(sides, dtype, on, seconds) for name, dtype in TORCH_DTYPES.items()}
     title = describe_device(on)
     measured = f"measured on {title} by PyTorch {torch.__version__}"
     return Device(

@@ -61,18 +61,6 @@ class StaticVersusReal:
         names = ("static", "by_depth", "measured", "static_gap", "by_depth_gap", "same_prompts_gap")
         return [{"quantity": name, **getattr(self, name).to_json()} for name in names]
 
-    def to_json(self) -> dict[str, Any]:
-        assert self.matrix.trials is not None, "it was counted"
-        return {
-            "settings": self.settings,
-            **{row.pop("quantity"): row for row in self.rows()},
-            "static_holds": self.static_holds,
-            "by_depth_holds": self.by_depth_holds,
-            "vector": self.vector.probs.tolist(),
-            "matrix": self.matrix.probs.tolist(),
-            "matrix_trials": self.matrix.trials.tolist(),
-        }
-
 
 def static_versus_real(
     fit_prompts: Sequence[Sequence[int]],

@@ -1,10 +1,10 @@
-"""What all studies share: the room after each prompt, the loop over prompts with progress and cancel."""
+"""What all studies share: the room after each prompt, loops over prompts and methods with progress and cancel."""
 
 from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from typing import TYPE_CHECKING, TypeVar
 
 from ..files.faults import Cancelled
@@ -12,7 +12,9 @@ from ..files.faults import Cancelled
 if TYPE_CHECKING:
     from ..models.protocol import LanguageModel
 
+WARM_TOKENS = 16  # first calls allocate, import and pick kernels
 T = TypeVar("T")
+Asked = TypeVar("Asked")
 Progress = Callable[[float, str], None]
 Report = Callable[[float], None]
 
@@ -46,6 +48,41 @@ def one_by_one(
         if result is None:
             return
         yield result
+
+
+def take_turns(
+    methods: Mapping[str, Callable[[Asked, int, int, Report], T | None]],
+    prompts: Sequence[Asked],
+    max_new_tokens: int,
+    *,
+    progress: Progress | None = None,
+    cancel: threading.Event | None = None,
+) -> Iterator[tuple[str, T]]:
+    """Yield what each method does with each prompt, as it ends; the method that begins changes from prompt to prompt.
+
+    Each method is warmed up first. A cancelled race ends; its methods have to check `cancel` too.
+    """
+    names = list(methods)
+    order = [
+        (turn, names[(turn + offset) % len(names)]) for turn in range(len(prompts)) for offset in range(len(names))
+    ]
+    tell = progress or (lambda share, words: None)
+    tell(0.0, "warming up")
+    for method in methods.values():
+        method(prompts[0], min(WARM_TOKENS, max_new_tokens), 0, lambda share: None)
+    for number, (turn, name) in enumerate(order):
+        if cancel is not None and cancel.is_set():
+            return
+        words = name if len(prompts) == 1 else f"{name}, prompt {turn + 1} of {len(prompts)}"
+
+        def report(share: float, number: int = number, words: str = words) -> None:
+            tell((number + share) / len(order), words)
+
+        report(0.0)
+        answered = methods[name](prompts[turn], max_new_tokens, turn, report)
+        if answered is not None:
+            report(1.0)
+            yield name, answered
 
 
 def room_after(

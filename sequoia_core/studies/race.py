@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from transformers import GenerationConfig
+from transformers import GenerationConfig, PreTrainedModel
 
 from ..decoding.loop import decode
 from ..decoding.record import TOKENS_ONLY, DecodeStep
@@ -22,18 +21,13 @@ from ..design.tree import TokenTree
 from ..files.model_names import needed_draft
 from ..files.safe_files import one_line
 from ..models.language_model import HuggingFaceModel, ModelPair
-from .prompt_loop import Progress, Report, room_after
-from .request_law import only_the_request, request_config
+from .prompt_loop import Progress, Report, room_after, take_turns
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Asked = TypeVar("Asked")
-Answered = TypeVar("Answered")
-
 LOOPS_FROM = 0.5  # share of repeated 4-grams from which a text counts as looping; it is very easy to draft
 PHASES = ("draft_sec", "verify_sec", "walk_sec", "commit_sec")
-WARM_TOKENS = 16  # first calls allocate, import and pick kernels
 ASSISTANT_TOKENS = (None, 3, 5, 8)  # transformers' default and fixed lengths: the best of them is reported
 
 
@@ -140,41 +134,6 @@ def own_method(
     return run
 
 
-def take_turns(
-    methods: Mapping[str, Callable[[Asked, int, int, Report], Answered | None]],
-    prompts: Sequence[Asked],
-    max_new_tokens: int,
-    *,
-    progress: Progress | None = None,
-    cancel: threading.Event | None = None,
-) -> Iterator[tuple[str, Answered]]:
-    """Yield what each method does with each prompt, as it ends; the method that begins changes from prompt to prompt.
-
-    Each method is warmed up first. A cancelled race ends; its methods have to check `cancel` too.
-    """
-    names = list(methods)
-    order = [
-        (turn, names[(turn + offset) % len(names)]) for turn in range(len(prompts)) for offset in range(len(names))
-    ]
-    tell = progress or (lambda share, words: None)
-    tell(0.0, "warming up")
-    for method in methods.values():
-        method(prompts[0], min(WARM_TOKENS, max_new_tokens), 0, lambda share: None)
-    for number, (turn, name) in enumerate(order):
-        if cancel is not None and cancel.is_set():
-            return
-        words = name if len(prompts) == 1 else f"{name}, prompt {turn + 1} of {len(prompts)}"
-
-        def report(share: float, number: int = number, words: str = words) -> None:
-            tell((number + share) / len(order), words)
-
-        report(0.0)
-        answered = methods[name](prompts[turn], max_new_tokens, turn, report)
-        if answered is not None:
-            report(1.0)
-            yield name, answered
-
-
 def race(
     pair: ModelPair,
     prompts: Sequence[Sequence[int]],
@@ -267,6 +226,41 @@ def transformers_method(
         return Decoded(text, passes, seconds)
 
     return run
+
+
+def request_config(sampling: SamplingConfig, **options: Any) -> GenerationConfig:
+    """Return the settings of a request to `generate`, with no end of text; `options` are further fields."""
+    config = GenerationConfig(do_sample=not sampling.greedy, pad_token_id=0, **options)
+    if config.do_sample:
+        temperature = max(sampling.temperature, 1e-15)  # the draft is divided by it twice, and its square must not be 0
+        config.temperature, config.top_p, config.top_k = temperature, sampling.top_p, sampling.top_k
+    return config
+
+
+@contextmanager
+def only_the_request(model: PreTrainedModel, vocab_size: int, own: GenerationConfig | None = None) -> Iterator[None]:
+    """Put aside meanwhile what a model brings itself: its settings for generation, and its padded rows of logits.
+
+    `generate` fills what a request leaves open, an end of text too, from the model's own settings. It takes two models
+    for ones of different tokenizers where their rows differ in number.
+
+    Args:
+        vocab_size: V, how many of the first logits stand for real tokens.
+        own: settings to give it instead, such as an assistant's.
+    """
+
+    def cut(module, arguments, output):
+        output.logits = output.logits[..., :vocab_size]
+        return output
+
+    config, shipped = model.config.get_text_config(), model.generation_config
+    with ExitStack() as undo:
+        undo.callback(setattr, config, "vocab_size", config.vocab_size)
+        undo.callback(setattr, model, "generation_config", shipped)
+        config.vocab_size = vocab_size
+        model.generation_config = own or GenerationConfig()
+        undo.callback(model.register_forward_hook(cut).remove)
+        yield
 
 
 def unless_it_fails(method: Method, result: MethodResult) -> Method:

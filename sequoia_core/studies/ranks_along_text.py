@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -31,18 +31,35 @@ from .prompt_loop import Report
 
 CHUNK = 128  # positions in one pass
 ROW_NUMBERS = 2_097_152  # of rows asked about at once on CPU: larger arrays come as new pages from the system each time
-# asks about target rows and draft rows, float32 [N, V], the text's tokens there, int64 [N], and the rows that first
-# children are drawn from (None where they are the draft's); answers with [N, ...]
-Question = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Generator, torch.Tensor | None], torch.Tensor]
 Answers = dict[str, np.ndarray]  # to each question, [N, ...]
+
+
+class Rows(NamedTuple):
+    """What both models say at some positions of a text.
+
+    Attributes:
+        target, draft: float32 [N, V].
+        tokens: int64 [N], the text's.
+        draws: the stream that all questions share.
+        first: float32 [N, V], what first children are drawn from; None where it is the draft's rows.
+    """
+
+    target: torch.Tensor
+    draft: torch.Tensor
+    tokens: torch.Tensor
+    draws: torch.Generator
+    first: torch.Tensor | None
+
+
+Question = Callable[[Rows], torch.Tensor]  # answers with [N, ...]
 
 
 def rank_questions(rules: Mapping[str, RankRule], width: int) -> dict[str, Question]:
     """Ask each rule how likely it accepts the child of each rank: answers are float64 [N, W]."""
 
     def question(rule: RankRule) -> Question:
-        return lambda target, draft, tokens, draws, first: rule(  # bounds know of no first rows
-            target, draft, width, draws, *([] if first is None else [first])
+        return lambda rows: rule(  # bounds know of no first rows
+            rows.target, rows.draft, width, rows.draws, *([] if rows.first is None else [rows.first])
         )
 
     return {name: question(rule) for name, rule in rules.items()}
@@ -58,17 +75,10 @@ def outcome_question(verifier: Verifier, width: int, *, teacher_forced: bool, ge
         generator: a stream of its own, on the draft's device, so that other questions' answers stay the same.
     """
 
-    def ask(
-        target: torch.Tensor,
-        draft: torch.Tensor,
-        tokens: torch.Tensor,
-        draws: torch.Generator,
-        first: torch.Tensor | None,
-    ) -> torch.Tensor:
-        if teacher_forced:
-            tokens = torch.multinomial(target, 1, generator=generator)[:, 0]
-        ranks = verifier.outcomes(target, draft, tokens, width, generator, first)
-        return torch.stack([ranks, (draft.argmax(1) == tokens).long()], 1)
+    def ask(rows: Rows) -> torch.Tensor:
+        tokens = torch.multinomial(rows.target, 1, generator=generator)[:, 0] if teacher_forced else rows.tokens
+        ranks = verifier.outcomes(rows.target, rows.draft, tokens, width, generator, rows.first)
+        return torch.stack([ranks, (rows.draft.argmax(1) == tokens).long()], 1)
 
     return ask
 
@@ -79,22 +89,16 @@ def calibration_question(width: int, *, generator: torch.Generator) -> Question:
     The generator, on the draft's device, is not that of other questions, so that their answers stay the same.
     """
 
-    def ask(
-        target: torch.Tensor,
-        draft: torch.Tensor,
-        tokens: torch.Tensor,
-        draws: torch.Generator,
-        first: torch.Tensor | None,
-    ) -> torch.Tensor:
-        best = take_most_likely(draft, width)
-        drawn = sample_without_replacement(draft, width, generator, first)
-        best_probs = draft.gather(1, best)
+    def ask(rows: Rows) -> torch.Tensor:
+        best = take_most_likely(rows.draft, width)
+        drawn = sample_without_replacement(rows.draft, width, generator, rows.first)
+        best_probs = rows.draft.gather(1, best)
         same = drawn[:, :, None] == best[:, None, :]
         before = same.long().cumsum(1) - same.long() > 0
         fields = (
-            best_probs, target.gather(1, best), draft.gather(1, drawn),
+            best_probs, rows.target.gather(1, best), rows.draft.gather(1, drawn),
             torch.where(before, 0.0, best_probs[:, None, :]).amax(2),
-            rank_acceptance_of_drawn(target, draft, drawn, first),
+            rank_acceptance_of_drawn(rows.target, rows.draft, drawn, rows.first),
         )  # fmt: skip
         return torch.stack([field.double() for field in fields], 1)
 
@@ -239,8 +243,9 @@ def ranks_along(
         ):
             target_rows = probabilities(some_target, sampling).to(draft.device)
             draft_rows, first = draft_probabilities(some_draft, draft_sampling)
+            rows = Rows(target_rows, draft_rows, some_tokens, generator, first)
             for name, ask in questions.items():
-                parts[name].append(ask(target_rows, draft_rows, some_tokens, generator, first).cpu())
+                parts[name].append(ask(rows).cpu())
     return {name: torch.cat(chunks).numpy() for name, chunks in parts.items()}
 
 

@@ -13,7 +13,7 @@ from ..decoding.rank_acceptance import OPTIMA, RankRule
 from ..decoding.sampling import SamplingConfig
 from ..decoding.verifiers import choose_verifiers
 from ..design.acceptance import AcceptanceVector
-from ..design.bootstrap import bounds, resampled
+from ..design.bootstrap import interval
 from ..design.conditions import VERIFIERS
 from ..files.model_names import needed_draft
 from ..models.language_model import ModelPair
@@ -43,14 +43,10 @@ class RejectionCurve:
         """P(the first k children are all rejected), float64 [W]."""
         return np.clip(1.0 - np.cumsum(self.acceptance.probs), 0.0, 1.0)
 
-    def interval(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return 95 % bounds of the rejection, float64 [W] each; None for a single prompt."""
-        sums, counts = self.acceptance.prompt_sums, self.acceptance.prompt_trials
-        if sums is None or counts is None or len(counts) < 2:
-            return None
-        picks = resampled(len(counts))
-        samples = 1.0 - np.cumsum((picks @ sums) / (picks @ counts)[:, None], axis=1)
-        return bounds(np.clip(samples, 0.0, 1.0))
+    def interval(self) -> np.ndarray | None:
+        """Return 95 % bounds of the rejection, float64 [2, W]; None for a single prompt."""
+        again = self.acceptance.resampled()
+        return None if again is None else interval(np.clip(1.0 - np.cumsum(again, axis=1), 0.0, 1.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +60,6 @@ class RejectionStudy:
         """Return one plain row per curve and rank, for a table or a file."""
         return [row for curve in self.curves for row in _curve_rows(curve)]
 
-    def to_json(self) -> dict[str, Any]:
-        return {"settings": self.settings, "rejection": self.rows()}
-
 
 def _curve_rows(curve: RejectionCurve) -> Iterator[dict[str, Any]]:
     bounds = curve.interval()
@@ -78,8 +71,8 @@ def _curve_rows(curve: RejectionCurve) -> Iterator[dict[str, Any]]:
             "rank": k + 1,
             "acceptance": float(prob),
             "rejection": float(rejection),
-            "ci_low": float(bounds[0][k]) if bounds else None,
-            "ci_high": float(bounds[1][k]) if bounds else None,
+            "ci_low": float(bounds[0][k]) if bounds is not None else None,
+            "ci_high": float(bounds[1][k]) if bounds is not None else None,
             "trials": curve.acceptance.trials,
         }
 

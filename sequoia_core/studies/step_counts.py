@@ -120,9 +120,6 @@ class ConfidenceCurve:
             for i in range(len(self.offered))
         ]
 
-    def to_json(self) -> dict[str, Any]:
-        return {"bins": self.rows()}
-
 
 def acceptance_by_confidence(steps: Sequence[DecodeStep], tree: TokenTree, bins: int = 10) -> ConfidenceCurve:
     """Return how often offered children were accepted, in equal bins of the draft's probability of their token.

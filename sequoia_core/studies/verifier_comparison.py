@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,18 +16,16 @@ from ..decoding.sampling import SamplingConfig
 from ..decoding.tree_policy import TreePolicy, policy_of
 from ..decoding.verifiers import GREEDY, choose_verifiers
 from ..design.bootstrap import Estimate, estimate, ratio_estimate, resampled
-from ..design.conditions import SEQUOIA, VERIFIERS
+from ..design.conditions import VERIFIERS
 from ..design.tree import TokenTree
 from ..models.language_model import ModelPair
 from .measure_acceptance import pair_settings
-from .prompt_loop import Progress, Report, one_by_one, require_a_prompt, room_after
+from .prompt_loop import Progress, Report, require_a_prompt, room_after, take_turns
 from .ranks_along_text import prompt_generators
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # what the runs are called, how the target is sampled, the trees, and the verifier; None for the trees' own
 Method = tuple[str, SamplingConfig, TokenTree | TreePolicy, str | None]
+Counts = tuple[int, int, int, float]  # of one prompt: the columns of a `TreeRun`
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,20 +58,15 @@ class TreeRun:
         """Tokens per second of each prompt, float64 [m]."""
         return self.committed / self.seconds
 
-    def to_json(self) -> dict[str, Any]:
-        low, middle, high = np.percentile(self.rates, [25, 50, 75])
+    def row(self) -> dict[str, Any]:
+        """Return a plain row, for a table or a file."""
+        (low, middle, high), tokens = np.percentile(self.rates, [25, 50, 75]).tolist(), self.tokens_per_step
         return {
-            "verifier": self.verifier,
-            "temperature": self.sampling.temperature,
-            "top_p": self.sampling.top_p,
-            "tokens_per_step": self.tokens_per_step.to_json(),
-            "tokens_per_sec": float(middle),
-            "tokens_per_sec_quartiles": [float(low), float(high)],
-            "steps": self.steps.tolist(),
-            "yielded": self.yielded.tolist(),
-            "committed": self.committed.tolist(),
-            "seconds": self.seconds.tolist(),
-        }
+            "verifier": self.verifier, "temperature": self.sampling.temperature, "top_p": self.sampling.top_p,
+            "tokens_per_sec": middle, "tokens_per_sec_q1": low, "tokens_per_sec_q3": high,
+            "tokens_per_step": tokens.value, "ci_low": tokens.low, "ci_high": tokens.high,
+            "steps": int(self.steps.sum()),
+        }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,23 +95,7 @@ class VerifierComparison:
         return estimate(value, samples)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one plain row per run, for a table or a file."""
-        rows = []
-        for run in self.runs:
-            row, tokens = run.to_json(), run.tokens_per_step
-            quartiles = row["tokens_per_sec_quartiles"]
-            rows.append(
-                {key: row[key] for key in ("verifier", "temperature", "top_p", "tokens_per_sec")}
-                | {"tokens_per_sec_q1": quartiles[0], "tokens_per_sec_q3": quartiles[1]}
-                | {"tokens_per_step": tokens.value, "ci_low": tokens.low, "ci_high": tokens.high}
-                | {"steps": int(run.steps.sum())}
-            )
-        return rows
-
-    def to_frame(self) -> pd.DataFrame:
-        import pandas as pd
-
-        return pd.DataFrame(self.rows())
+        return [run.row() for run in self.runs]
 
     def ratios(self, verifier: str = "sequoia") -> list[dict[str, Any]]:
         """Return one plain row per rival and way of sampling: tokens per step of `verifier` ÷ those of the rival."""
@@ -133,11 +110,6 @@ class VerifierComparison:
             for run in self.runs
             if run.verifier not in (verifier, GREEDY.name)
         ]
-
-    def to_json(self) -> dict[str, Any]:
-        names = {run.verifier for run in self.runs}
-        ratios = self.ratios() if SEQUOIA in names else []
-        return {"settings": self.settings, "runs": [run.to_json() for run in self.runs], "ratios": ratios}
 
 
 def compare_verifiers(
@@ -196,34 +168,32 @@ def decode_in_turns(
     deepest = max(policy_of(tree).max_depth for _, _, tree, _ in methods)
     rooms = room_after(prompts, pair.models, max_new_tokens, depth=deepest)
 
-    def run(number: int, method: Method, length: int) -> list[DecodeStep]:
-        _, sampling, tree, verifier = method
-        return decode_prompt(
-            prompts[number], pair, tree, sampling, verifier, length, seed=seed, number=number, cancel=cancel
-        )
-
-    for method in methods:  # warm-up: first calls allocate and pick kernels
-        run(0, method, min(4, rooms[0]))
-
-    def measure(number: int, report: Report) -> list[tuple[int, int, int, float]] | None:
-        by_method: dict[int, tuple[int, int, int, float]] = {}
-        for turn in range(len(methods)):
-            index = (number + turn) % len(methods)
+    def decoder(sampling: SamplingConfig, tree: TokenTree | TreePolicy, verifier: str | None):
+        def run(asked: tuple[Sequence[int], int], length: int, number: int, report: Report) -> Counts | None:
+            prompt, room = asked
             started = time.perf_counter()
-            steps = run(number, methods[index], rooms[number])
+            steps = decode_prompt(
+                prompt, pair, tree, sampling, verifier, min(length, room), seed=seed, number=number, cancel=cancel
+            )
             seconds = time.perf_counter() - started
-            if cancel.is_set():
-                return None
             committed = sum(len(step.new_tokens) for step in steps)
-            by_method[index] = (len(steps), whole_tokens(steps), committed, seconds)
-            report((turn + 1) / len(methods))
-        return [by_method[index] for index in range(len(methods))]
+            return None if cancel.is_set() else (len(steps), whole_tokens(steps), committed, seconds)
 
-    rows = list(one_by_one(len(prompts), measure, progress=progress, cancel=cancel))
-    require_a_prompt(rows, "decoding")
+        return run
+
+    decoders = {
+        f"{number} of {len(methods)} ways": decoder(sampling, tree, verifier)
+        for number, (_, sampling, tree, verifier) in enumerate(methods, start=1)
+    }
+    rows: dict[str, list[Counts]] = {name: [] for name in decoders}
+    asked = list(zip(prompts, rooms, strict=True))
+    for name, counts in take_turns(decoders, asked, max_new_tokens, progress=progress, cancel=cancel):
+        rows[name].append(counts)
+    complete = min(map(len, rows.values()))  # by every method
+    require_a_prompt(range(complete), "decoding")
     return tuple(
-        TreeRun(name, sampling, *(np.array(column) for column in zip(*by_prompt, strict=True)))
-        for (name, sampling, *_), by_prompt in zip(methods, zip(*rows, strict=True), strict=True)
+        TreeRun(name, sampling, *map(np.array, zip(*counts[:complete], strict=True)))
+        for (name, sampling, *_), counts in zip(methods, rows.values(), strict=True)
     )
 
 

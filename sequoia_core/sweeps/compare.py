@@ -12,9 +12,9 @@ from ..design.acceptance import AcceptanceVector
 from ..design.bootstrap import Estimate, ratio_estimate
 from ..design.calibration import MAX_PROMPTS
 from ..design.optimal_trees import optimal_tree
-from ..design.regret import regret_matrix
 from ..design.replay import replay
 from ..design.tree import TokenTree
+from ..design.tree_comparison import regret_matrix
 from ..design.tree_search import REACH
 from .plan import BOTH, DRAFTERS, LOOKUP, MODEL
 from .results import PROMPT, PROMPTED, cuts_first, vector_of

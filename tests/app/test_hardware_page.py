@@ -71,7 +71,7 @@ def test_the_papers_formula_is_one_click_away() -> None:
 
 def test_plans_and_tables_go_further_only_for_a_tree_that_does() -> None:
     falling, flat = vector(), HardwareProfile(np.array([1, 2048]), np.array([1.0, 1.0]), 1e-6)
-    surface, best = core_cache.planned(falling, flat)
+    surface, best, _ = core_cache.planned(falling, flat)
     assert surface.max_size == 1024 and best.size == 1024
     large = core_cache.best_tree(falling, 2048, 9)
     assert core_cache.prediction(falling, flat, large).speedup.value > best.predicted_speedup * 0.9

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sequoia_core import AcceptanceVector
-from sequoia_core.design.regret import regret_matrix
+from sequoia_core.design.tree_comparison import regret_matrix
 from tests.app.conftest import metrics, open_page, settled, vector
 
 pytestmark = pytest.mark.usefixtures("assets")

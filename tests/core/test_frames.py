@@ -8,7 +8,7 @@ import pytest
 
 from sequoia_core import AcceptanceVector, HardwareProfile, speedup_surface
 from sequoia_core.design.optimal_trees import expected_tokens_table
-from sequoia_core.design.regret import regret_matrix
+from sequoia_core.design.tree_comparison import regret_matrix
 from sequoia_core.studies.race import Decoded, MethodResult
 
 VECTOR = AcceptanceVector(np.array([0.6, 0.2]), trials=100)

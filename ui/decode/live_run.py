@@ -7,7 +7,7 @@ from typing import Any
 import streamlit as st
 
 from sequoia_core import TokenTree
-from sequoia_core.design.observed import PRIOR_NODES, corrected, count_ranks
+from sequoia_core.design.what_if import PRIOR_NODES, corrected, count_ranks
 from sequoia_core.studies.run_summary import RunSummary
 from ui.cards import Card, cards, number
 from ui.decode import streaming

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from sequoia_core.design.model_shapes import bytes_of, find_shape
+from sequoia_core.design.model_shapes import find_shape
 from sequoia_core.design.planning import more_ranks_wanted, smallest_good_shape
 from sequoia_core.design.roofline import largest_tree, tree_bytes
+from sequoia_core.files.dtypes import bytes_of
 from sequoia_core.models.free_memory import available_bytes
 from sequoia_core.servers.flags import llama_server_sentence
 from ui import charts, controls
@@ -34,7 +35,7 @@ def section(vector: AcceptanceVector, profile: HardwareProfile, *, foreign: bool
         help="Speedup = G(n, d) ÷ (t(n) + d·c): every draft pass costs as much as one over a single token, and nothing "
         "is spent outside the passes. Ours counts each level at its own width and adds the rest of a step.",
     )
-    surface, best = core_cache.planned(vector, profile, paper)
+    surface, best, _ = core_cache.planned(vector, profile, paper)
     current = tree_in_use.current()
     words = f"Predicted speedup over n and d, best {best.predicted_speedup:.2f} at {shape(best.size, best.depth)}"
     if solid:

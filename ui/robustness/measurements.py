@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from sequoia_core.decoding.tree_kinds import TREE_KINDS
 from sequoia_core.models.pair_spec import PairSpec
 from sequoia_core.models.prompting import encode_prompt
-from sequoia_core.studies.spread import decoding_speed
 from ui.jobs.jobs import Job, JobContext
 from ui.robustness import records, wording
+from ui.robustness.spread import decoding_speed
 from ui.robustness.wording import Row
 from ui.token_text import text_after
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sequoia_core.studies.spread import count_bounds, quartile_ratio
+from ui.robustness.spread import count_bounds, quartile_ratio
 from ui.robustness.wording import Row, sampling_label
 
 if TYPE_CHECKING:

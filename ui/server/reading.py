@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import streamlit as st
 
-from sequoia_core.design.matrix_files import acceptance_from_bytes, load_acceptance
+from sequoia_core.design.matrix_files import load_acceptance
 from sequoia_core.servers.chain_acceptance import ChainAcceptance, chain_acceptance
 from sequoia_core.servers.counts import ENGINES, RATES
 from sequoia_core.servers.metrics_address import allowed_hosts, read_metrics
-from sequoia_core.servers.readings import counts_from_bytes
+from sequoia_core.servers.readings import read_counts
 from ui import controls
 from ui.markdown import escaped, safe_name
 from ui.session import shipped
@@ -168,17 +168,9 @@ def ask_missing() -> MissingFacts:
 @st.cache_resource(max_entries=4, show_spinner="Reading…")
 def counts(reading: Reading, engine: str, model: str | None, rates: str | None = None) -> ServerCounts:
     """Return what was counted."""
-    from sequoia_core.design.acceptance import AcceptanceVector
-    from sequoia_core.servers.chain_acceptance import counts_of_matrix
-
-    data, name = reading.after
-    if reading.before is None and b'"sequoia-acceptance"' in data[:4096]:
-        matrix = acceptance_from_bytes(data, f"{name}.json")
-        if isinstance(matrix, AcceptanceVector):
-            raise ValueError(f"{name}: found a vector of ranks, expected what a server counted; open it on Acceptance")
-        return counts_of_matrix(matrix, rates)
     before, before_name = reading.before or (None, "")
-    return counts_from_bytes(data, name, before, before_name, engine=engine, model=model, rates=rates)
+    after, name = reading.after
+    return read_counts(after, name, before, before_name, engine=engine, model=model, rates=rates, vectors=False)
 
 
 def earlier(reading: Reading, engine: str, model: str | None) -> ServerCounts | None:

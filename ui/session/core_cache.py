@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sequoia_core.design.growth import Curve
     from sequoia_core.design.planning import BestShape, ShapeSpread, SpeedupSurface
     from sequoia_core.design.prediction import Prediction
-    from sequoia_core.design.regret import Regret
+    from sequoia_core.design.tree_comparison import Regret
     from ui.token_tree.two_ways import SupposedDraft
 
 MAX_DEPTH = 24
@@ -158,7 +158,7 @@ def tokens_per_step(vector: AcceptanceVector, tree: TokenTree) -> Estimate:
 @st.cache_resource(show_spinner=False, max_entries=32, hash_funcs=_HASH)
 def regret(vectors: tuple[AcceptanceVector, ...], size: int, depth: int) -> Regret:
     """Return what each vector's tree loses under the others."""
-    from sequoia_core.design.regret import regret_matrix
+    from sequoia_core.design.tree_comparison import regret_matrix
 
     return regret_matrix(vectors, size=size, depth=depth)
 
@@ -166,14 +166,14 @@ def regret(vectors: tuple[AcceptanceVector, ...], size: int, depth: int) -> Regr
 @st.cache_resource(show_spinner="Planning for this hardware…", max_entries=32, hash_funcs=_SAMPLE_HASH)
 def planned(
     vector: AcceptanceVector, profile: HardwareProfile, paper: bool = False
-) -> tuple[SpeedupSurface, BestShape]:
-    """Return the predicted speedup surface and its best shape; by the paper's formula if asked to."""
-    from sequoia_core.design.planning import best_shape, surface_within_reach
+) -> tuple[SpeedupSurface, BestShape, TokenTree]:
+    """Return the predicted speedup surface, its best shape and that tree; by the paper's formula if asked to."""
+    from sequoia_core.design.planning import plan_on, surface_within_reach
     from sequoia_core.design.prediction import shape_of
 
     surface = surface_within_reach(vector, profile, max_size=USUAL_SIZE, paper=paper)
-    best = best_shape(surface)
-    return surface, best if paper else shape_of(best_tree(vector, best.size, best.depth), vector, profile)
+    best, tree = plan_on(surface, vector, profile)
+    return surface, best if paper else shape_of(tree, vector, profile), tree
 
 
 @st.cache_resource(show_spinner=False, max_entries=64, hash_funcs=_SAMPLE_HASH)

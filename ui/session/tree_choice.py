@@ -114,6 +114,5 @@ def best_for(vector: AcceptanceVector | None) -> TreeChoice:
     if vector is None:
         why = "No acceptance vector holds for these settings, so no tree is known to be the best. Measure one."
         return TreeChoice("best", None, why)
-    shape = core_cache.planned(vector, profile)[1]
-    tree = core_cache.best_tree(vector, shape.size, shape.depth)
+    tree = core_cache.planned(vector, profile)[2]
     return TreeChoice("best", tree, f"best tree for {predictions.profiled_machine()}")

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from ...design.calibration import Calibration, ChanceTables
-from ...design.prediction import Prediction, combined, rate_samples, time_ratios
+from ...design.prediction import Prediction, predict_prompts
 from ...design.profile import HardwareProfile
-from ...design.step_time import StepTime, autoregressive_sec, step_parts
+from ...design.step_time import step_parts
 from .expansion import ExpansionPolicy, Nodes, TreeBounds
 from .recipes import grown_on_rows
 
@@ -49,28 +49,10 @@ def predict_growing(
     mean = tokens.mean(axis=1)
     steps = positions / mean / (1.0 + tokens.var(axis=1) / (TREES_PER_PROMPT * mean**2))
 
-    def seconds(times: HardwareProfile) -> np.ndarray:  # parts of a step for each prompt, float64 [3, m]
+    def parts(times: HardwareProfile) -> np.ndarray:
         return np.mean(step_parts(sizes, widths, times, context=context, greedy=greedy, growing=True), axis=-1)
 
-    def step_sec(times: HardwareProfile) -> float:
-        return float((seconds(times) @ steps).sum() / steps.sum())
-
-    parts, alone = seconds(profile), autoregressive_sec(profile, context=context, greedy=greedy)
-    per_step, many = float(positions.sum() / steps.sum()), len(rows) > 1
-    by_time, by_step = (
-        rate_samples(positions, spent, prompts) if many else None for spent in (steps * parts.sum(axis=0), steps)
-    )
-    return Prediction(
-        speedup=combined(
-            per_step * alone / step_sec(profile), by_time,
-            time_ratios(profile, step_sec, context=context, greedy=greedy, prompts=prompts) if many else None,
-        ),
-        tokens_per_step=combined(per_step, by_step, None),
-        step=StepTime(*(parts @ steps / steps.sum()).tolist()),
-        autoregressive_sec=alone,
-        paper_speedup=None,
-        replayed=False,
-    )  # fmt: skip
+    return predict_prompts(positions, steps, parts, profile, context=context, greedy=greedy, prompts=prompts)
 
 
 def _expected_tokens(nodes: Nodes, chances: ChanceTables, kind: str) -> float:

@@ -214,3 +214,12 @@ def test_steps_of_experts_grow_as_more_are_read(plan, files):
         assert speeds[1] == pytest.approx(speeds[0]) if same else speeds[1] < 0.999 * speeds[0]
     dense = plan(*options, "--target-shape", "qwen3-8b")
     assert dense["batches"] == straight["batches"]
+
+
+def test_names_that_are_not_known_are_not_said(tmp_path, capsys):
+    rates = tmp_path / "rates.json"
+    rates.write_text(
+        '{"format": "sequoia-acceptance", "version": 3, "matrix": [[0.8], [0.5]], "meta": {"published": "x"}}'
+    )
+    assert main(["server-plan", "--after", str(rates)]) == 0
+    assert capsys.readouterr().out.startswith("Counts of x.")

@@ -98,14 +98,12 @@ def test_bootstrap_interval_matches_the_normal_approximation():
     assert (low < vector.probs).all() and (vector.probs < high).all()
     residual = vector.prompt_sums - vector.prompt_trials[:, None] * vector.probs
     sd = np.sqrt((residual**2).sum(0)) / vector.prompt_trials.sum()
-    # 2,000 resamples estimate a 2.5% quantile to about 5% of its distance from the mean.
+    # 1,000 resamples estimate a 2.5% quantile to about 7% of its distance from the mean.
     np.testing.assert_allclose(high - low, 2 * 1.96 * sd, rtol=0.15)
     again = vector.interval()
     np.testing.assert_array_equal(low, again[0])
     wider = vector.interval(0.99)
     assert (wider[0] < low).all() and (high < wider[1]).all()
-    other = vector.interval(generator=np.random.default_rng(1))
-    assert not np.array_equal(low, other[0])
 
 
 def test_wilson_interval_when_only_trials_are_known():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sequoia_core.design.bootstrap import bounds, resampled, stretched
+from sequoia_core.design.bootstrap import interval, resampled, stretched
 
 
 @pytest.mark.parametrize("prompts", [4, 8, 16])
@@ -18,6 +18,6 @@ def test_stretched_intervals_of_few_prompts_hold_the_truth(prompts):
         steps = generator.integers(20, 60, prompts)
         tokens = steps * generator.gamma(9.0, 3.0 / 9.0, prompts)  # three tokens per step, a third of it its deviation
         value = tokens.sum() / steps.sum()
-        low, high = bounds(stretched((picks @ tokens) / (picks @ steps), value, prompts))
+        low, high = interval(stretched((picks @ tokens) / (picks @ steps), value, prompts))
         held += low <= 3.0 <= high
     assert 0.92 <= held / 1000 <= 0.98

@@ -27,8 +27,8 @@ from sequoia_core.design.plain_trees import (
     k_ary_limit,
     k_ary_tree,
 )
-from sequoia_core.design.regret import regret_matrix
 from sequoia_core.design.tree import TokenTree
+from sequoia_core.design.tree_comparison import regret_matrix
 
 
 @cache

@@ -7,14 +7,16 @@ import numpy as np
 import pytest
 
 from sequoia_core.design.acceptance import AcceptanceVector
+from sequoia_core.design.grown_trees import grown_by_depth
 from sequoia_core.design.optimal_trees import bootstrap_tables, expected_tokens, expected_tokens_table, optimal_tree
 from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.design.planning import (
     SpeedupSurface,
     best_shape,
+    fastest_of_sizes,
     more_ranks_wanted,
+    plan_on,
     plan_tree,
-    shape_widths,
     size_and_depth_spread,
     smallest_good_shape,
     speedup_surface,
@@ -77,7 +79,7 @@ def test_the_papers_formula_prices_every_draft_pass_as_one_token():
 
 
 def test_widths_of_every_shape_are_those_of_its_best_tree():
-    widths = shape_widths(VECTOR, max_size=30, max_depth=5)
+    widths = grown_by_depth(VECTOR, max_size=30, max_depth=5).widths
     for size in (2, 3, 9, 30):
         for depth in (1, 3, 5):
             if size > 4 and depth == 1:
@@ -221,5 +223,11 @@ def test_a_plan_for_llama_cpp_has_no_more_leaves_than_it_has_sequences():
     free = HardwareProfile(sizes=np.array([1, 1024]), verify_sec=np.array([1.0, 1.01]), draft_sec=0.001)
     limited = replace(free, meta={"passes_by": "llama.cpp"})
     assert plan_tree(flat, free).leaves > 256
-    tree = plan_tree(flat, limited)
-    assert 200 < tree.leaves <= 256 and limited.most_leaves == 256 and free.most_leaves is None
+    assert limited.most_leaves == 256 and free.most_leaves is None
+    for sizes in (1024, 400, 270):
+        surface = speedup_surface(flat, limited, max_size=sizes)
+        shape, tree = plan_on(surface, flat, limited)
+        assert 200 < tree.leaves <= 256 and tree == plan_tree(flat, limited, max_size=sizes)
+        assert shape.size == tree.size and shape.predicted_speedup == np.nanmax(surface.speedup[: shape.size + 1])
+        assert shape == fastest_of_sizes(surface, shape.size, shape.size)
+    assert fastest_of_sizes(surface, 5, 9).predicted_speedup == np.nanmax(surface.speedup[5:10])

@@ -55,9 +55,10 @@ def test_a_rebuilt_tree_is_worth_what_its_table_says():
 
 def test_best_first_takes_nodes_in_falling_order_when_ranks_never_increase():
     probs = -np.sort(-rows(4, 3, zeros=False), axis=1)
-    parents, ranks, scores = best_first(probs, 30)
+    parents, ranks, scores, depths = best_first(probs, 30)
     assert np.all(np.diff(scores) <= 1e-15) and len(parents) == len(ranks) == 30
-    assert best_first(probs[:1], 30)[0].tolist() == [-1, 0, 0, 0]  # one level of three ranks
+    assert np.array_equal(depths[1:], depths[parents[1:]] + 1)
+    assert best_first(probs[:1], 30).parents.tolist() == [-1, 0, 0, 0]  # one level of three ranks
 
 
 def test_the_limit_of_work_is_kept_as_it_is_reached(monkeypatch):

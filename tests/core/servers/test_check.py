@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.own_answers import served_by_us
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.models.language_model import ModelPair
@@ -19,7 +20,6 @@ from sequoia_core.servers.check import (
     compare,
     counts_of,
     read_answer,
-    served_by_us,
     server_command,
     tokens_per_sec,
 )

@@ -16,12 +16,13 @@ import numpy as np
 import psutil
 import pytest
 
+from benchmarks.own_answers import served_by_us
 from sequoia_core.command_line.main import main
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.design.plain_trees import chain_tree, k_ary_tree
 from sequoia_core.models.loading import load_pair
 from sequoia_core.servers.chain_acceptance import chain_acceptance
-from sequoia_core.servers.check import counts_of, read_answer, served_by_us, server_command, start_and_ask
+from sequoia_core.servers.check import counts_of, read_answer, server_command, start_and_ask
 from sequoia_core.servers.flags import METHODS, server_flags
 from sequoia_core.servers.local_server import ask, running_server
 from sequoia_core.studies.race import own_method

@@ -92,7 +92,7 @@ def test_confidence_by_hand():
     np.testing.assert_allclose(curve.mean_draft, [0.1, 0.25, 0.5, (5 * 0.9 + 1.0) / 6])
     low, high = curve.interval()
     assert np.all(low < curve.rate) and np.all(curve.rate < high)
-    assert json.loads(json.dumps(curve.to_json(), allow_nan=False))["bins"][3]["offered"] == 6
+    assert json.loads(json.dumps(curve.rows(), allow_nan=False))[3]["offered"] == 6
 
 
 def test_empty_bins_are_said_to_be_empty():
@@ -125,6 +125,6 @@ def test_steps_whose_tree_a_context_has_cut_are_left_out(tiny_target):
     assert {one.tree.depth for one in steps} == {0, 1, 2}
     assert count_by_depth(steps, TREE)[1].tolist() == count_by_depth(whole, TREE)[1].tolist()
     assert acceptance_by_depth(steps, TREE).meta["steps"] == len(whole) < len(steps)
-    assert acceptance_by_confidence(steps, TREE).to_json() == acceptance_by_confidence(whole, TREE).to_json()
+    assert acceptance_by_confidence(steps, TREE).rows() == acceptance_by_confidence(whole, TREE).rows()
     with pytest.raises(ValueError, match="found one of 6 nodes, expected the tree's 3"):
         count_by_depth(steps, chain_tree(2))

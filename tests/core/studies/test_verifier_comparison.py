@@ -36,8 +36,8 @@ def test_comparison_is_complete(tiny_target, tiny_draft):
     assert ratio.low <= ratio.value <= ratio.high
     assert result.ratio("topk", "topk", HOT) == pytest.approx((1.0, 1.0, 1.0))
     assert [row["other"] for row in result.ratios()] == ["specinfer", "topk"] and len(result.rows()) == 4
-    assert result.to_frame().to_dict("records") == result.rows()
-    assert json.loads(json.dumps(result.to_json(), allow_nan=False))["settings"]["tree"] == tree.parents.tolist()
+    assert json.loads(json.dumps(result.rows(), allow_nan=False)) == result.rows()
+    assert result.settings["tree"] == tree.parents.tolist()
     assert told == sorted(told) and told[-1] == 1.0
     with pytest.raises(ValueError, match="no run of sequoia"):
         result.run("sequoia", SamplingConfig(0.1))

@@ -9,8 +9,8 @@ import pytest
 
 from sequoia_core import AcceptanceVector
 from sequoia_core.design.optimal_trees import optimal_tree
-from sequoia_core.design.regret import regret_matrix
 from sequoia_core.design.replay import replay
+from sequoia_core.design.tree_comparison import regret_matrix
 from sequoia_core.sweeps.compare import ALL, Setting, compare
 from sequoia_core.sweeps.results import vector_of
 

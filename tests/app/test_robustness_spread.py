@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sequoia_core.studies.spread import count_bounds, decoding_speed, quartile_ratio
+from ui.robustness.spread import count_bounds, decoding_speed, quartile_ratio
 
 
 def test_the_middle_half_by_hand():

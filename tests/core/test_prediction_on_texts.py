@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.prediction_on_texts import predict_on_texts
 from sequoia_core import HybridTree, LookupTree
 from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.studies.lookup_replay import Request
-from sequoia_core.studies.prediction_on_texts import predict_on_texts
 from tests.conftest import calibration_of, pair_of, tiny_llama
 from tests.core.decoding.growing.test_lookup import PROMPT, profile, tokens_of
 

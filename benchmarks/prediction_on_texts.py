@@ -6,25 +6,27 @@ Of trees whose children are drawn, the tokens of a step are the sum of their nod
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
+import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
+
+# isort: split
 import numpy as np
 import torch
 
-from ..decoding.drafting import DraftTree, Reach
-from ..decoding.growing.drafter import GrowingDrafter
-from ..decoding.growing.hybrid import HybridTree
-from ..decoding.growing.lookup import LookupTree
-from ..decoding.sampling import SamplingConfig
-from ..decoding.verifiers import choose_verifier
-from ..design.conditions import TOPK
-from ..design.prediction import Prediction, combined, rate_samples, time_ratios
-from ..design.profile import HardwareProfile
-from ..design.step_time import StepTime, autoregressive_sec, padded_widths, step_parts
-from ..models.protocol import LanguageModel
-from .lookup_replay import Request
+from sequoia_core.decoding.drafting import DraftTree, Reach
+from sequoia_core.decoding.growing.drafter import GrowingDrafter
+from sequoia_core.decoding.growing.hybrid import HybridTree
+from sequoia_core.decoding.growing.lookup import LookupTree
+from sequoia_core.decoding.sampling import SamplingConfig
+from sequoia_core.decoding.verifiers import choose_verifier
+from sequoia_core.design.conditions import TOPK
+from sequoia_core.design.prediction import Prediction, predict_prompts
+from sequoia_core.design.profile import HardwareProfile
+from sequoia_core.design.step_time import padded_widths, step_parts
+from sequoia_core.models.protocol import LanguageModel
+from sequoia_core.studies.lookup_replay import Request
 
 
 def predict_on_texts(
@@ -35,17 +37,12 @@ def predict_on_texts(
     draft: LanguageModel | None = None,
     temperature: float = 0.0,
     prompts: int | None = None,
-    progress: Callable[[float, str], None] | None = None,
-    cancel: threading.Event | None = None,
 ) -> Prediction:
     """Predict what decoding with lookup or hybrid trees does on text like some recorded answers.
 
     Args:
         answers: token ids of this target at that temperature. The policy's index stays as it is.
         draft: the model that hybrid trees draft with; not used for lookup trees.
-
-    Returns:
-        The prediction, over the answers finished before `cancel` was set.
     """
     if isinstance(policy, HybridTree) and draft is None:
         raise ValueError("draft: found none for hybrid trees, expected the model that they draft with")
@@ -55,44 +52,25 @@ def predict_on_texts(
     owners: list[int] = []
     steps: list[tuple[float, int, Sequence[int]]] = []  # tokens, nodes, nodes of each draft pass
     for number, answer in enumerate(answers):
-        if cancel is not None and cancel.is_set():
-            break
         if len(answer.prompt_ids) and len(answer.token_ids):
             taken = _steps(policy, answer, draft, temperature, seed=number)
             steps += taken
             owners += [number] * len(taken)
-        if progress is not None:
-            progress((number + 1) / len(answers), f"{number + 1} of {len(answers)} answers")
     if not steps:
         raise ValueError("found no answers to prompts, expected at least one")
-    tokens, sizes = np.array([step[0] for step in steps]), np.array([step[1] for step in steps])
+    sizes = np.array([step[1] for step in steps])
     widths = padded_widths([step[2] for step in steps])
     growing = isinstance(policy, HybridTree)
-
-    def seconds(times: HardwareProfile) -> np.ndarray:  # parts of each step, float64 [3, S]
-        return np.array(step_parts(sizes, widths, times, greedy=greedy, growing=growing))
-
-    def step_sec(times: HardwareProfile) -> float:
-        return float(seconds(times).sum() / len(steps))
-
-    parts, alone = seconds(profile), autoregressive_sec(profile, greedy=greedy)
     own = np.unique(owners, return_inverse=True)[1]
-    by_answer = [np.bincount(own, values) for values in (tokens, np.ones(len(steps)), parts.sum(axis=0))]
-    several = len(by_answer[0]) > 1
-    by_step, by_time = (rate_samples(by_answer[0], spent, prompts) if several else None for spent in by_answer[1:])
-    per_step = float(tokens.mean())
-    return Prediction(
-        speedup=combined(
-            per_step * alone / step_sec(profile),
-            by_time,
-            time_ratios(profile, step_sec, context=None, greedy=greedy, prompts=prompts) if several else None,
-        ),
-        tokens_per_step=combined(per_step, by_step, None),
-        step=StepTime(*parts.mean(axis=1).tolist()),
-        autoregressive_sec=alone,
-        paper_speedup=None,
-        replayed=policy.verifiers == (TOPK,),
-    )
+    counts = np.bincount(own)
+
+    def parts(times: HardwareProfile) -> np.ndarray:
+        each = step_parts(sizes, widths, times, greedy=greedy, growing=growing)
+        return np.array([np.bincount(own, part) / counts for part in each])
+
+    tokens = np.bincount(own, [step[0] for step in steps])
+    prediction = predict_prompts(tokens, counts, parts, profile, greedy=greedy, prompts=prompts)
+    return replace(prediction, replayed=policy.verifiers == (TOPK,))
 
 
 def _drafter(
