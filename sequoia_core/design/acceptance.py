@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..files.safe_files import json_bytes, read_bytes, write_atomic
+from ..files.json_models import naming
+from ..files.safe_files import json_bytes, packed_json, read_bytes, write_atomic
 from .acceptance_files import MAX_BYTES, MAX_RANKS, SUM_TOLERANCE, checked_probs, checked_ranks, read_vector
 from .bootstrap import LEVEL, RESAMPLES, interval, prompt_draws, wilson_interval
 from .calibration import Calibration
@@ -209,16 +210,17 @@ class AcceptanceVector:
     @classmethod
     def loads(cls, data: bytes, name: str, entries: str | None = None) -> AcceptanceVector:
         """Read a vector from a file's content; `name` gives the ending and names it in errors."""
-        try:
+        with naming(name):
             return cls(**read_vector(data, PurePath(name).suffix.lower(), entries))
-        except ValueError as error:
-            raise ValueError(f"{name}: {error}") from error
 
     def save(self, path: str | Path) -> None:
         write_atomic(path, self.to_bytes())
 
     def to_bytes(self) -> bytes:
-        return json_bytes({"format": "sequoia-acceptance", "version": 2, **self._fields()})
+        fields = self._fields()
+        if self.calibration is not None:
+            fields["calibration"] = packed_json(fields["calibration"])
+        return json_bytes({"format": "sequoia-acceptance", "version": 2, **fields})
 
     def _fields(self) -> dict[str, Any]:
         optional = {

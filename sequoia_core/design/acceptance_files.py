@@ -6,9 +6,11 @@ import io
 from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import Field, TypeAdapter
 
+from ..files.json_models import FileModel, checked
 from ..files.number_tables import number_column
-from ..files.safe_files import checked, kind_of, load_torch, one_line, read_json
+from ..files.safe_files import kind_of, load_torch, one_line, read_json, unpacked_json
 from .calibration import Calibration
 from .conditions import Conditions
 
@@ -27,6 +29,7 @@ ENTRIES = {  # what the entries of a file are -> those of its ranks
     "padded-rest-last": slice(1, -1),
 }
 CHANGED_BY_HAND = {"edited", "share", "p1"}  # keys that edited and supposed vectors carry in `meta`
+Count = Annotated[int, Field(ge=0, le=2**53)]
 EXPECTED = "a 1-D real vector of probabilities"
 _KINDS = {
     ".json": "JSON",
@@ -38,6 +41,26 @@ _KINDS = {
     ".pt": "a zip archive",
     ".pth": "a zip archive",
 }
+
+
+_NUMBERS = TypeAdapter(list[Annotated[float, Field(strict=True)]])
+
+
+class VectorFile(FileModel):
+    """A vector as native JSON."""
+
+    format: Literal["sequoia-acceptance"]
+    version: int = Field(ge=1, le=2)
+    probs: list[float] = Field(max_length=MAX_RANKS)
+    trials: Count | None = None
+    prompt_sums: list[list[float]] | None = None
+    prompt_trials: list[Count] | None = None
+    prompt_ranks: list[list[Annotated[int, Field(ge=0, le=MAX_RANKS)]]] | None = None
+    prompt_matched: list[list[Annotated[int, Field(ge=0, le=1)]]] | None = None
+    meta: dict[str, Any] = Field(default_factory=dict)
+    note: str | None = None
+    holds_for: dict[str, Any] | None = None
+    calibration: dict[str, Any] | str | None = None
 
 
 def read_vector(data: bytes, suffix: str, entries: str | None = None) -> dict[str, Any]:
@@ -64,8 +87,13 @@ def read_vector(data: bytes, suffix: str, entries: str | None = None) -> dict[st
         return _from_json(data, entries)
     if kind == "text":
         return _from_text(data, entries)
-    readers = {"a NumPy array": _npy_values, "a safetensors file": _safetensors_values, "a zip archive": _torch_values}
-    return _from_layout(readers[kind](data), entries)
+    if kind == "a NumPy array":
+        values = _npy_values(data)
+    elif kind == "a safetensors file":
+        values = _safetensors_values(data)
+    else:
+        values = _tensor_values(load_torch(data, EXPECTED))
+    return _from_layout(values, entries)
 
 
 def _from_layout(values: np.ndarray, entries: str | None) -> dict[str, Any]:
@@ -98,35 +126,16 @@ def _from_layout(values: np.ndarray, entries: str | None) -> dict[str, Any]:
 
 
 def _from_json(data: bytes, entries: str | None) -> dict[str, Any]:
-    from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
-
-    Count = Annotated[int, Field(ge=0, le=2**53)]
-
-    class Schema(BaseModel):
-        model_config = ConfigDict(strict=True)
-        format: Literal["sequoia-acceptance"]
-        version: int = Field(ge=1, le=2)
-        probs: list[float] = Field(max_length=MAX_RANKS)
-        trials: Count | None = None
-        prompt_sums: list[list[float]] | None = None
-        prompt_trials: list[Count] | None = None
-        prompt_ranks: list[list[Annotated[int, Field(ge=0, le=MAX_RANKS)]]] | None = None
-        prompt_matched: list[list[Annotated[int, Field(ge=0, le=1)]]] | None = None
-        meta: dict[str, Any] = {}
-        note: str | None = None
-        holds_for: dict[str, Any] | None = None
-        calibration: dict[str, Any] | None = None
-
     content = read_json(data)
     if isinstance(content, list):
-        numbers = checked(TypeAdapter(list[Annotated[float, Field(strict=True)]]), content)
+        numbers = checked(_NUMBERS, content)
         return _from_layout(np.array(numbers), entries)
     if isinstance(content, dict) and content.get("version") == MATRIX_VERSION:
         raise ValueError(
             "found acceptance by depth (version 3), expected a vector of all ranks: a server tells of rank 1 alone, "
             "from which its draft length can be planned (server-plan), but no tree"
         )
-    read = checked(Schema, content)
+    read = checked(VectorFile, content)
     sums = read.prompt_sums
     if sums is not None and any(len(row) != len(read.probs) for row in sums):
         raise ValueError(f"prompt_sums: found rows of other lengths, expected {len(read.probs)} numbers in each")
@@ -146,7 +155,7 @@ def _from_json(data: bytes, entries: str | None) -> dict[str, Any]:
         "note": read.note or "",
         **laid_out,
         "holds_for": _conditions(read.version, read.holds_for, read.meta),
-        "calibration": None if read.calibration is None else Calibration.from_json(read.calibration),
+        "calibration": None if read.calibration is None else _calibration(read.calibration),
     }
 
 
@@ -160,43 +169,37 @@ def _conditions(version: int, stated: dict[str, Any] | None, meta: dict[str, Any
         raise ValueError(f"holds_for: {error}") from error
 
 
+def _calibration(stored: dict[str, Any] | str) -> Calibration:
+    """Read a calibration, packed or (as older files have it) plain."""
+    return Calibration.from_json(unpacked_json(stored) if isinstance(stored, str) else stored)
+
+
 def _npy_values(data: bytes) -> np.ndarray:
-    stream, header = io.BytesIO(data), np.lib.format
+    stream = io.BytesIO(data)
     try:
-        version = header.read_magic(stream)
-        shape, _, dtype = (header.read_array_header_1_0 if version == (1, 0) else header.read_array_header_2_0)(stream)
-    except Exception as error:  # NumPy reads it as a Python literal: anything may come out of that
-        raise ValueError(f"found a damaged header ({one_line(error)}), expected {EXPECTED}") from error
-    # The header's claim is checked against the bytes that are there, before any memory is taken.
-    present = len(data) - stream.tell()
-    if len(shape) != 1 or dtype.kind not in "fiu":
-        raise ValueError(f"found shape {shape} of {dtype}, expected {EXPECTED}")
-    if shape[0] * dtype.itemsize != present:
-        raise ValueError(f"found {present} bytes for a claimed {shape[0]:,} x {dtype}, expected a complete file")
-    return np.frombuffer(data, dtype=dtype, offset=stream.tell()).astype(np.float64)
-
-
-def _safetensors_values(data: bytes) -> np.ndarray:
-    import safetensors
-
-    try:
-        tensors = dict(safetensors.deserialize(data))
-    except safetensors.SafetensorError as error:
-        raise ValueError(f"found a damaged safetensors file ({error}), expected {EXPECTED}") from error
-    if len(tensors) != 1 and "probs" not in tensors:
-        raise ValueError(f"found {len(tensors)} tensors, expected one, or one named 'probs'")
-    tensor = tensors["probs"] if "probs" in tensors else next(iter(tensors.values()))
-    dtypes = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4"}
-    if len(tensor["shape"]) != 1 or tensor["dtype"] not in dtypes:
-        raise ValueError(f"found shape {tuple(tensor['shape'])} of {tensor['dtype']}, expected {EXPECTED}")
-    values = np.frombuffer(tensor["data"], dtype=dtypes[tensor["dtype"]])
-    if tensor["dtype"] == "BF16":  # bfloat16 is the upper half of a float32
-        values = (values.astype(np.uint32) << 16).view(np.float32)
+        values = np.load(stream, allow_pickle=False)
+    except Exception as error:  # NumPy reads the header as a Python literal: anything may come out of that
+        raise ValueError(f"found a damaged NumPy array ({one_line(error)}), expected {EXPECTED}") from error
+    if values.ndim != 1 or values.dtype.kind not in "fiu":
+        raise ValueError(f"found shape {values.shape} of {str(values.dtype)[:40]}, expected {EXPECTED}")
+    if stream.tell() != len(data):
+        raise ValueError(f"found {len(data) - stream.tell()} bytes after the array, expected {EXPECTED} alone")
     return values.astype(np.float64)
 
 
-def _torch_values(data: bytes) -> np.ndarray:
-    tensor = load_torch(data, EXPECTED)
+def _safetensors_values(data: bytes) -> np.ndarray:
+    from safetensors.torch import load
+
+    try:
+        tensors = load(data)
+    except Exception as error:  # a dtype or shape that torch has not may raise anything
+        raise ValueError(f"found a damaged safetensors file ({one_line(error)}), expected {EXPECTED}") from error
+    if len(tensors) != 1 and "probs" not in tensors:
+        raise ValueError(f"found {len(tensors)} tensors, expected one, or one named 'probs'")
+    return _tensor_values(tensors["probs"] if "probs" in tensors else next(iter(tensors.values())))
+
+
+def _tensor_values(tensor: Any) -> np.ndarray:
     import torch
 
     if not isinstance(tensor, torch.Tensor):

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from ..files.safe_files import checked
+from ..files.json_models import FileModel, checked
 from .tree import TokenTree
 
 MAX_GROWMAP_SIZE = 2048  # nodes: a growmap holds an n x n mask
@@ -75,8 +75,7 @@ def growmap_entries(content: Any) -> dict[str, Any]:
     return entries
 
 
-class _Growmap(BaseModel):
-    model_config = ConfigDict(strict=True)
+class _Growmap(FileModel):
     roots: list[list[int]]
     branches: list[list[int]]
     Successors: list[list[int]]
@@ -111,16 +110,17 @@ def tree_from_growmap(content: Mapping[str, Any]) -> TokenTree:
     for node, (found, expected) in enumerate(zip(read.depth, own["depth"], strict=True)):
         if found != expected:
             raise ValueError(f"node {node}: found depth {found}, expected {expected} from Successors")
-    for node, (found, expected) in enumerate(zip(read.mask, own["mask"], strict=True)):
-        if not np.array_equal(found, expected):
+    for node, row in enumerate(read.mask):
+        if not np.array_equal(row, own["mask"][node]):
             raise ValueError(f"node {node}: found a mask row that is not its ancestors and itself, expected those")
     for key in ("roots", "branches"):
-        for level, expected in enumerate(own[key]):
-            found = getattr(read, key)[level] if level < len(getattr(read, key)) else None
-            if found != expected:
-                raise ValueError(f"{key}: found {shortened(found)} at level {level}, expected {shortened(expected)}")
-        if len(getattr(read, key)) > len(own[key]):
-            raise ValueError(f"{key}: found {len(getattr(read, key))} levels, expected {len(own[key])}")
+        levels, due = getattr(read, key), own[key]
+        for level in range(len(due)):
+            shown = levels[level] if level < len(levels) else None
+            if shown != due[level]:
+                raise ValueError(f"{key}: found {shortened(shown)} at level {level}, expected {shortened(due[level])}")
+        if len(levels) > len(due):
+            raise ValueError(f"{key}: found {len(levels)} levels, expected {len(due)}")
     return tree
 
 

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, Literal
 
 import numpy as np
+from pydantic import Field
 
-from ..files.safe_files import checked, json_bytes, kind_of, read_bytes, read_json
+from ..files.json_models import FileModel, checked, naming
+from ..files.safe_files import json_bytes, kind_of, read_bytes, read_json
 from .acceptance import AcceptanceMatrix, AcceptanceVector
-from .acceptance_files import MATRIX_VERSION, MAX_BYTES, MAX_RANKS
+from .acceptance_files import MATRIX_VERSION, MAX_BYTES, MAX_RANKS, Count
+
+
+class MatrixFile(FileModel):
+    format: Literal["sequoia-acceptance"]
+    version: int
+    matrix: list[list[float]] = Field(min_length=1, max_length=MAX_RANKS)
+    trials: list[list[Count]] | None = None
+    meta: dict[str, Any] = Field(default_factory=dict)
 
 
 def load_acceptance(path: str | Path, entries: str | None = None) -> AcceptanceVector | AcceptanceMatrix:
@@ -22,17 +31,16 @@ def acceptance_from_bytes(data: bytes, name: str, entries: str | None = None) ->
     """Read a vector or a matrix from a file's content; `name` gives the ending and names it in errors."""
     if kind_of(data) != "JSON" or len(data) > MAX_BYTES:
         return AcceptanceVector.loads(data, name, entries)
-    try:
+    with naming(name):
         content = read_json(data)
-        if not isinstance(content, dict) or content.get("version") != MATRIX_VERSION or entries is not None:
-            return AcceptanceVector.loads(data, name, entries)
-        read = checked(_schema(), content)
-        if len({len(row) for row in (*read.matrix, *(read.trials or []))}) > 1:
+    if not isinstance(content, dict) or content.get("version") != MATRIX_VERSION or entries is not None:
+        return AcceptanceVector.loads(data, name, entries)
+    with naming(name):
+        read = checked(MatrixFile, content)
+        if len(set(map(len, read.matrix)) | set(map(len, read.trials or []))) > 1:
             raise ValueError("matrix: found rows of several lengths, expected one number for each rank in each")
         trials = None if read.trials is None else np.array(read.trials)
         return AcceptanceMatrix(np.array(read.matrix), trials, read.meta)
-    except ValueError as error:
-        raise ValueError(str(error) if str(error).startswith(f"{name}: ") else f"{name}: {error}") from error
 
 
 def matrix_bytes(matrix: AcceptanceMatrix) -> bytes:
@@ -42,20 +50,3 @@ def matrix_bytes(matrix: AcceptanceMatrix) -> bytes:
         "meta": matrix.meta,
     }
     return json_bytes({"format": "sequoia-acceptance", "version": MATRIX_VERSION, **fields})
-
-
-@cache
-def _schema() -> Any:
-    from pydantic import BaseModel, ConfigDict, Field
-
-    Count = Annotated[int, Field(ge=0, le=2**53)]
-
-    class Schema(BaseModel):
-        model_config = ConfigDict(strict=True)
-        format: str = Field(pattern="^sequoia-acceptance$")
-        version: int
-        matrix: list[list[float]] = Field(min_length=1, max_length=MAX_RANKS)
-        trials: list[list[Count]] | None = None
-        meta: dict[str, Any] = {}
-
-    return Schema

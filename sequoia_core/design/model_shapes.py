@@ -11,8 +11,9 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from ..files.dtypes import bytes_of
+from ..files.json_models import checked
 from ..files.model_names import ASSETS, model_name
-from ..files.safe_files import checked, read_bytes, read_json
+from ..files.safe_files import read_bytes, read_json
 
 MAX_FILE_BYTES = 1_000_000
 Size = Annotated[int, Field(ge=1, le=2**24)]

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..files.safe_files import checked, read_json
+from ..files.json_models import checked
+from ..files.safe_files import read_json
 from .tree import MAX_SIZE
 
 FORMAT, VERSION = "sequoia-profile", 2

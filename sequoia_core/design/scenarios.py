@@ -7,8 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from ..files.json_models import checked
 from ..files.model_names import ASSETS
-from ..files.safe_files import checked, read_bytes, read_json
+from ..files.safe_files import read_bytes, read_json
 
 Text = Annotated[str, Field(min_length=1)]
 

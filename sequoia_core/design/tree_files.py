@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from ..files.json_models import FileModel, checked, naming
 from ..files.safe_files import (
     MAX_BYTES,
-    checked,
     json_bytes,
     kind_of,
     load_torch,
@@ -96,10 +96,8 @@ def import_tree(path: str | Path) -> TokenTree:
 
 def tree_from_bytes(data: bytes, name: str) -> TokenTree:
     """Read a tree from a file's content, such as an upload; `name` is for the error message."""
-    try:
+    with naming(name):
         return _parse(data)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from error
 
 
 def nearest_parameters(tree: TokenTree) -> dict[str, Any]:
@@ -206,8 +204,7 @@ def _json_or_literal(data: bytes) -> Any:
         raise ValueError(f"found text that is no tree ({why}), expected JSON or a list of paths") from error
 
 
-class _TreeFile(BaseModel):
-    model_config = ConfigDict(strict=True)
+class _TreeFile(FileModel):
     format: Literal["sequoia-tree"]
     version: Annotated[int, Field(ge=1, le=1)]
     parents: Annotated[list[int], Field(max_length=MAX_SIZE)]

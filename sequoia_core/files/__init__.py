@@ -8,6 +8,7 @@ Each module imports, of this room, only the modules named:
     gguf_header         -
     number_tables       -
     safe_files          -
+    json_models         safe_files
     prompt_rows         safe_files
     model_names         gguf_header
     parquet_prompts     bounded_process

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import math
@@ -11,20 +12,16 @@ import re
 import secrets
 import stat
 import zipfile
+import zlib
 from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
-
-if TYPE_CHECKING:
-    from pydantic import BaseModel, TypeAdapter, ValidationError
-
-    Model = TypeVar("Model", bound=BaseModel)
+from typing import Any
 
 MAX_BYTES = 64 * 2**20
 MAX_JSON_VALUES = 8_000_000  # what a tree file of full size holds; at most half a gigabyte in memory
 MAX_PICKLE = 2 * 2**20  # of a .pt file, beside the tensors' own bytes
-MAX_CONTAINERS = 50_000  # lists and the like in it: one byte each, and 64 in memory
+MAX_PACKED = 32 * 2**20  # bytes of JSON within a text
 MAX_DIGITS = 300  # of an integer: about what a float64 can hold
 MAX_LEVELS = 64  # of nested lists and objects: parsing could take more, hashing and copying could not
 
@@ -166,29 +163,22 @@ def _integer(digits: str) -> int:
     return int(digits)
 
 
-def checked(schema: type[Model] | TypeAdapter, value: Any) -> Model | Any:
-    """Return a file's content checked against a pydantic model or type adapter, whole and at once."""
-    from pydantic import TypeAdapter, ValidationError
+def packed_json(value: Any) -> str:
+    """Return JSON values as a short text, which a JSON file may hold; `unpacked_json` reads it."""
+    return base64.b64encode(zlib.compress(json.dumps(value, separators=(",", ":")).encode(), 9)).decode()
 
-    validate = schema.validate_python if isinstance(schema, TypeAdapter) else schema.model_validate
+
+def unpacked_json(text: str) -> Any:
+    unpack = zlib.decompressobj()
     try:
-        return validate(value)
-    except ValidationError as error:
-        raise ValueError(first_fault(error)) from error
-
-
-def first_fault(error: ValidationError) -> str:
-    """Return the first fault of a pydantic error as one line: where, what was found, what was expected."""
-    return fault_words(error.errors(include_url=False, include_context=False)[0])
-
-
-def fault_words(fault: Mapping[str, Any]) -> str:
-    where = ".".join(str(part) for part in fault["loc"]) or "JSON"
-    if fault["type"] == "missing":
-        return f"{where}: found nothing, expected this key"
-    found = fault["input"] if isinstance(fault["input"], str | int | float | None) else type(fault["input"]).__name__
-    wanted = "an object" if fault["type"] in ("model_type", "dict_type") else fault["msg"]
-    return f"{where}: found {str(found)[:40]!r}, expected: {wanted}"
+        data = unpack.decompress(base64.b64decode(text, validate=True), MAX_PACKED)
+    except (ValueError, zlib.error) as error:
+        raise ValueError(
+            f"found text that is no packed JSON ({one_line(error)}), expected JSON, zlib, base64"
+        ) from error
+    if not unpack.eof:
+        raise ValueError(f"found packed JSON cut short or of more than {MAX_PACKED:,} bytes, expected all of it")
+    return read_json(data)
 
 
 def kind_of(data: bytes) -> str:
@@ -223,51 +213,22 @@ def load_torch(data: bytes, expected: str) -> Any:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             entries = archive.infolist()
-            # torch stores without compression, so no entry can unpack to more than the file holds.
-            if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
-                raise ValueError(f"found a compressed archive, expected {expected} as torch.save writes it")
-            total = sum(entry.file_size for entry in entries)
-            if total > len(data):
-                raise ValueError(f"found an archive that claims {total:,} bytes in {len(data):,}, expected {expected}")
-            pickles = [entry for entry in entries if entry.filename.endswith("/data.pkl")]
-            if len(pickles) != 1:
-                raise ValueError(f"found a zip archive without one data.pkl, expected {expected}")
-            if pickles[0].file_size > MAX_PICKLE:
-                raise ValueError(
-                    f"found a pickle of {pickles[0].file_size:,} bytes, expected {expected} with at most {MAX_PICKLE:,}"
-                )
-            code = archive.read(pickles[0])
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
-        raise ValueError(f"found a damaged archive ({one_line(error)}), expected {expected}") from error
-    _check_pickle(code, expected)
+            unpacked = sum(entry.file_size for entry in entries)
+            if unpacked > len(data) or any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+                raise ValueError(f"an archive of {unpacked:,} bytes compressed to {len(data):,}")
+            code = b"".join(archive.read(entry) for entry in entries if entry.filename.endswith("/data.pkl"))
+        if len(code) > MAX_PICKLE:
+            raise ValueError(f"a pickle of {len(code):,} bytes where at most {MAX_PICKLE:,} are read")
+        # torch lets a pickle call a few things that take memory, such as bytearray: only tensors are let through
+        for opcode, name, _ in pickletools.genops(code):
+            if opcode.name == "GLOBAL" and not _TENSOR_PARTS.fullmatch(str(name)):
+                raise ValueError(f"a pickled {str(name).replace(' ', '.')[:60]}")
 
-    import torch
+        import torch
 
-    def on_cpu(storage: torch.types.Storage, location: str) -> torch.types.Storage:
-        if storage.nbytes() > len(data):  # older torch trusts the pickle's claim
-            raise ValueError(f"a tensor of {storage.nbytes():,} bytes in a file of {len(data):,}")
-        return storage
-
-    try:
-        return torch.load(io.BytesIO(data), weights_only=True, map_location=on_cpu)
-    except Exception as error:  # a damaged pickle may raise anything inside torch; the user needs one line
-        raise ValueError(f"found a damaged file ({one_line(error)}), expected {expected}") from error
-
-
-def _check_pickle(code: bytes, expected: str) -> None:
-    """Refuse a pickle that names anything but tensor parts or is a bomb, before any unpickler sees it."""
-    containers = 0
-    try:
-        for opcode, argument, _ in pickletools.genops(code):
-            containers += opcode.name.endswith(("LIST", "DICT", "SET", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"))
-            if containers > MAX_CONTAINERS:
-                raise ValueError(f"found a pickle of more than {MAX_CONTAINERS:,} containers, expected {expected}")
-            if opcode.name in ("STACK_GLOBAL", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "EXT1", "EXT2", "EXT4"):
-                raise ValueError(f"found a pickled object ({opcode.name}), expected {expected}")
-            if opcode.name == "GLOBAL" and not _TENSOR_PARTS.fullmatch(name := str(argument)):
-                raise ValueError(f"found a pickled {name.replace(' ', '.')[:60]}, expected {expected}")
-    except (EOFError, IndexError, UnicodeDecodeError) as error:
-        raise ValueError(f"found a damaged pickle ({one_line(error)}), expected {expected}") from error
+        return torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
+    except Exception as error:  # a damaged file may raise anything in zipfile and torch; the user needs one line
+        raise ValueError(f"found a damaged or foreign file ({one_line(error)}), expected {expected}") from error
 
 
 def one_line(error: BaseException) -> str:

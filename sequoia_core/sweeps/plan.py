@@ -23,9 +23,10 @@ from pydantic import (
 from ..decoding.sampling import SamplingConfig
 from ..design.tree import MAX_SIZE
 from ..files.gguf_header import is_gguf
+from ..files.json_models import fault_words
 from ..files.model_names import NO_DRAFT
 from ..files.prompt_files import load_prompts
-from ..files.safe_files import fault_words, read_bytes
+from ..files.safe_files import read_bytes
 from ..models.default_dtype import default_dtype
 from ..models.loading import pair_facts
 from ..models.pair_spec import PairSpec

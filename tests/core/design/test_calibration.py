@@ -121,6 +121,10 @@ def test_prompts_can_be_joined_and_files_keep_everything(tmp_path):
     vector = AcceptanceVector(both.expected("drawn"), calibration=both)
     vector.save(tmp_path / "v.json")
     read = AcceptanceVector.load(tmp_path / "v.json")
+    stored = json.loads(vector.to_bytes())
+    assert isinstance(stored["calibration"], str)
+    plain_text = json.dumps(stored | {"calibration": both.to_json()}).encode()  # as older files have it
+    assert AcceptanceVector.loads(plain_text, "v.json") == vector
     assert read == vector and read.calibration == both and read.calibration != first
     np.testing.assert_array_equal(read.calibration.tables().values, both.tables().values)
     plain = AcceptanceVector(both.expected("drawn"))

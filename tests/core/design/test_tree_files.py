@@ -1,4 +1,4 @@
-"""Tree files: every format there and back, and every way a file can be wrong."""
+"""Tree files: every format there and back, and what is wrong with a file is named."""
 
 import copy
 import io
@@ -24,6 +24,8 @@ from sequoia_core.design.tree_files import (
     tree_to_bytes,
 )
 from sequoia_core.files.safe_files import MAX_BYTES
+from tests import hostile_files
+from tests.hostile_files import torch_bytes
 
 VECTOR = AcceptanceVector(np.array([0.6, 0.2, 0.1, 0.05]), meta={"source": "a test"})
 #        0
@@ -59,21 +61,8 @@ TREES = {
 }
 
 
-def growmap_bytes(fields: dict) -> bytes:
-    stream = io.BytesIO()
-    torch.save(fields, stream)
-    return stream.getvalue()
-
-
 def refusal(data: bytes | str, *words: str) -> str:
-    """Return the one-line message with which a file is refused."""
-    with pytest.raises(ValueError) as caught:
-        tree_from_bytes(data.encode() if isinstance(data, str) else data, "tree")
-    message = str(caught.value)
-    assert message.startswith("tree: ") and "\n" not in message and "expected" in message and len(message) < 400
-    for word in words:
-        assert word in message, message
-    return message
+    return hostile_files.refusal(tree_from_bytes, data.encode() if isinstance(data, str) else data, "t.json", *words)
 
 
 @pytest.mark.parametrize("name", TREES)
@@ -136,8 +125,8 @@ def test_growmap_with_other_integer_types():
         "depth": torch.tensor(BUSHY_GROWMAP["depth"], dtype=torch.int32),
         "size": torch.tensor(8),
     }
-    assert tree_from_bytes(growmap_bytes(fields), "t") == BUSHY
-    assert tree_from_bytes(growmap_bytes(BUSHY_GROWMAP | {"extra": [1.5]}), "t") == BUSHY
+    assert tree_from_bytes(torch_bytes(fields), "t") == BUSHY
+    assert tree_from_bytes(torch_bytes(BUSHY_GROWMAP | {"extra": [1.5]}), "t") == BUSHY
 
 
 def test_the_largest_growmap_and_one_more():
@@ -202,8 +191,6 @@ def test_native_names_the_node(parents, words):
 @pytest.mark.parametrize(
     ("text", "word"),
     [
-        ("", "empty"),
-        ("<html></html>", "HTML"),
         ("{}", "format"),
         ("7", "an object"),
         ('{"format": "sequoia-acceptance", "version": 1, "probs": [0.5]}', "sequoia-tree"),
@@ -211,12 +198,7 @@ def test_native_names_the_node(parents, words):
         ('{"format": "sequoia-tree", "version": 1}', "parents"),
         ('{"format": "sequoia-tree", "version": 1, "parents": [-1, 0', "no tree"),
         ('{"format": "sequoia-tree", "version": 1, "parents": [-1], "parents": [-1, 0]}', "twice"),
-        ('{"format": "sequoia-tree", "version": 1, "parents": [-1], "x": NaN}', "NaN"),
-        ('{"a":' * 10_000, "nested too deep"),
         ("[" * 10_000, "nested too deep"),
-        ("[" * 300 + "0" + "]" * 300, "path"),
-        ("[[" + "0, " * 10 + "1" * 5000 + "]]", "digits"),
-        ("[" + "[]," * 9_000_000 + "[0]]", "values"),
         ("(" * 10_000, "no tree"),
         ("[(0,), __import__('os')]", "no tree"),
         ("0.5\n0.2\n", "no tree"),
@@ -226,7 +208,6 @@ def test_native_names_the_node(parents, words):
         ('{"topk": 8, "depth": 6, "total_token": 60}', "settings (topk, depth, total_token) of an engine"),
         ('{"speculative_num_steps": 3}', "no fixed tree"),
         ('{"engine": "dynamic", "width": 8}', "dynamic engine"),
-        ("\x00\x01\x02", "binary"),
     ],
 )
 def test_other_text(text, word):
@@ -286,48 +267,17 @@ def broken_growmaps():
 def test_growmaps_name_the_node(fields, words):
     refusal(json.dumps(fields), *words)
     tensors = {key: torch.tensor(fields[key]) for key in ("depth",)}
-    refusal(growmap_bytes(fields | tensors), *words)
+    refusal(torch_bytes(fields | tensors), *words)
 
 
-class Payload:
-    def __init__(self, marker):
-        self.marker = marker
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.marker),)
-
-
-def test_hostile_growmaps(tmp_path):
-    refusal(growmap_bytes(BUSHY_GROWMAP | {"extra": Payload(tmp_path / "ran")}), "mkdir")
-    assert not (tmp_path / "ran").exists()
-    refusal(growmap_bytes(torch.tensor([0.5])), "found a Tensor", "growmap")
-    refusal(growmap_bytes([1, 2]), "found a list")
-    refusal(growmap_bytes(BUSHY_GROWMAP | {"mask": torch.zeros(1, dtype=torch.int64).expand(10**6, 10**6)}), "mask")
-    refusal(growmap_bytes(BUSHY_GROWMAP | {"depth": torch.zeros(8, dtype=torch.complex64)}), "depth")
+def test_hostile_growmaps():
+    refusal(torch_bytes(torch.tensor([0.5])), "found a Tensor", "growmap")
+    refusal(torch_bytes([1, 2]), "found a list")
+    refusal(torch_bytes(BUSHY_GROWMAP | {"mask": torch.zeros(1, dtype=torch.int64).expand(10**6, 10**6)}), "mask")
+    refusal(torch_bytes(BUSHY_GROWMAP | {"depth": torch.zeros(8, dtype=torch.complex64)}), "depth")
     row = [0] * 100_000
-    refusal(growmap_bytes(BUSHY_GROWMAP | {"mask": [row] * 2000}), "mask", "too many")
-    refusal(growmap_bytes(BUSHY_GROWMAP | {"roots": [[0]] * 100_000}), "roots", "too many")
-    whole = tree_to_bytes(BUSHY, "growmap")
-    for stop in range(0, len(whole), 97):
-        refusal(whole[:stop])
-
-
-WRONG = (None, True, -1, 2**63, 10**290, 1.5, "x", [], [1], [[1]], [[[1]]], ["x"], [None], [10**290], [[10**290]], {})
-NATIVE = {"format": "sequoia-tree", "version": 1, "parents": [-1, 0], "acceptance": {}, "expected_tokens": 1.5}
-FINE = {"acceptance": (None, {}), "expected_tokens": (None, -1, 2**63, 10**290, 1.5)}  # kept, and not looked at
-
-
-@pytest.mark.parametrize(
-    ("fields", "field"), [*((NATIVE, key) for key in NATIVE), *((BUSHY_GROWMAP, key) for key in BUSHY_GROWMAP)]
-)
-def test_a_wrong_type_in_any_field_is_refused_in_one_line(fields, field):
-    for value in WRONG:
-        if any(value is fine or (value == fine and value is not True) for fine in FINE.get(field, ())):
-            assert tree_from_bytes(json.dumps(fields | {field: value}).encode(), "tree").size == 2
-            continue
-        refusal(json.dumps(fields | {field: value}))
-        if fields is BUSHY_GROWMAP:
-            refusal(growmap_bytes(fields | {field: value}))
+    refusal(torch_bytes(BUSHY_GROWMAP | {"mask": [row] * 2000}), "mask", "too many")
+    refusal(torch_bytes(BUSHY_GROWMAP | {"roots": [[0]] * 100_000}), "roots", "too many")
 
 
 def test_growmaps_with_tensors_of_other_kinds():
@@ -342,7 +292,7 @@ def test_growmaps_with_tensors_of_other_kinds():
         torch.zeros(2, 2, 2),
     ):
         for key in ("depth", "mask", "roots", "Successors"):
-            refusal(growmap_bytes(BUSHY_GROWMAP | {key: value}))
+            refusal(torch_bytes(BUSHY_GROWMAP | {key: value}))
 
 
 def test_a_chain_of_a_million_nodes_fits_a_file_and_what_does_not_says_so():

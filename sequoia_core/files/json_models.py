@@ -1,0 +1,59 @@
+"""JSON files as pydantic models: from bytes to a checked model, or to one line that says what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar, overload
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from .safe_files import read_json
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class FileModel(BaseModel):
+    """The content of a file: no number is made of a text, nor a whole one of a fraction."""
+
+    model_config = ConfigDict(strict=True)
+
+
+@overload
+def read_as(schema: type[Model], data: bytes) -> Model: ...
+@overload
+def read_as(schema: TypeAdapter, data: bytes) -> Any: ...
+def read_as(schema: Any, data: bytes) -> Any:
+    """Return a JSON file as a model, or as what a type adapter describes."""
+    return checked(schema, read_json(data))
+
+
+@overload
+def checked(schema: type[Model], value: Any) -> Model: ...
+@overload
+def checked(schema: TypeAdapter, value: Any) -> Any: ...
+def checked(schema: Any, value: Any) -> Any:
+    """Return JSON values that were read as a model, or as what a type adapter describes."""
+    try:
+        return schema.validate_python(value) if isinstance(schema, TypeAdapter) else schema.model_validate(value)
+    except ValidationError as error:
+        raise ValueError(fault_words(error.errors(include_url=False, include_context=False)[0])) from error
+
+
+def fault_words(fault: Mapping[str, Any]) -> str:
+    """Return one of pydantic's faults as a line: where, what was found, what was expected."""
+    where = ".".join(str(part) for part in fault["loc"]) or "JSON"
+    if fault["type"] == "missing":
+        return f"{where}: found nothing, expected this key"
+    found = fault["input"] if isinstance(fault["input"], str | int | float | None) else type(fault["input"]).__name__
+    wanted = "an object" if fault["type"] in ("model_type", "dict_type") else fault["msg"]
+    return f"{where}: found {str(found)[:40]!r}, expected: {wanted}"
+
+
+@contextmanager
+def naming(file: str) -> Iterator[None]:
+    """Put a file's name before what is said against its content."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from error

@@ -1,0 +1,192 @@
+"""Every reader over the same damage: junk, other files, files cut short or with one byte changed, wrong types."""
+
+import json
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save as save_safetensors
+
+from sequoia_core.design.acceptance import AcceptanceMatrix, AcceptanceVector
+from sequoia_core.design.matrix_files import acceptance_from_bytes, matrix_bytes
+from sequoia_core.design.profile import HardwareProfile
+from sequoia_core.design.tree import TokenTree
+from sequoia_core.design.tree_files import tree_from_bytes, tree_to_bytes
+from sequoia_core.files.prompt_files import prompts_from_bytes
+from tests.hostile_files import (
+    JUNK,
+    WRONG,
+    Payload,
+    checked_line,
+    damaged,
+    npy_bytes,
+    refusal,
+    rewritten_archive,
+    torch_bytes,
+    with_pickle,
+    zip_bomb,
+)
+from ui.runs.run_files import run_from_bytes
+
+ASSETS = Path(__file__).parents[3] / "assets"
+PROBS = [0.6, 0.2, 0.05]
+VECTOR = {
+    "format": "sequoia-acceptance", "version": 1, "probs": [0.5, 0.2], "trials": 3, "prompt_sums": [[1.0, 0.5]],
+    "prompt_trials": [3], "meta": {"source": "a test"}, "note": "n",
+}  # fmt: skip
+
+
+def vector_json(**fields):
+    return json.dumps({"format": "sequoia-acceptance", "version": 1, "probs": [0.5]} | fields).encode()
+
+
+def npy_header(old: str = "", new: str = "", version: bytes = b"\x01\x00") -> bytes:
+    text = "{'descr': '<f8', 'fortran_order': False, 'shape': (3,), }".replace(old, new) if old else new
+    return (
+        b"\x93NUMPY" + version + len(text).to_bytes(2 if version < b"\x02" else 4, "little") + text.encode() + bytes(24)
+    )
+
+
+MATRIX = AcceptanceMatrix(np.array([[0.7], [0.8]]), trials=np.array([[100], [70]]), meta={"engine": "vllm"})
+TREE = TokenTree(np.array([-1, 0, 0, 1]))
+vector, profile = AcceptanceVector.loads, HardwareProfile.loads
+WHOLE = {  # file -> its reader, its content
+    "v.json": (vector, json.dumps(VECTOR).encode()),
+    "v.csv": (vector, b"0.6\n0.2\n"),
+    "v.npy": (vector, npy_bytes(np.array(PROBS))),
+    "v.safetensors": (vector, save_safetensors({"p": torch.tensor(PROBS)})),
+    "v.pt": (vector, torch_bytes(torch.tensor(PROBS))),
+    "matrix.json": (acceptance_from_bytes, matrix_bytes(MATRIX)),
+    "profile.json": (profile, (ASSETS / "profiles" / "cpu-2core.json").read_bytes()),
+    "tree.json": (tree_from_bytes, tree_to_bytes(TREE, "native")),
+    "umbrella.json": (tree_from_bytes, tree_to_bytes(TREE, "umbrella")),
+    "growmap.pt": (tree_from_bytes, tree_to_bytes(TREE, "growmap")),
+    "run.jsonl": (run_from_bytes, (ASSETS / "runs" / "recorded.jsonl").read_bytes()),
+    "prompts.jsonl": (prompts_from_bytes, b'{"prompt": "x"}'),
+    "prompts.json": (prompts_from_bytes, b'[{"prompt": "x"}]'),
+}
+FIELDS = {  # file -> its fields, and values of other types that are kept unread or mean what they say
+    "v.json": (VECTOR, {"meta": [{"a": 1}], "note": ["x"]}),
+    "matrix.json": (json.loads(matrix_bytes(MATRIX)), {"meta": [{"a": 1}]}),
+    "tree.json": (
+        json.loads(tree_to_bytes(TREE, "native")),
+        {"acceptance": [{"a": 1}], "expected_tokens": [-1, 2**53 + 1, 10**290, 1.5]},
+    ),
+    "umbrella.json": (json.loads(tree_to_bytes(TREE, "umbrella")), {}),
+}
+
+
+HUGE = b"J" + (10**9).to_bytes(4, "little")  # a number as a pickle has it
+TENSOR = torch_bytes(torch.tensor(PROBS))
+VECTORS = [  # file, content, word of the refusal
+    *(("v.json", vector_json(**fields), word) for fields, word in (
+        ({"version": 3}, "version 3"), ({"probs": []}, "0 entries"), ({"probs": ["0.5"]}, "probs.0"),
+        ({"probs": [True]}, "probs.0"), ({"trials": 0}, "trials"), ({"trials": 10**400}, "digits"),
+        ({"probs": [0.0] * 10_000}, "probs"), ({"calibration": "x"}, "packed"), ({"calibration": "eJw="}, "packed"),
+        ({"prompt_sums": [[1], []], "prompt_trials": [2, 2]}, "prompt_sums"),
+    )),
+    ("v.json", b"[[0.6, 0.2]]", "0"), ("v.json", b'["0.6"]', "0"), ("v.json", tree_to_bytes(TREE, "native"), "format"),
+    *((name, text.encode(code), word) for code in ("utf-8", "utf-16") for name, text, word in (
+        ("v.csv", "prob\n", "no numbers"), ("v.csv", "0.6\nhello\n", "hello"), ("v.csv", "1,0.6\n3,0.2", "gaps"),
+        ("v.csv", "1,0.6\n1,0.2", "gaps"), ("v.csv", "2,0.6\n3,0.2", "gaps"), ("v.csv", "0.6\n0.6", "sum"),
+        ("v.csv", "nan\n0.1", "nan"), ("v.csv", "0.6,1,2\n0.2,1,2", "columns"), ("v.csv", "0.1\n" * 5000, "5,000"),
+        ("v.csv", "x" * 200_000, "expected"), ("v.csv", "0.5\n" * 400_000, "bytes"), ("v.csv", "caf\u00e9", "expected"),
+    )),
+    *(("v.npy", npy_bytes(array), "1-D real") for array in map(np.array, ([[0.0]], [True], ["a"], [1j]))),
+    ("v.npy", npy_bytes(np.zeros(5000)), "5,000"), ("v.npy", npy_bytes(np.array(PROBS)) + b"more", "expected"),
+    *(("v.npy", npy_header(new=text, version=bytes([version, 0])), "expected") for version in (1, 2, 3, 9) for text in (
+        "(" * 5000, "-" * 9_000 + "1", "{" * 300 + "}" * 300, "'" * 3, "\n  1\n 2", "\\", "\0", "x" * 60_000)),
+    *(("v.npy", npy_header("(3,)", shape), "expected") for shape in (
+        "(False,)", "(3.0,)", "(-3,)", "3", "(4,)", f"({10**30},)", f"({'9' * 5000},)", "(9999999999,)")),
+    *(("v.npy", npy_header("'<f8'", dtype), "expected") for dtype in (
+        "'<f0'", "[('a', '<f8')]", "'<f8,<f8'", "'(2,)<f8'", "10**9", "('f8', (1000000000,))", "'<M8[D]'", "'O'")),
+    ("v.npy", npy_header("False", "0"), "expected"), ("v.npy", npy_header("'shape'", "'shapes'"), "expected"),
+    *(("v.safetensors", save_safetensors(tensors), "expected") for tensors in (
+        {"p": torch.zeros(2, 2)}, {"a": torch.zeros(2), "b": torch.zeros(2)}, {}, {"p": torch.tensor([True])})),
+    *(("v.pt", torch_bytes(value), "a 1-D real vector") for value in (
+        torch.tensor(PROBS).to_sparse(), torch.tensor(PROBS, dtype=torch.complex64), torch.tensor([PROBS]),
+        torch.tensor(0.5), torch.tensor([True]), {"p": torch.tensor(PROBS)}, PROBS, None, torch.nn.Linear(1, 1),
+        np.array(PROBS))),
+    ("v.pt", torch_bytes(torch.zeros(1).expand(10**9)), "1,000,000,000"),
+    *(("v.pt", rewritten_archive(TENSOR, lambda name, content, old=old, new=new: content.replace(old, new)), "expected")
+      for old, new in ((b"K\x03t", HUGE + b"t"), (b"K\x03\x85", HUGE + b"\x85"))),
+    ("v.pt", with_pickle(b"\x80\x02c__builtin__\nbytearray\n" + HUGE + b"\x85R."), "bytearray"),
+    *(("v.pt", with_pickle(b"\x80\x02" + b"]" * count + b"."), "expected") for count in (1_500_000, 7_000_000)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "data", "word"), VECTORS, ids=[f"{i}-{row[0]}" for i, row in enumerate(VECTORS)])
+def test_what_is_wrong_with_a_vector_is_named(name, data, word):
+    refusal(vector, data, name, word)
+
+
+def test_no_pickle_runs(tmp_path):
+    payload = Payload(tmp_path / "ran")
+    for name, value in (("v.pt", payload), ("v.pt", {"p": torch.tensor(PROBS), "x": payload}), ("growmap.pt", payload)):
+        refusal(WHOLE[name][0], torch_bytes(value), name, "mkdir")
+    refusal(vector, npy_bytes(np.array([payload], dtype=object), allow_pickle=True), "v.npy")
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_what_is_whole_is_read(name):
+    read, data = WHOLE[name]
+    assert read(data, name) is not None
+
+
+@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("junk", JUNK)
+def test_junk_is_refused_by_every_reader(name, junk):
+    if junk == "another program's" and name.startswith("prompts"):
+        return  # the only text of an object is its prompt
+    refusal(WHOLE[name][0], JUNK[junk], name)
+
+
+@pytest.mark.parametrize("name", [name for name in WHOLE if name not in ("v.csv", "run.jsonl")])
+def test_a_file_cut_anywhere_is_refused(name):
+    read, data = WHOLE[name]
+    for stop in range(0, len(data) - 2, max(7, len(data) // 150)):
+        refusal(read, data[:stop], name)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_one_changed_byte_is_read_or_refused_in_a_line(name):
+    read, data = WHOLE[name]
+    for changed in damaged(data, max(5, len(data) // 300)):
+        try:
+            read(changed, name)
+        except ValueError as error:
+            checked_line(str(error), name)
+
+
+@pytest.mark.parametrize("ending", ["json", "csv", "npy", "safetensors", "pt"])
+def test_a_vector_is_what_its_ending_says(ending):
+    data = WHOLE[f"v.{ending}"][1]
+    for forged in ("v.json", "v.csv", "v.npy", "v.safetensors", "v.pt"):
+        if forged != f"v.{ending}":
+            refusal(vector, data, forged)
+    for unknown in ("v.exe", "v", "v.npz"):
+        refusal(vector, data, unknown, "ending")
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_nothing_of_a_zip_bomb_is_unpacked(compression):
+    data = zip_bomb(compression)
+    assert len(data) < 300_000
+    for name in WHOLE:
+        refusal(WHOLE[name][0], data, name, *["compressed"] * name.endswith(".pt"))
+
+
+@pytest.mark.parametrize(("name", "field"), [(name, field) for name in FIELDS for field in FIELDS[name][0]])
+def test_a_wrong_type_in_any_field_is_refused(name, field):
+    fields, fine = FIELDS[name]
+    for value in WRONG:
+        changed, read = fields | {field: value}, WHOLE[name][0]
+        if any(type(value) is type(kept) and value == kept for kept in fine.get(field, ())):
+            assert read(json.dumps(changed).encode(), name) is not None
+            continue
+        refusal(read, json.dumps(changed).encode(), name)
+        if name == "umbrella.json":
+            refusal(read, torch_bytes(changed), "growmap.pt")
