@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 LINES = {"sequoia_core": 30_800, "ui": 12_000, "pages": 1_350, "tests": 34_400}
 FILE_LINES = 350  # of the engine and the app
-WORDS = 15_600
+WORDS = 15_800
 
 
 def length(path: Path) -> int:
