@@ -27,7 +27,7 @@ import torch
 import transformers
 
 from sequoia_core.decoding.growing.hybrid import HybridTree
-from sequoia_core.decoding.growing.lookup import LookupTree
+from sequoia_core.decoding.growing.lookup_tree import LookupTree
 from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.decoding.tree_policy import SPECINFER_TREE, TreePolicy

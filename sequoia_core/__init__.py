@@ -41,7 +41,7 @@ _HOME = {
     "measure_profile": "studies.measure_profile",
     "AdaptiveTree": "decoding.growing.adaptive",
     "HybridTree": "decoding.growing.hybrid",
-    "LookupTree": "decoding.growing.lookup",
+    "LookupTree": "decoding.growing.lookup_tree",
 }
 __all__ = sorted(_HOME)
 

@@ -22,19 +22,19 @@ Each module imports, of this room, only the modules named:
     growing.step_costs          growing.expansion
     growing.marginal_gains      node_facts, growing.expansion
     growing.text_index          node_facts, growing.plain_index
-    growing.look_up             growing.expansion, growing.text_index
+    growing.running_lookup      growing.expansion, growing.text_index
     growing.plain_growing       plan, sampling, verifiers, drafting, growing.expansion
-    growing.top_k_expansion     growing.expansion, growing.look_up
-    growing.compiled_growing    plan, sampling, verifiers, drafting, growing.expansion, growing.text_index, growing.look_up, growing.top_k_expansion
-    growing.sampled_expansion   growing.expansion, growing.look_up, growing.top_k_expansion
-    growing.recipes             growing.expansion, growing.step_costs, growing.look_up, growing.top_k_expansion, growing.sampled_expansion
+    growing.top_k_expansion     growing.expansion, growing.running_lookup
+    growing.compiled_growing    plan, sampling, verifiers, drafting, growing.expansion, growing.text_index, growing.running_lookup, growing.top_k_expansion
+    growing.sampled_expansion   growing.expansion, growing.running_lookup, growing.top_k_expansion
+    growing.recipes             growing.expansion, growing.step_costs, growing.running_lookup, growing.top_k_expansion, growing.sampled_expansion
     growing.growing_prediction  growing.expansion, growing.recipes
-    growing.growing_tree        verifiers, tree_policy, growing.expansion, growing.step_costs, growing.text_index, growing.look_up, growing.top_k_expansion, growing.recipes, growing.growing_prediction
-    growing.lookup              pass_times, growing.step_costs, growing.text_index, growing.recipes, growing.growing_tree
+    growing.growing_tree        verifiers, tree_policy, growing.expansion, growing.step_costs, growing.text_index, growing.running_lookup, growing.top_k_expansion, growing.recipes, growing.growing_prediction
+    growing.lookup_tree         pass_times, growing.step_costs, growing.text_index, growing.recipes, growing.growing_tree
     growing.adaptive            verifiers, growing.recipes, growing.growing_tree
     growing.spec_exec           growing.growing_tree
     growing.hybrid              growing.text_index, growing.recipes, growing.growing_tree
-    growing.drafter             sampling, verifiers, tree_policy, node_facts, drafting, growing.expansion, growing.step_costs, growing.marginal_gains, growing.look_up, growing.plain_growing, growing.compiled_growing, growing.growing_tree
+    growing.drafter             sampling, verifiers, tree_policy, node_facts, drafting, growing.expansion, growing.step_costs, growing.marginal_gains, growing.running_lookup, growing.plain_growing, growing.compiled_growing, growing.growing_tree
     gpu.phases                  -
     gpu.walk_by_rank            plan, sampling, residuals
     gpu.drafting                plan, sampling, verifiers, tree_policy, drafting, gpu.phases

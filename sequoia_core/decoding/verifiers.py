@@ -78,7 +78,7 @@ def sequoia_rule(
     looked_up: int = 0,
     first: np.ndarray | None = None,
 ) -> Iterator[Offer]:
-    """Offer children drawn without replacement (Sequoia, Algorithm 2), after those that were certain beforehand.
+    """Offer the looked-up children first, then those drawn without replacement (Sequoia, Algorithm 2).
 
     Each child is offered against the residual that those before it left, with the law by which it was proposed: all
     mass on a looked-up token, and for a drawn one the draft's row without the tokens before it. As each law depends on

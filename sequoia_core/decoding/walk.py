@@ -14,7 +14,7 @@ from .verifiers import Offer, Rule, traversal_rule
 
 
 def no_first_row(node: int) -> None:
-    """All children were drawn from the draft's row."""
+    """Return None: the first drawn child came from the draft's row, like the others."""
 
 
 class Trial(NamedTuple):

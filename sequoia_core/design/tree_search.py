@@ -110,7 +110,7 @@ class Grown(NamedTuple):
 
 
 def best_first(rows: np.ndarray, size: int) -> Grown:
-    """Take the `size` best-scored nodes, one after another, each below a node and after an elder sibling taken before.
+    """Grow greedily: take the best-scored node whose parent and elder sibling are in the tree, `size` times.
 
     m < size when levels and ranks run out. Optimal when no row increases: then a parent and an elder sibling never
     score less than the node itself.

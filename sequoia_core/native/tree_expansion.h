@@ -33,7 +33,7 @@ typedef struct {
     Index *text, *store;               // the text under way and the index; NULL where nothing is looked up
     Tree *looked_up;                   // its buffers, for 2 max_size + beam * branch nodes
     double *others;                    // [2 max_size + beam * branch]
-    double least_score, most_sure;     // see `decoding/growing/look_up.py`
+    double least_score, most_sure;     // see `decoding/growing/running_lookup.py`
     double both[3], beside[2];
     double *weights, *totals;          // [beam]: `sampled_expansion._Read.looked_up` and `.total` of each row
     int64_t draw_ranks;                // how many of the tokens drawn after a node may become its children

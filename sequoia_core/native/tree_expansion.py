@@ -160,7 +160,7 @@ class Shaping:
         both: tuple[float, ...],
         beside: tuple[float, ...],
     ) -> None:
-        """Have the tree begin with looked-up nodes, as `decoding.growing.look_up` does, after `begin`.
+        """Have the tree begin with looked-up nodes, as `decoding.growing.running_lookup` does, after `begin`.
 
         Args:
             text: addresses of the text under way, of the index behind it (None for none) and of its trees' buffers.

@@ -17,7 +17,7 @@ from ..drafting import unseen_tokens
 from ..plan import TreePlan
 from ..sampling import SamplingConfig, finite, sample_without_replacement, take_most_likely
 from ..verifiers import DraftSampling
-from . import look_up
+from . import running_lookup
 from .expansion import ExpansionPolicy, Nodes, TreeBounds
 from .text_index import LEAST_SCORE
 from .top_k_expansion import TopKExpansion
@@ -111,7 +111,7 @@ class CompiledGrower:
         )  # fmt: skip
         if expansion.look_up is not None:
             self._shaping.look_up(
-                expansion.look_up.addresses, least_score=LEAST_SCORE, most_sure=look_up.MAX_TOTAL_LOOKUP_CHANCE,
-                both=look_up.BOTH_WEIGHTS, beside=look_up.BESIDE_WEIGHTS,
+                expansion.look_up.addresses, least_score=LEAST_SCORE, most_sure=running_lookup.MAX_TOTAL_LOOKUP_CHANCE,
+                both=running_lookup.BOTH_WEIGHTS, beside=running_lookup.BESIDE_WEIGHTS,
             )  # fmt: skip
         return self._shaping

@@ -19,9 +19,9 @@ from ..verifiers import DraftSampling
 from .compiled_growing import CompiledGrower
 from .expansion import ExpansionPolicy, Nodes
 from .growing_tree import GrowingTree
-from .look_up import LookUp
 from .marginal_gains import marginal_gains
 from .plain_growing import DraftRows, PlainGrower
+from .running_lookup import LookUp
 from .step_costs import RunCosts
 
 

@@ -207,7 +207,7 @@ class ExpansionPolicy(Protocol):
 
     Attributes:
         draws: whether children are drawn, and each draw is decided on before its token is known.
-        look_up: text already seen, in which a step's nodes are looked up (`look_up.LookUp`); None for none.
+        look_up: text already seen, in which a step's nodes are looked up (`running_lookup.LookUp`); None for none.
         compiled: whether `native/tree_expansion.c` decides the same.
     """
 

@@ -17,7 +17,6 @@ from ..tree_policy import FixedTree, TreePolicy
 from ..verifiers import VERIFIERS
 from .expansion import DraftChances, TokenCosts, TreeBounds
 from .growing_prediction import predict_growing
-from .look_up import LookUp
 from .recipes import (
     STATIC,
     Controller,
@@ -28,6 +27,7 @@ from .recipes import (
     expectation,
     looked_up_gain,
 )
+from .running_lookup import LookUp
 from .step_costs import LookUpBudget, StepCosts
 from .text_index import TextIndex
 from .top_k_expansion import TopKExpansion

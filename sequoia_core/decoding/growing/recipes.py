@@ -17,7 +17,7 @@ from ...design.profile import HardwareProfile
 from ...design.step_time import step_time
 from ...design.tree import TokenTree
 from .expansion import ExpansionPolicy, Nodes, TokenCosts, TreeBounds
-from .look_up import LookUp
+from .running_lookup import LookUp
 from .sampled_expansion import SampledExpansion
 from .step_costs import StepCosts
 from .top_k_expansion import TopKExpansion

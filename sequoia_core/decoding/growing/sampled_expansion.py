@@ -11,7 +11,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from .expansion import Chances, Nodes, Rows, TokenCosts, best_draws, largest_left
-from .look_up import beside, scored, shares_of, total_of
+from .running_lookup import beside, scored, shares_of, total_of
 from .top_k_expansion import TopKExpansion
 
 

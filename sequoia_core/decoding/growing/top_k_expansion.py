@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from .expansion import Chances, DraftChances, Nodes, Rows, TokenCosts, TreeBounds, best_width, worth_verifying
-from .look_up import LookUp, beside, likely_by_both, scored, shares_of, total_of
+from .running_lookup import LookUp, beside, likely_by_both, scored, shares_of, total_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from sequoia_core.decoding.drafting import Reach
 from sequoia_core.decoding.growing.compiled_growing import CompiledGrower
 from sequoia_core.decoding.growing.drafter import GrowingDrafter
 from sequoia_core.decoding.growing.expansion import Nodes, TokenCosts, TreeBounds
-from sequoia_core.decoding.growing.look_up import LookUp, likely_beside, likely_by_both
 from sequoia_core.decoding.growing.recipes import Controller
+from sequoia_core.decoding.growing.running_lookup import LookUp, likely_beside, likely_by_both
 from sequoia_core.decoding.growing.sampled_expansion import SampledExpansion
 from sequoia_core.decoding.growing.step_costs import Rate
 from sequoia_core.decoding.growing.text_index import TextIndex

@@ -7,7 +7,7 @@ import pytest
 
 from sequoia_core.decoding.drafting import Reach
 from sequoia_core.decoding.growing.expansion import Nodes, TokenCosts, TreeBounds
-from sequoia_core.decoding.growing.look_up import LookUp
+from sequoia_core.decoding.growing.running_lookup import LookUp
 from sequoia_core.decoding.growing.sampled_expansion import SampledExpansion
 from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.growing.top_k_expansion import TopKExpansion
