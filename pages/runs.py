@@ -3,6 +3,7 @@
 import streamlit as st
 
 from ui import charts, page_setup
+from ui.markdown import escaped
 from ui.runs import divergence, kept_runs, run_comparison, run_list
 
 page_setup.setup_page("Runs")
@@ -16,24 +17,16 @@ if not known:
     st.info("No run yet. Decode one, or open a file above.", icon=":material/play_circle:")
     st.stop()
 
-run_list.draw(known)
+chosen = run_list.draw(known)
 if len(known) < 2:
     st.info("Decode another run, or open one above, to compare two.", icon=":material/compare_arrows:")
     st.stop()
 st.subheader("Two side by side")
-titles = {run_id: kept_runs.title(run) for run_id, run in known.items()}
-left_id, right_id = (
-    place.selectbox(
-        label,
-        titles,
-        index=index,
-        key=f"runs_{label.lower()}",
-        bind="query-params",
-        format_func=titles.__getitem__,
-    )
-    for index, (place, label) in enumerate(zip(st.columns(2), ("First", "Second"), strict=True))
-)
-left, right = known[left_id], known[right_id]
+if len(chosen) != 2:
+    st.info("Select two rows of the table to compare them.", icon=":material/compare_arrows:")
+    st.stop()
+left, right = chosen
+st.caption(f"First: {escaped(kept_runs.title(left))}. Second: {escaped(kept_runs.title(right))}.")
 divergence.draw_figures(left, right)
 divergence.draw_text(left, right)
 st.plotly_chart(

@@ -34,9 +34,6 @@ def test_two_opened_runs_are_listed_and_compared(assets) -> None:
     assert list(page.dataframe[1].value["setting"]) == ["Temperature"]
     page = settled(page.toggle(key="runs_only").set_value(False).run())
     assert len(page.dataframe[1].value) > 5 and len(page.dataframe[2].value) == 3
-    known = list(page.session_state["studio_runs"])
-    page = settled(page.selectbox(key="runs_second").set_value(known[0]).run())
-    assert "Both wrote the same text." in texts(page)
 
 
 def test_texts_of_different_prompts_are_not_compared(assets) -> None:
@@ -58,7 +55,7 @@ def test_a_session_keeps_only_so_many(assets) -> None:
     for number in range(MAX_RUNS + 2):
         page = opened(page, run_to_bytes(a_run([["a"]])), f"{number}.jsonl")
     assert len(page.dataframe[0].value) == MAX_RUNS
-    assert page.dataframe[0].value["run"][0].startswith(f"{MAX_RUNS + 1}.jsonl")
+    assert page.dataframe[0].value["name"][0].startswith(f"{MAX_RUNS + 1}.jsonl")
 
 
 def test_a_session_keeps_only_so_many_nodes(assets, monkeypatch) -> None:
@@ -66,24 +63,34 @@ def test_a_session_keeps_only_so_many_nodes(assets, monkeypatch) -> None:
     page = open_page("runs")
     for number in range(4):
         page = opened(page, run_to_bytes(a_run([["a"]])), f"{number}.jsonl")
-    assert [name[0] for name in page.dataframe[0].value["run"]] == ["3", "2"]
+    assert [name[0] for name in page.dataframe[0].value["name"]] == ["3", "2"]
 
 
-def test_links_to_runs_that_are_not_there_fall_back() -> None:
+def test_a_link_with_nonsense_falls_back() -> None:
     page = AppTest.from_file(str(ROOT / "pages" / "runs.py"), default_timeout=60)
     page.session_state["studio_runs"] = {run["id"]: run for run in (a_run([["a"]]), a_run([["b"]]))}
     page.session_state["studio_run_origins"] = {}
-    page.query_params["runs_first"], page.query_params["runs_only"] = "../../etc/passwd", "x"
+    page.query_params["runs_only"] = "x"
     page = settled(page.run())
-    assert page.selectbox(key="runs_first").value == next(iter(page.session_state["studio_runs"]))
     assert page.toggle(key="runs_only").value is True
 
 
-def test_the_list_names_the_pair_of_each_run_and_tells_runs_apart(assets) -> None:
-    page, long = open_page("runs"), "a tree that has a very long name " * 3
-    for draft in ("/models/small", "owner/large", "owner/large"):
-        run = a_run([["a"]]) | {"target": "owner/big", "draft": draft, "tree_source": long}
+def test_the_list_says_what_tells_runs_apart(assets) -> None:
+    page = open_page("runs")
+    for draft, temperature in (("/models/small", 0.0), ("owner/large", 0.0), ("owner/large", 0.7)):
+        run = a_run([["a"]], temperature=temperature) | {"target": "owner/big", "draft": draft, "tree_source": "a tree"}
         page = opened(page, run_to_bytes(run), f"{draft[-1]}.jsonl")
-    shown = list(page.dataframe[0].value["run"])
-    assert ["big ← large" in title for title in shown] == [True, True, False] and "big ← small" in shown[2]
-    assert len(set(shown)) == 3
+    shown = page.dataframe[0].value
+    assert list(shown["pair"]) == ["big ← large", "big ← large", "big ← small"] and list(shown["T"]) == [0.7, 0.0, 0.0]
+    assert list(shown["method"]) == ["a tree"] * 3 and all(shown["when"])
+
+
+def test_a_run_is_renamed_and_deleted(assets) -> None:
+    page = opened(open_page("runs"), run_to_bytes(a_run([["a"]])))
+    page = opened(page, run_to_bytes(a_run([["b"]])), "other.jsonl")
+    first, second = page.session_state["studio_runs"]
+    page = settled(page.text_input(key=f"runs_name_{first}").set_value("  *mine*  ").run())
+    page = settled(page.button(key="runs_rename").click().run())
+    assert list(page.dataframe[0].value["name"]) == ["*mine*", "own.jsonl"]
+    page = settled(page.button(key="runs_delete").click().run())
+    assert list(page.session_state["studio_runs"]) == [second] and "pair" not in page.dataframe[0].value

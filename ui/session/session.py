@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -233,6 +234,11 @@ def run_origins() -> dict[str, str]:
     return get("run_origins", {})
 
 
+def run_times() -> dict[str, str]:
+    """Return when each of `runs()` was kept, as a time of the day."""
+    return get("run_times", {})
+
+
 def drafted_nodes(run: dict[str, Any]) -> int:
     """Return the nodes of all trees of a run, which is what its record takes memory for."""
     return sum(len(step["tokens"]) for step in run["steps"])
@@ -248,8 +254,20 @@ def keep_run(run: dict[str, Any], origin: str) -> None:
         if len(kept) == MAX_RUNS or nodes > MAX_NODES:
             break
         kept[key] = other
+    times = {run["id"]: time.strftime("%H:%M:%S")} | run_times()
     put("runs", kept)
-    put("run_origins", {key: {**run_origins(), run["id"]: origin}[key] for key in runs()})
+    put("run_origins", {key: {**run_origins(), run["id"]: origin}[key] for key in kept})
+    put("run_times", {key: times[key] for key in kept if key in times})
+
+
+def rename_run(run_id: str, name: str) -> None:
+    """Give one of `runs()` a name in place of its origin."""
+    put("run_origins", run_origins() | {run_id: name})
+
+
+def forget_run(run_id: str) -> None:
+    """Drop one of `runs()`."""
+    put("runs", {key: run for key, run in runs().items() if key != run_id})
 
 
 def _follow_best_shape() -> None:
