@@ -37,7 +37,7 @@ from sequoia_core.native.processor import processor_name
 from sequoia_core.servers.chain_acceptance import MATCH, REJECTION
 from sequoia_core.studies.measure_acceptance import pair_settings, vector_from_prompts
 from sequoia_core.studies.prompt_loop import Report, one_by_one, room_after
-from sequoia_core.studies.ranks_along_text import ranks_on_target_text
+from sequoia_core.studies.ranks_along_text import Rows, ranks_on_target_text
 
 RULES = (MATCH, "match sampled", REJECTION, "rejection, draft cut")  # the last draws from Q cut by the same top-p
 
@@ -104,14 +104,13 @@ def measure_rules(
     }  # fmt: skip
 
 
-def _ask(
-    target: torch.Tensor, draft: torch.Tensor, tokens: torch.Tensor, draws: torch.Generator, first: torch.Tensor | None
-) -> torch.Tensor:
+def _ask(rows: Rows) -> torch.Tensor:
     """Answer with the chance of acceptance and with its outcome, by each rule: float64 [N, 2, R]."""
-    rows = [draft, draft if first is None else first]
+    target, draft, tokens, draws, first = rows
+    sources = [draft, draft if first is None else first]
     uniform = torch.rand(len(tokens), dtype=torch.float64, device=draft.device, generator=draws)
-    chances = torch.cat([rule_acceptance(target, row) for row in rows], 1)
-    drawn = torch.cat([accepted_given_token(target, row, tokens, uniform) for row in rows], 1)
+    chances = torch.cat([rule_acceptance(target, row) for row in sources], 1)
+    drawn = torch.cat([accepted_given_token(target, row, tokens, uniform) for row in sources], 1)
     return torch.stack([chances, drawn.double()], 1)[:, :, [0, 1, 2, 5]]
 
 

@@ -16,7 +16,7 @@ import torch
 
 from sequoia_core.files.safe_files import MAX_JSON_VALUES
 
-MAX_SEC = 3.0  # of the processor
+MAX_SEC = 10.0  # of the processor
 MAX_KB = 150_000  # beyond the most that the process has held before
 MAX_LINE = 400
 

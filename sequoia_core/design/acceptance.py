@@ -10,10 +10,10 @@ import numpy as np
 
 from ..files.json_models import naming
 from ..files.safe_files import json_bytes, packed_json, read_bytes, write_atomic
-from .acceptance_files import MAX_BYTES, MAX_RANKS, SUM_TOLERANCE, checked_probs, checked_ranks, read_vector
+from .acceptance_files import MAX_BYTES, SUM_TOLERANCE, checked_probs, checked_ranks, read_vector
 from .bootstrap import LEVEL, RESAMPLES, interval, prompt_draws, wilson_interval
 from .calibration import Calibration
-from .conditions import Conditions
+from .conditions import MAX_RANKS, Conditions
 
 if TYPE_CHECKING:
     import pandas as pd

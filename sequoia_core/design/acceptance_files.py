@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import io
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
-from pydantic import Field, TypeAdapter
 
-from ..files.json_models import FileModel, checked
+from ..files.json_models import checked
 from ..files.number_tables import number_column
 from ..files.safe_files import kind_of, load_torch, one_line, read_json, unpacked_json
 from .calibration import Calibration
-from .conditions import Conditions
+from .conditions import MAX_RANKS, Conditions
 
 MAX_BYTES = 8 * 2**20
 MAX_TEXT_BYTES = 2**20
-MAX_RANKS = 4096
 SUM_TOLERANCE = 1e-3  # float16 files and rounded decimals overshoot a little
 MATRIX_VERSION = 3  # of the native JSON: a matrix, which `matrix_files` reads
 LAYOUT_TOLERANCE = 2.5e-3  # entries saved as bfloat16 are off by up to 2**-9 of their value
@@ -29,7 +27,6 @@ ENTRIES = {  # what the entries of a file are -> those of its ranks
     "padded-rest-last": slice(1, -1),
 }
 CHANGED_BY_HAND = {"edited", "share", "p1"}  # keys that edited and supposed vectors carry in `meta`
-Count = Annotated[int, Field(ge=0, le=2**53)]
 EXPECTED = "a 1-D real vector of probabilities"
 _KINDS = {
     ".json": "JSON",
@@ -41,26 +38,6 @@ _KINDS = {
     ".pt": "a zip archive",
     ".pth": "a zip archive",
 }
-
-
-_NUMBERS = TypeAdapter(list[Annotated[float, Field(strict=True)]])
-
-
-class VectorFile(FileModel):
-    """A vector as native JSON."""
-
-    format: Literal["sequoia-acceptance"]
-    version: int = Field(ge=1, le=2)
-    probs: list[float] = Field(max_length=MAX_RANKS)
-    trials: Count | None = None
-    prompt_sums: list[list[float]] | None = None
-    prompt_trials: list[Count] | None = None
-    prompt_ranks: list[list[Annotated[int, Field(ge=0, le=MAX_RANKS)]]] | None = None
-    prompt_matched: list[list[Annotated[int, Field(ge=0, le=1)]]] | None = None
-    meta: dict[str, Any] = Field(default_factory=dict)
-    note: str | None = None
-    holds_for: dict[str, Any] | None = None
-    calibration: dict[str, Any] | str | None = None
 
 
 def read_vector(data: bytes, suffix: str, entries: str | None = None) -> dict[str, Any]:
@@ -126,9 +103,11 @@ def _from_layout(values: np.ndarray, entries: str | None) -> dict[str, Any]:
 
 
 def _from_json(data: bytes, entries: str | None) -> dict[str, Any]:
+    from .acceptance_schema import NUMBERS, VectorFile  # needs pydantic, which a rented GPU lacks
+
     content = read_json(data)
     if isinstance(content, list):
-        numbers = checked(_NUMBERS, content)
+        numbers = checked(NUMBERS, content)
         return _from_layout(np.array(numbers), entries)
     if isinstance(content, dict) and content.get("version") == MATRIX_VERSION:
         raise ValueError(

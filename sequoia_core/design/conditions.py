@@ -12,6 +12,7 @@ VERIFIERS = SEQUOIA, SPECINFER, TOPK = ("sequoia", "specinfer", "topk")  # what 
 TRAVERSAL = "traversal"  # verifies from the leaves upwards; what one node accepts is measured as Sequoia's
 FIRST_UNCUT = "first child drawn uncut"
 MAX_NAME = 4_096  # characters of a model's name in a file
+MAX_RANKS = 4096  # of an acceptance vector
 
 
 def measured_as(verifier: str) -> str:

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from ..files.json_models import FileModel, checked
+from ..files.file_model import FileModel
+from ..files.json_models import checked
 from .tree import TokenTree
 
 MAX_GROWMAP_SIZE = 2048  # nodes: a growmap holds an n x n mask

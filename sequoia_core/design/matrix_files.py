@@ -8,10 +8,13 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from ..files.json_models import FileModel, checked, naming
+from ..files.file_model import FileModel
+from ..files.json_models import checked, naming
 from ..files.safe_files import json_bytes, kind_of, read_bytes, read_json
 from .acceptance import AcceptanceMatrix, AcceptanceVector
-from .acceptance_files import MATRIX_VERSION, MAX_BYTES, MAX_RANKS, Count
+from .acceptance_files import MATRIX_VERSION, MAX_BYTES
+from .acceptance_schema import Count
+from .conditions import MAX_RANKS
 
 
 class MatrixFile(FileModel):

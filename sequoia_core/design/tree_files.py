@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from ..files.json_models import FileModel, checked, naming
+from ..files.file_model import FileModel
+from ..files.json_models import checked, naming
 from ..files.safe_files import (
     MAX_BYTES,
     json_bytes,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .acceptance import AcceptanceVector, PowerLawFit
-from .acceptance_files import MAX_RANKS
+from .conditions import MAX_RANKS
 from .tree import TokenTree
 
 PRIOR_NODES = 30.0  # the vector in use counts as this many nodes of the run

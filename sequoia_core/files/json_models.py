@@ -1,22 +1,20 @@
-"""JSON files as pydantic models: from bytes to a checked model, or to one line that says what is wrong."""
+"""JSON files as pydantic models: from bytes to a checked model, or to one line that says what is wrong.
+
+Imports no pydantic, which a rented GPU lacks.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar, overload
-
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from .safe_files import read_json
 
-Model = TypeVar("Model", bound=BaseModel)
+if TYPE_CHECKING:
+    from pydantic import BaseModel, TypeAdapter
 
-
-class FileModel(BaseModel):
-    """The content of a file: no number is made of a text, nor a whole one of a fraction."""
-
-    model_config = ConfigDict(strict=True)
+Model = TypeVar("Model", bound="BaseModel")
 
 
 @overload
@@ -34,6 +32,8 @@ def checked(schema: type[Model], value: Any) -> Model: ...
 def checked(schema: TypeAdapter, value: Any) -> Any: ...
 def checked(schema: Any, value: Any) -> Any:
     """Return JSON values that were read as a model, or as what a type adapter describes."""
+    from pydantic import TypeAdapter, ValidationError
+
     try:
         return schema.validate_python(value) if isinstance(schema, TypeAdapter) else schema.model_validate(value)
     except ValidationError as error:

@@ -43,7 +43,7 @@ def spec(tmp_path) -> PairSpec:
 
 
 def readers() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "layer reader"]
+    return [thread for thread in threading.enumerate() if thread.name.startswith("layer reader")]
 
 
 def open_files(folder: str) -> list[str]:

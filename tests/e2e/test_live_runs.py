@@ -57,7 +57,7 @@ def test_people_who_asked_for_less_motion_see_the_finish(page, server):
     settle(page)
     page.get_by_role("button", name="Start the race").click()
     track = page.locator(".st-key-race_track")
-    track.get_by_text("wins.").wait_for(timeout=LONG_MS)
+    track.get_by_text("On this prompt").wait_for(timeout=LONG_MS)
     assert track.get_by_role("button", name="Play").is_visible() and track.locator(".method.first").count() == 1
 
 

@@ -22,6 +22,6 @@ def decoding_speed(tokens: Sequence[int], seconds: Sequence[float]) -> tuple[flo
 
 
 def count_bounds(expected: np.ndarray, samples: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the 95 % bounds of counts by chance, two of float64 [c], by the normal approximation."""
+    """Return the 95% bounds of counts by chance, two of float64 [c], by the normal approximation."""
     half = NORMAL_95 * np.sqrt(expected * (1.0 - expected / samples))
     return np.maximum(expected - half, 0.0), expected + half

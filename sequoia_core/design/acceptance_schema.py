@@ -1,0 +1,30 @@
+"""The fields of an acceptance vector's native JSON."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter
+
+from ..files.file_model import FileModel
+from .conditions import MAX_RANKS
+
+Count = Annotated[int, Field(ge=0, le=2**53)]
+NUMBERS = TypeAdapter(list[Annotated[float, Field(strict=True)]])
+
+
+class VectorFile(FileModel):
+    """A vector as native JSON."""
+
+    format: Literal["sequoia-acceptance"]
+    version: int = Field(ge=1, le=2)
+    probs: list[float] = Field(max_length=MAX_RANKS)
+    trials: Count | None = None
+    prompt_sums: list[list[float]] | None = None
+    prompt_trials: list[Count] | None = None
+    prompt_ranks: list[list[Annotated[int, Field(ge=0, le=MAX_RANKS)]]] | None = None
+    prompt_matched: list[list[Annotated[int, Field(ge=0, le=1)]]] | None = None
+    meta: dict[str, Any] = Field(default_factory=dict)
+    note: str | None = None
+    holds_for: dict[str, Any] | None = None
+    calibration: dict[str, Any] | str | None = None
