@@ -13,7 +13,7 @@ from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.studies.lookup_replay import Request
 from tests.conftest import calibration_of, pair_of, tiny_llama
-from tests.core.decoding.growing.test_lookup import PROMPT, profile, tokens_of
+from tests.core.decoding.growing.test_lookup_tree import PROMPT, profile, tokens_of
 
 COSTS = profile(0.02)
 PROMPTS = (PROMPT, PROMPT[::-1], PROMPT * 2)

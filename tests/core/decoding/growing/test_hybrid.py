@@ -26,7 +26,7 @@ from sequoia_core.decoding.sampling import SamplingConfig, take_most_likely
 from sequoia_core.studies.losslessness import check_losslessness
 from sequoia_core.studies.step_timers import growing_tree
 from tests.conftest import calibration_of, pair_of, recalled, tiny_llama
-from tests.core.decoding.growing.test_lookup import (
+from tests.core.decoding.growing.test_lookup_tree import (
     PROMPT,
     SAMPLINGS,
     found_where_it_says,
