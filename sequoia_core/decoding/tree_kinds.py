@@ -67,7 +67,8 @@ TREE_KINDS = {
     "specexec": TreeKind(title="SpecExec", words="SpecExec's trees", policy="spec_exec.SpecExecTree"),
     "adaptive": TreeKind(title="Adaptive", words="adaptive trees", policy="adaptive.AdaptiveTree", calibrated=True),
     "lookup": TreeKind(
-        title="Lookup", words="trees of text already seen", policy="lookup_tree.LookupTree", looks_up=True, drafted=False
+        title="Lookup", words="trees of text already seen", policy="lookup_tree.LookupTree", looks_up=True,
+        drafted=False,
     ),
     "hybrid": TreeKind(
         title="Hybrid", words="trees of text already seen and the draft", policy="hybrid.HybridTree", calibrated=True,
