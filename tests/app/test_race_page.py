@@ -17,7 +17,7 @@ from tests.app.conftest import OTHER_DRAFT, metrics, open_page, profile, run_job
 from tests.conftest import tiny_llama
 from ui.jobs.jobs import Job, JobContext
 from ui.markdown import escaped
-from ui.race import race_job
+from ui.race import entrants, race_job
 from ui.runs.run_files import run_from_bytes, run_to_bytes
 from ui.runs.runs import DecodeRequest
 
@@ -145,3 +145,11 @@ def test_what_was_planned_for_another_machine_says_so(assets, tiny_pair) -> None
     planned = {f"{name}, planned elsewhere" for name in METHODS[1:3]}
     assert {result["name"] for result in sent(page)["methods"]} == {*METHODS, *planned} - {*METHODS[1:3]}
     assert any("this race does not tell" in each.value for each in page.caption)
+
+
+def test_only_the_chosen_methods_run_and_are_planned(assets, tiny_pair, monkeypatch) -> None:
+    monkeypatch.setattr(entrants.tree_kinds, "grown", lambda *arguments: pytest.fail("planned for a method left out"))
+    page = open_page("race", race_tokens="16")
+    page = settled(page.button_group(key="race_methods").set_value(["Chain", "SpecInfer"]).run())
+    page = run_job(page, "race")
+    assert [result["name"] for result in sent(page)["methods"]] == ["Autoregressive", "Best chain", "SpecInfer"]

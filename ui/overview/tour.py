@@ -22,4 +22,5 @@ def draw() -> None:
     if run is None:
         return
     drafts = [] if profile is None else core_cache.supposed_drafts(vector, profile)
-    two_ways.two_ways(run, drafts, label=f"{origin}: {runs.pair_of(run)}", key="overview_ways")
+    place = f", target read from {run['offload']}" if run.get("offload") else ""
+    two_ways.two_ways(run, drafts, label=f"{origin}: {runs.pair_of(run)}{place}", key="overview_ways")

@@ -21,7 +21,8 @@ CHAIN = 4  # drafted tokens, where nothing is known that a length could be chose
 AUTOREGRESSIVE = "Autoregressive"
 ALONE = tuple(kind.title for kind in TREE_KINDS.values() if not kind.drafted)
 DRAFTED = tuple(kind.title for kind in TREE_KINDS.values() if kind.drafted)
-KINDS = ("Chain", "Planned tree", "SpecInfer", *DRAFTED, *ALONE)  # beside autoregressive
+FIXED = ("Chain", "Planned tree", "SpecInfer")
+KINDS = (*FIXED, *DRAFTED, *ALONE)  # beside autoregressive
 ELSEWHERE = ", planned elsewhere"  # ends the name of a method planned by times of another pair, dtype or machine
 
 
@@ -35,9 +36,8 @@ def entrants(common: DecodeRequest, among: Collection[str] = KINDS) -> dict[str,
     from sequoia_core.decoding.tree_policy import ROOT_ONLY  # with torch, which takes seconds when it comes first
 
     vector = predictions.vector_for(predictions.conditions(common.temperature, common.top_p, common.verifier))
-    drafted = {} if session.pair_spec().is_alone else _drafted(vector)
-    trees = {AUTOREGRESSIVE: (ROOT_ONLY, "one token per pass"), **drafted, **_alone()}
-    trees = {name: tree for name, tree in trees.items() if name == AUTOREGRESSIVE or _kind(name) in among}
+    drafted = {} if session.pair_spec().is_alone else _drafted(vector, among)
+    trees = {AUTOREGRESSIVE: (ROOT_ONLY, "one token per pass"), **drafted, **_alone(among)}
     requests = {}
     for name, (tree, what) in trees.items():
         fixed = isinstance(tree, TokenTree) and vector is not None
@@ -53,15 +53,11 @@ def entrants(common: DecodeRequest, among: Collection[str] = KINDS) -> dict[str,
     return requests
 
 
-def _kind(name: str) -> str:
-    return next(kind for kind in KINDS if kind.lower() in name.lower())
-
-
 def _mark() -> str:
     return ELSEWHERE if session.profile() is not None and predictions.profile_faults() else ""
 
 
-def _drafted(vector: AcceptanceVector | None) -> dict[str, tuple[TokenTree | TreePolicy, str]]:
+def _drafted(vector: AcceptanceVector | None, among: Collection[str]) -> dict[str, tuple[TokenTree | TreePolicy, str]]:
     """Return name -> tree that the draft fills, and what it is; None for a vector that does not hold."""
     from sequoia_core.decoding.tree_policy import SPECINFER_TREE
     from sequoia_core.design.prediction import best_chain
@@ -74,17 +70,19 @@ def _drafted(vector: AcceptanceVector | None) -> dict[str, tuple[TokenTree | Tre
     chain = chain_tree(CHAIN) if vector is None or profile is None else best_chain(vector, profile)
     assert isinstance(planned, TokenTree), "the best tree for a hardware is a fixed one"
     budget = max(planned.size, 2), max(planned.depth, 1)
+    mark = _mark() if chosen.tree is not None or tree_in_use.follows_profile() else ""
+    names = (f"Best chain{_mark()}" if known else f"Chain of {CHAIN}", f"Planned tree{mark}", "SpecInfer")
+    fixed: tuple[tuple[TokenTree | TreePolicy, str], ...] = (
+        (chain, f"chain of {chain.depth}"),
+        (planned, f"{origin}, {shape(planned.size, planned.depth)}"),
+        (SPECINFER_TREE, "5 chains of 8, drawn and verified its way"),
+    )
     trees: dict[str, tuple[TokenTree | TreePolicy, str]] = {
-        f"Best chain{_mark()}" if known else f"Chain of {CHAIN}": (chain, f"chain of {chain.depth}"),
-        f"Planned tree{_mark() if chosen.tree is not None or tree_in_use.follows_profile() else ''}": (
-            planned,
-            f"{origin}, {shape(planned.size, planned.depth)}",
-        ),
-        "SpecInfer": (SPECINFER_TREE, "5 chains of 8, drawn and verified its way"),
+        name: tree for kind, name, tree in zip(FIXED, names, fixed, strict=True) if kind in among
     }
     calibrated = profile is not None and vector is not None and vector.calibration is not None
     for name, kind in TREE_KINDS.items():
-        if kind.drafted and (calibrated or not kind.calibrated):
+        if kind.drafted and kind.title in among and (calibrated or not kind.calibrated):
             tree, words = tree_kinds.grown(name, vector, *budget)
             mark = _mark() if kind.calibrated else ""
             size = "" if isinstance(tree, TokenTree) else f", up to {tree.max_size} nodes"
@@ -92,6 +90,7 @@ def _drafted(vector: AcceptanceVector | None) -> dict[str, tuple[TokenTree | Tre
     return trees
 
 
-def _alone() -> dict[str, tuple[TokenTree | TreePolicy, str]]:
+def _alone(among: Collection[str]) -> dict[str, tuple[TokenTree | TreePolicy, str]]:
     """Return name -> trees that take no draft, and what they are."""
-    return {kind.title: tree_kinds.grown(name) for name, kind in TREE_KINDS.items() if not kind.drafted}
+    kinds = {name: kind.title for name, kind in TREE_KINDS.items() if not kind.drafted and kind.title in among}
+    return {title: tree_kinds.grown(name) for name, title in kinds.items()}

@@ -12,15 +12,13 @@ from ui.markdown import escaped
 from ui.phrases import count
 from ui.race.entrants import AUTOREGRESSIVE, ELSEWHERE
 from ui.race.race_job import Race
-from ui.race.track import draw_methods, race_track
+from ui.race.track import LEVEL, draw_methods, race_track
 from ui.runs import kept_runs
 from ui.runs.runs import DecodeRequest
 from ui.session import shipped
 
 if TYPE_CHECKING:
     from ui.jobs.jobs import Job
-
-LEVEL = 0.05  # of the time: nearer than that is chance on one prompt
 
 
 def draw(race: Race, common: DecodeRequest, *, epoch: str) -> None:

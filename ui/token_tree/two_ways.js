@@ -27,7 +27,6 @@ export default function twoWays({ data, parentElement }) {
   }
 }
 
-const isCalm = () => matchMedia("(prefers-reduced-motion: reduce)").matches
 const hover = () => {} // nodes are not asked about here
 const choose = () => {}
 
@@ -56,7 +55,7 @@ function createPlay(parent) {
   }
   el.tt.onkeydown = (event) => {
     if (event.altKey || event.ctrlKey || event.metaKey || event.target.tagName === "INPUT") return
-    const step = stepEnds(view).ends
+    const step = view.schedule.ends
     const at = stepsBy(step, view.time)
     const moves = { ArrowLeft: at > 1 ? step[at - 2] : 0, ArrowRight: step[at] ?? view.end, Home: 0, End: view.end }
     if (event.key in moves) moveTo(view, moves[event.key])
@@ -72,9 +71,13 @@ function begin(view, data) {
   Object.assign(view, { epoch: data.epoch, data, supposed: null, time: 0 })
   view.recorded = data.shapes.map(readShape)
   view.texts = data.steps.flatMap((step) => step.pieces)
-  view.ends = data.steps.reduce((ends, step) => [...ends, (ends.at(-1) ?? 0) + step.seconds.reduce((sum, part) => sum + part, 0)], [])
+  const sums = (values) => values.map(((sum) => (value) => (sum += value))(0))
+  view.ran = {
+    ends: sums(data.steps.map((step) => step.seconds.reduce((sum, part) => sum + part, 0))),
+    tokens: sums(data.steps.map((step) => step.pieces.length)),
+  }
   view.plainSec = data.plain_sec
-  view.end = Math.max(view.plainSec * view.texts.length, view.ends.at(-1))
+  view.end = Math.max(view.plainSec * view.texts.length, view.ran.ends.at(-1))
   for (const way of view.ways) way.prompt.textContent = data.prompt
   const { quality, draft } = view.el
   quality.hidden = !data.drafts.length
@@ -91,36 +94,29 @@ function suppose(view, index) {
   const { data, el } = view
   const draft = data.drafts[index]
   view.supposed = index === data.measured || !draft ? null : draft
+  if (view.supposed) draft.read ??= readShape(draft)
+  view.schedule = view.supposed ? (draft.schedule ??= scheduleOf(view, draft)) : view.ran
   el.measured.hidden = !view.supposed
   el.draft.setAttribute("aria-valuetext", draft ? `first guess right ${percent(draft.first)}` : "")
   el.tt.classList.toggle("supposed", Boolean(view.supposed))
   const [tokens, speedup] = view.supposed ? [draft.tokens, draft.speedup] : [view.texts.length / data.steps.length, paceOf(view)]
   const found = `${tokens.toFixed(1)} tokens a pass, ${speedup.toFixed(2)}× as fast`
   el.promise.textContent = draft ? `first guess right ${percent(draft.first)}: ${found} (${view.supposed ? "predicted" : data.label})` : ""
-  if (view.supposed) draft.read ??= readShape(draft)
   view.shapes = view.supposed ? [draft.read] : view.recorded
   redraw(view)
 }
 
 function paceOf(view) {
-  const { ends } = stepEnds(view)
+  const { ends } = view.schedule
   return (view.plainSec * view.texts.length) / ends.at(-1)
 }
 
-function stepEnds(view) {
-  // When each step ended, and the tokens by then.
-  const draft = view.supposed
-  if (!draft) {
-    let tokens = 0
-    return { ends: view.ends, tokens: view.data.steps.map((step) => (tokens += step.pieces.length)) }
-  }
-  if (!draft.schedule) {
-    const sec = (view.plainSec * draft.tokens) / draft.speedup
-    const steps = Math.ceil(view.texts.length / draft.tokens)
-    const upTo = (step) => Math.min(Math.floor((step + 1) * draft.tokens + 1e-9), view.texts.length)
-    draft.schedule = { ends: Array.from({ length: steps }, (_, step) => (step + 1) * sec), tokens: Array.from({ length: steps }, (_, step) => upTo(step)) }
-  }
-  return draft.schedule
+function scheduleOf(view, draft) {
+  // When each step of the planned tree would end, and the tokens by then.
+  const sec = (view.plainSec * draft.tokens) / draft.speedup
+  const steps = Array.from({ length: Math.ceil(view.texts.length / draft.tokens) }, (_, step) => step + 1)
+  const upTo = (step) => Math.min(Math.floor(step * draft.tokens + 1e-9), view.texts.length)
+  return { ends: steps.map((step) => step * sec), tokens: steps.map(upTo) }
 }
 
 function setSpeed(view, speed) {
@@ -132,7 +128,7 @@ function rateAt(view) {
   // Seconds of the run in a second of the playback.
   if (view.speed === 1) return 1
   const usual = (view.plainSec * view.texts.length) / PLAIN_SEC
-  const { ends } = stepEnds(view)
+  const { ends } = view.schedule
   const slow = ends[0] / FIRST_SEC
   if (view.speed === -1) return slow
   const past = Math.max(0, stepsBy(ends, view.time) - SLOW_STEPS)
@@ -178,7 +174,7 @@ function showAt(view, time) {
   view.time = time
   const { el, ways } = view
   const plain = Math.min(Math.floor(time / view.plainSec + 1e-9), view.texts.length)
-  const { ends, tokens } = stepEnds(view)
+  const { ends, tokens } = view.schedule
   const done = stepsBy(ends, time)
   el.scrub.value = Math.round((1000 * time) / view.end)
   el.clock.textContent = `${milliseconds(time)}`
@@ -219,7 +215,7 @@ function drawStep(view, index, share) {
   const name = `${index} ${phase} ${levels} ${over}`
   if (view.drawn === name) return
   view.drawn = name
-  const { tokens } = stepEnds(view)
+  const { tokens } = view.schedule
   const kept = tokens[index] - (index ? tokens[index - 1] : 0)
   view.reveal = phase === 2 ? null : -1
   if (view.supposed) spotsOf(view, shape).pills = false // no words are known of a supposed draft
@@ -232,29 +228,18 @@ function drawStep(view, index, share) {
   })
   view.el.stage.classList.toggle("checked", phase === 1)
   const drafted = count(shape.parents.length - 1, "guess", "guesses")
-  const passes = stepEnds(view).ends.length
+  const passes = view.schedule.ends.length
   view.el.told.textContent = over ? `Done: ${count(passes, "pass", "passes")} instead of ${view.texts.length}, ${paceOf(view).toFixed(1)} times as fast, the same text.` : ["1 · The small model guesses a tree of next tokens.", `2 · The large model checks all ${drafted} in one pass.`,
     `3 · ${count(kept - 1, "guess", "guesses")} right, and one token of its own: ${count(kept, "token")} from one pass, the same as without a draft.`][phase]
 }
 
 function supposedStep(view, index) {
   // A step of the planned tree: the likeliest path stands for what is kept.
-  const { schedule } = view.supposed
+  const { schedule } = view
   const { children, parents } = view.supposed.read
   const accepted = schedule.tokens[index] - (index ? schedule.tokens[index - 1] : 0) - 1
   const path = [0]
   while (path.length <= accepted && children[path.at(-1)].length) path.push(children[path.at(-1)][0])
   const outcomes = parents.map((_, node) => (path.includes(node) ? "A" : "N"))
   return { shape: 0, tokens: parents.map(() => ""), outcomes, path, bonus: null, trials: [] }
-}
-
-function stepsBy(ends, time) {
-  // How many steps had ended: binary search in the sorted times.
-  let [low, high] = [0, ends.length]
-  while (low < high) {
-    const middle = (low + high) >> 1
-    if (ends[middle] <= time + 1e-12) low = middle + 1
-    else high = middle
-  }
-  return low
 }

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 MISSES = (3.0, 2.5, 2.0, 1.7, 1.4, 1.2, 1.1, 1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)  # × those measured
 MAX_SIZE = 32  # nodes, so that they can be told apart
 HTML = read("two_ways.html")
-SCRIPT = "\n".join(map(read, ("two_ways.js", "shapes.js", "drawing.js", "words.js")))  # one module
+SCRIPT = "\n".join(map(read, ("two_ways.js", "clock.js", "shapes.js", "drawing.js", "words.js")))  # one module
 STYLE = CSS + read("two_ways.css")
 _COMPONENT = st.components.v2.component("sequoia_two_ways", html=HTML, css=STYLE, js=SCRIPT)
 

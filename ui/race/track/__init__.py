@@ -9,15 +9,12 @@ from typing import Any
 import streamlit as st
 
 from ui.race.race_job import Race
-from ui.token_tree import to_wire
+from ui.token_tree import read, to_wire
 
+LEVEL = 0.05  # of the time: nearer than that is chance on one prompt
 _HERE = Path(__file__).parent
-_COMPONENT = st.components.v2.component(
-    "sequoia_race_track",
-    html=(_HERE / "race_track.html").read_text(encoding="utf-8"),
-    css=(_HERE / "race_track.css").read_text(encoding="utf-8"),
-    js=(_HERE / "race_track.js").read_text(encoding="utf-8"),
-)
+_HTML, _CSS, _JS = ((_HERE / f"race_track.{kind}").read_text(encoding="utf-8") for kind in ("html", "css", "js"))
+_COMPONENT = st.components.v2.component("sequoia_race_track", html=_HTML, css=_CSS, js=_JS + read("clock.js"))
 
 
 def race_track(race: Race, *, key: str, epoch: str) -> None:
@@ -29,7 +26,7 @@ def race_track(race: Race, *, key: str, epoch: str) -> None:
 
 def draw_methods(methods: list[dict[str, Any]], waiting: list[str], *, key: str, epoch: str) -> None:
     """Draw methods as `method` describes them, and the names of those that wait."""
-    _COMPONENT(key=key, data=to_wire({"epoch": epoch, "methods": methods, "waiting": waiting}))
+    _COMPONENT(key=key, data=to_wire({"epoch": epoch, "methods": methods, "waiting": waiting, "level": LEVEL}))
 
 
 def method(name: str, run: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 
 const SPEEDS = [["1×", 1], ["1/4×", 0.25], ["1/10×", 0.1]]
 const KEY_SHARE = 0.02 // of the race, for one press of an arrow key
-const LEVEL = 0.05 // of the time: nearer than that is chance on one prompt
 const CALM_MS = 500 // between pictures, for people who asked for less motion
 const tracks = new WeakMap()
 
@@ -16,8 +15,6 @@ export default function raceTrack({ data, parentElement }) {
   if (data && data.epoch !== track.epoch) begin(track, data)
   return () => play(track, false)
 }
-
-const isCalm = () => matchMedia("(prefers-reduced-motion: reduce)").matches
 
 function createTrack(parent) {
   const find = (name) => parent.querySelector("." + name)
@@ -54,6 +51,7 @@ function setSpeed(track, speed) {
 function begin(track, data) {
   play(track, false)
   track.epoch = data.epoch
+  track.level = data.level
   track.methods = data.methods.map((method) => makeMethod(method)).sort((a, b) => a.finish - b.finish)
   const waiting = data.waiting.map((name, place) => makeWaiting(name, place === 0))
   track.el.methods.replaceChildren(...track.methods.map((method) => method.row), ...waiting)
@@ -127,12 +125,12 @@ function show(track, time) {
   const leader = track.methods[0]
   if (leader) track.el.text.textContent = leader.texts.slice(0, stepsBy(leader.ends, time)).join("")
   const [first, second] = track.methods
-  const said = track.over && second && time >= track.end ? finishOf(first, second) : ""
+  const said = track.over && second && time >= track.end ? finishOf(track, first, second) : ""
   if (el.said.textContent !== said) el.said.textContent = said
 }
 
-function finishOf(first, second) {
-  return first.gap === 0 && second.gap < LEVEL * second.finish ? `On this prompt ${first.name} and ${second.name} are level.` : `On this prompt ${first.name} is first.`
+function finishOf(track, first, second) {
+  return first.gap === 0 && second.gap <= track.level * first.finish ? `On this prompt ${first.name} and ${second.name} are level.` : `On this prompt ${first.name} is first.`
 }
 
 function showMethod(track, method, time) {
@@ -146,15 +144,4 @@ function showMethod(track, method, time) {
   const rate = done ? `${(tokens / method.ends[done - 1]).toFixed(0)} tok/s` : ""
   const place = method.gap === 0 ? "first" : `+${method.gap.toFixed(2)} s`
   method.figures.textContent = isHome ? `${method.finish.toFixed(2)} s · ${place} · ${rate}` : `${tokens} tokens · ${rate}`
-}
-
-function stepsBy(ends, time) {
-  // How many steps had ended: binary search in the sorted times.
-  let [low, high] = [0, ends.length]
-  while (low < high) {
-    const middle = (low + high) >> 1
-    if (ends[middle] <= time) low = middle + 1
-    else high = middle
-  }
-  return low
 }
