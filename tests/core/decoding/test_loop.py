@@ -19,6 +19,7 @@ from sequoia_core.design.plain_trees import branching_tree, chain_tree, independ
 from sequoia_core.design.tree import TokenTree
 from sequoia_core.models.language_model import HuggingFaceModel
 from tests.conftest import around_passes, pair_of, tiny_llama
+from tests.core.decoding.test_tree_policy import assert_records_plain_probabilities
 
 TREES = {
     "chain": chain_tree(4),
@@ -300,18 +301,7 @@ def test_a_record_tells_the_whole_step(tiny_target, tiny_draft):
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 def test_recorded_probabilities_are_those_of_a_plain_forward(temperature):
     """Positions, tree mask and in-place commits: a wrong one of them would show here, several steps into the run."""
-    target, draft = tiny_llama(1, scale=1.0), tiny_llama(2, layers=1, scale=1.0)  # mild logits keep rounding small
-    tree, sampling = TREES["ragged"], SamplingConfig(temperature)
-    shown_at = temperature or 1.0  # a greedy run shows the probabilities at temperature 1
-    sequence = list(PROMPT)
-    for step in run(target, draft, tree, 30, sampling=sampling, generator=torch.Generator().manual_seed(9)):
-        for node in range(1, tree.size):
-            text = sequence[:-1] + [step.tokens[v] for v in tree.path_to(node)]
-            for model, seen in ((target, step.target_probs), (draft, step.draft_probs)):
-                with torch.inference_mode():
-                    logits = model.model(torch.tensor([text[:-1]])).logits[0, -1]
-                assert seen[node] == pytest.approx(float((logits / shown_at).softmax(-1)[text[-1]]), abs=2e-6)
-        sequence += step.new_tokens
+    assert_records_plain_probabilities(TREES["ragged"], temperature)
 
 
 def test_caches_do_not_grow(tiny_target, tiny_draft):

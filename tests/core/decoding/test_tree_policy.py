@@ -71,6 +71,34 @@ def taking_turns(monkeypatch):
     monkeypatch.setattr(assemble, "DRAFTERS", (*assemble.DRAFTERS, TurnDrafter))
 
 
+def assert_records_plain_probabilities(policy, temperature=0.7):
+    """The probabilities in the steps of a run are those of plain passes over each node's own text."""
+    target, draft = tiny_llama(1, scale=1.0), tiny_llama(2, layers=1, scale=1.0)  # mild logits keep rounding small
+    sequence, shown_at = list(PROMPT), temperature or 1.0  # a greedy run shows the probabilities at temperature 1
+    for step in decode(
+        PROMPT, pair_of(target, draft), tree=policy, sampling=SamplingConfig(temperature), max_new_tokens=30,
+        generator=torch.Generator().manual_seed(9),
+    ):  # fmt: skip
+        for node in range(1, step.tree.size):
+            text = sequence[:-1] + [step.tokens[place] for place in step.tree.path_to(node)]
+            for model, seen in ((target, step.target_probs), (draft, step.draft_probs)):
+                with torch.inference_mode():
+                    logits = model.model(torch.tensor([text[:-1]])).logits[0, -1]
+                assert seen[node] == pytest.approx(float((logits / shown_at).softmax(-1)[text[-1]]), abs=2e-6)
+        sequence += step.new_tokens
+
+
+def all_of_steps(tree, pair, temperature, verifier):
+    """Return what the steps of a run recorded, to be compared bit for bit."""
+    return [
+        (s.tree, s.tokens, s.new_tokens, s.outcomes, s.draft_probs, s.target_probs, s.trials, s.finished)
+        for s in decode(
+            PROMPT, pair, tree=tree, sampling=SamplingConfig(temperature), verifier=verifier, max_new_tokens=60,
+            generator=torch.Generator().manual_seed(6),
+        )
+    ]  # fmt: skip
+
+
 def tokens_of(steps):
     return [token for step in steps for token in step.new_tokens]
 
@@ -108,19 +136,7 @@ def test_sampled_text_under_changing_trees_follows_the_target(verifier, sampling
 )
 def test_recorded_probabilities_are_those_of_a_plain_forward(trees):
     """Positions, masks and commits under trees of two shapes: a wrong one of them would show here."""
-    target, draft = tiny_llama(1, scale=1.0), tiny_llama(2, layers=1, scale=1.0)  # mild logits keep rounding small
-    sequence = list(PROMPT)
-    policy, options = TakingTurns(trees), {"generator": torch.Generator().manual_seed(9)}
-    for step in decode(
-        PROMPT, pair_of(target, draft), tree=policy, sampling=SamplingConfig(0.7), max_new_tokens=30, **options
-    ):
-        for node in range(1, step.tree.size):
-            text = sequence[:-1] + [step.tokens[place] for place in step.tree.path_to(node)]
-            for model, seen in ((target, step.target_probs), (draft, step.draft_probs)):
-                with torch.inference_mode():
-                    logits = model.model(torch.tensor([text[:-1]])).logits[0, -1]
-                assert seen[node] == pytest.approx(float((logits / 0.7).softmax(-1)[text[-1]]), abs=2e-6)
-        sequence += step.new_tokens
+    assert_records_plain_probabilities(TakingTurns(trees))
 
 
 @pytest.mark.parametrize(("temperature", "verifier"), [(0.0, "sequoia"), *((0.8, name) for name in VERIFIERS)])
@@ -130,13 +146,7 @@ def test_a_policy_that_always_answers_the_same_tree_decodes_as_that_tree(
     """Bit for bit, though one goes through the drafters and judges of any shape, the other through a fixed tree's."""
 
     def steps(tree):
-        return [
-            (s.tree, s.tokens, s.new_tokens, s.outcomes, s.draft_probs, s.target_probs, s.trials, s.finished)
-            for s in decode(
-                PROMPT, pair_of(tiny_target, tiny_draft), tree=tree, sampling=SamplingConfig(temperature),
-                verifier=verifier, max_new_tokens=60, generator=torch.Generator().manual_seed(6),
-            )
-        ]  # fmt: skip
+        return all_of_steps(tree, pair_of(tiny_target, tiny_draft), temperature, verifier)
 
     assert steps(TakingTurns((RAGGED,))) == steps(RAGGED) == steps(FixedTree(RAGGED))
 

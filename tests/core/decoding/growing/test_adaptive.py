@@ -29,7 +29,7 @@ from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.design.step_time import step_time
 from sequoia_core.studies.losslessness import check_losslessness
 from tests.conftest import calibration_of, pair_of, recalled, tiny_llama
-from tests.core.decoding.test_tree_policy import RAGGED
+from tests.core.decoding.test_tree_policy import RAGGED, all_of_steps
 
 ASSETS = Path(__file__).parents[4] / "assets"
 PROMPT = [3, 14, 15, 9, 2, 6]
@@ -195,13 +195,7 @@ def test_a_policy_that_always_grows_one_tree_decodes_as_that_tree(tree, temperat
     """Bit for bit: the same tokens, probabilities, trials and outcomes."""
 
     def steps(policy):
-        return [
-            (s.tree, s.tokens, s.new_tokens, s.outcomes, s.draft_probs, s.target_probs, s.trials, s.finished)
-            for s in decode(
-                PROMPT, pair_of(tiny_target, tiny_draft), tree=policy, sampling=SamplingConfig(temperature),
-                verifier=verifier, max_new_tokens=60, generator=torch.Generator().manual_seed(6),
-            )
-        ]  # fmt: skip
+        return all_of_steps(policy, pair_of(tiny_target, tiny_draft), temperature, verifier)
 
     assert steps(Grows(AlwaysThis(tree))) == steps(tree)
 

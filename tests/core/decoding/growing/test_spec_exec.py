@@ -14,6 +14,7 @@ from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.studies.losslessness import check_losslessness
 from tests.conftest import around_passes, pair_of, tiny_llama
+from tests.core.decoding.test_tree_policy import assert_records_plain_probabilities
 
 pytestmark = pytest.mark.usefixtures("each_rows")  # with compiled rows and without
 PROMPT = [3, 14, 15, 9, 2, 6]
@@ -99,19 +100,7 @@ def test_sampled_text_follows_the_target(sampling):
 
 def test_recorded_probabilities_are_those_of_a_plain_forward():
     """Positions, masks, places in the cache and commits: a wrong one of them would show here."""
-    target, draft = tiny_llama(1, scale=1.0), tiny_llama(2, layers=1, scale=1.0)  # mild logits keep rounding small
-    sequence, policy = list(PROMPT), SpecExecTree(max_size=14, max_depth=5, beam=3, branch=4)
-    for step in decode(
-        PROMPT, pair_of(target, draft), tree=policy, sampling=SamplingConfig(0.7), max_new_tokens=30,
-        generator=torch.Generator().manual_seed(9),
-    ):  # fmt: skip
-        for node in range(1, step.tree.size):
-            text = sequence[:-1] + [step.tokens[place] for place in step.tree.path_to(node)]
-            for model, seen in ((target, step.target_probs), (draft, step.draft_probs)):
-                with torch.inference_mode():
-                    logits = model.model(torch.tensor([text[:-1]])).logits[0, -1]
-                assert seen[node] == pytest.approx(float((logits / 0.7).softmax(-1)[text[-1]]), abs=2e-6)
-        sequence += step.new_tokens
+    assert_records_plain_probabilities(SpecExecTree(max_size=14, max_depth=5, beam=3, branch=4))
 
 
 def test_what_cannot_be_is_refused(tiny_target, tiny_draft):
