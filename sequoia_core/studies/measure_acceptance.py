@@ -84,14 +84,10 @@ def measure_acceptance(
             nothing is generated. Text longer than the models' context is read in pieces of that length.
         verifier: whose draft sampling and rule are measured: "sequoia", "specinfer" or "topk". At temperature 0 all
             compare with the argmax.
-        cancel: looked at between passes; the prompts complete by then are returned.
 
     Returns:
         A vector of W probabilities with sums by prompt (for intervals), the rank accepted at every position (for
         `design.replay`) and a calibration (`design.calibration`). Its meta holds the settings.
-
-    Raises:
-        Cancelled: before the first prompt was complete.
     """
     sampling, cancel = sampling or SamplingConfig(), cancel or threading.Event()
     checkpoints, own_text = checkpoints or Checkpoints(), max_new_tokens is None

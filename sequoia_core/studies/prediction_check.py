@@ -82,10 +82,6 @@ def static_versus_real(
             matrix counted in tree decoding.
         held_out_prompts: token ids, at least 2 other prompts.
         tree: at least one node below the root.
-        cancel: looked at within every step; prompts complete by then are kept, when there are 2 of each set.
-
-    Raises:
-        Cancelled: before 2 prompts of each set were complete.
     """
     sampling, cancel = sampling or SamplingConfig(), cancel or threading.Event()
     for name, prompts in (("fit_prompts", fit_prompts), ("held_out_prompts", held_out_prompts)):

@@ -99,10 +99,6 @@ def measure_rejection(
         samplings: such as `sampling_grid([0, 0.6, 1])`; at temperature 0 there is one curve, "greedy".
         optimum: also compute the best verifier's (`OPTIMA`), above temperature 0 and where neither top-p nor top-k
             gives first children rows of their own; it takes longer.
-        cancel: looked at between passes; prompts complete at every way of sampling are kept.
-
-    Raises:
-        Cancelled: before the first prompt was complete.
     """
     needed_draft(pair.draft, "measuring rejection compares two models")
     cancel = cancel or threading.Event()
