@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..files.json_models import checked
+from ..files.json_models import checked, naming
 from ..files.number_tables import number_column
 from ..files.safe_files import kind_of, load_torch, one_line, read_json, unpacked_json
 from .calibration import Calibration
@@ -142,10 +142,8 @@ def _conditions(version: int, stated: dict[str, Any] | None, meta: dict[str, Any
     """Return what a vector holds for: version 2 states it, a measurement in version 1 left its settings in `meta`."""
     if version == 1:
         return None if CHANGED_BY_HAND & set(meta) else Conditions.recorded_in(meta)
-    try:
+    with naming("holds_for"):
         return None if stated is None else Conditions.from_json(stated)
-    except ValueError as error:
-        raise ValueError(f"holds_for: {error}") from error
 
 
 def _calibration(stored: dict[str, Any] | str) -> Calibration:

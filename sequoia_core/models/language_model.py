@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ..files.json_models import naming
 from ..native import linear
 from ..native.llama_x86 import CompiledLlama
 from .llama_torch import TorchLlama
@@ -72,10 +73,8 @@ class HuggingFaceModel:
         self.eos_ids = _eos_ids(model, name) if eos_ids is None else eos_ids
         self.device, self.dtype = device or model.device, model.dtype
         self.parameters = sum(p.numel() for p in model.parameters())
-        try:
+        with naming(name):
             self._backend = backend or choose_backend(model)
-        except ValueError as error:
-            raise ValueError(f"{name}: {error}") from error
 
     @property
     def backend(self) -> str:
