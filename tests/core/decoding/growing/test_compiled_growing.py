@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from sequoia_core import AdaptiveTree
+from sequoia_core.decoding.drafting import DraftOptions, Reach
 from sequoia_core.decoding.growing.compiled_growing import CompiledGrower
 from sequoia_core.decoding.growing.expansion import DraftChances, TokenCosts, TreeBounds
 from sequoia_core.decoding.growing.plain_growing import PlainGrower
@@ -78,7 +79,7 @@ def facts(plan):
 
 def grown(kind, expansion, draft_sampling, seed, sharpness, sampling):
     draws, session, found = torch.Generator().manual_seed(seed), RandomSession(seed, sharpness), []
-    grower = kind(session, expansion.bounds, draft_sampling=draft_sampling, sampling=sampling, generator=draws)
+    grower = kind(session, expansion.bounds, DraftOptions(draft_sampling, sampling, Reach(99, 99), draws))
     for root in (3, 8):  # the second tree meets buffers that are not new
         session.length, session.ids = 0, []
         assert grower.supports(expansion)
@@ -138,9 +139,7 @@ def test_a_run_is_the_same_both_ways(kind, costs, temperature, tiny_target, tiny
 
 def test_rows_that_are_not_finite_are_refused():
     expansion = random_expansion(np.random.default_rng(1), True)
-    grower = CompiledGrower(
-        RandomSession(0, float("nan")), expansion.bounds, draft_sampling=take_most_likely,
-        sampling=SamplingConfig(1.0), generator=torch.Generator(),
-    )  # fmt: skip
+    options = DraftOptions(take_most_likely, SamplingConfig(1.0), Reach(99, 99), torch.Generator())
+    grower = CompiledGrower(RandomSession(0, float("nan")), expansion.bounds, options)
     with pytest.raises(FloatingPointError, match="the draft model returned logits that are not finite"):
         grower.grow(expansion, [1])

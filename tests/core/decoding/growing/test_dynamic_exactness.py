@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from sequoia_core.decoding.drafting import Reach
+from sequoia_core.decoding.drafting import DraftOptions, Reach
 from sequoia_core.decoding.growing.drafter import GrowingDrafter
 from sequoia_core.decoding.growing.expansion import Nodes, TokenCosts, TreeBounds
 from sequoia_core.decoding.growing.growing_tree import GrowingTree
@@ -144,10 +144,8 @@ def law_of_a_step(expansion, verifier, target, draft, vocab, reach=Reach(99, 99)
     """Return the law of the next three tokens, float64 [V, V, V], and the shapes that occurred."""
     law, shapes, script = np.zeros((vocab,) * (DEPTH + 1)), set(), Script()
     while True:
-        drafter = GrowingDrafter(
-            TableSession(draft), Grows(expansion), draft_sampling=filled_by(script, verifier), sampling=sampling,
-            reach=reach, generator=torch.Generator(),
-        )  # fmt: skip
+        options = DraftOptions(filled_by(script, verifier), sampling, reach, torch.Generator())
+        drafter = GrowingDrafter(TableSession(draft), Grows(expansion), options)
         drafted = drafter.grow([0])
         weight = script.weight
         shapes.add(drafted.tree)
