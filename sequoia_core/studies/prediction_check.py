@@ -112,7 +112,7 @@ def static_versus_real(
             if parts is None:
                 return None
             along = parts[0][verifier]
-            outcome = _Fitted(along.sum(axis=0), len(along), *count_by_depth(steps, tree, width), *outcome)
+            outcome = _Fitted(along.sum(axis=0), len(along), *count_by_depth(steps, tree), *outcome)
         if cancel.is_set():
             return None
         report(1.0)
