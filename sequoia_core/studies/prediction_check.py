@@ -19,7 +19,7 @@ from ..files.faults import Cancelled
 from ..models.language_model import ModelPair
 from .measure_acceptance import pair_settings, vector_from_prompts
 from .prompt_loop import Progress, Report, one_by_one, room_after
-from .ranks_along_text import rank_questions, ranks_on_target_text
+from .ranks_along_text import rank_questions, ranks_on_text
 from .step_counts import count_by_depth, matrix_from_counts
 from .verifier_comparison import decode_prompt, whole_tokens
 
@@ -105,7 +105,7 @@ def static_versus_real(
         steps = decode_prompt(prompt, pair, tree, sampling, verifier, room, seed=seed, number=stream, cancel=cancel)
         outcome: tuple[int, int] | _Fitted = (whole_tokens(steps), len(steps))
         if fitting and not cancel.is_set():
-            parts = ranks_on_target_text(
+            parts = ranks_on_text(
                 prompt, pair, sampling=sampling, questions=questions, max_new_tokens=room, seed=seed,
                 number=total + index, cancel=cancel,
             )  # fmt: skip
