@@ -118,19 +118,12 @@ def _from_json(data: bytes, entries: str | None) -> dict[str, Any]:
     sums = read.prompt_sums
     if sums is not None and any(len(row) != len(read.probs) for row in sums):
         raise ValueError(f"prompt_sums: found rows of other lengths, expected {len(read.probs)} numbers in each")
-    arrays = {"probs": np.array(read.probs, dtype=np.float64)}
-    if sums is not None:
-        arrays["prompt_sums"] = np.array(sums, dtype=np.float64)
-    if read.prompt_trials is not None:
-        arrays["prompt_trials"] = np.array(read.prompt_trials, dtype=np.int64)
+    probs = np.array(read.probs, dtype=np.float64)
     # What this program measured or wrote is ranks; version 1 without a sample was written by hand or by others.
     by_others = read.version == 1 and read.trials is None and sums is None
-    laid_out = _from_layout(arrays["probs"], entries) if by_others or entries is not None else {}
-    return arrays | {
-        "prompt_ranks": None if read.prompt_ranks is None else tuple(map(np.array, read.prompt_ranks)),
-        "prompt_matched": None if read.prompt_matched is None else tuple(map(np.array, read.prompt_matched)),
-        "trials": read.trials,
-        "meta": read.meta,
+    laid_out = _from_layout(probs, entries) if by_others or entries is not None else {"probs": probs}
+    plain = ("trials", "prompt_sums", "prompt_trials", "prompt_ranks", "prompt_matched", "meta")
+    return {name: getattr(read, name) for name in plain} | {
         "note": read.note or "",
         **laid_out,
         "holds_for": _conditions(read.version, read.holds_for, read.meta),
