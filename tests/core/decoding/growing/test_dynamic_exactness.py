@@ -19,7 +19,7 @@ from sequoia_core.decoding.growing.sampled_expansion import SampledExpansion
 from sequoia_core.decoding.growing.top_k_expansion import TopKExpansion
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.decoding.verifiers import VERIFIERS
-from sequoia_core.decoding.walk import offers_at
+from sequoia_core.decoding.walk import ScoredTree
 
 DEPTH = 2
 PLAIN, CUT = SamplingConfig(1.0), SamplingConfig(1.0, 0.7)
@@ -124,8 +124,8 @@ def outcomes(drafted, target, verifier, node=0, path=()):
     """Yield (tokens committed, probability) for every way the walk can go."""
     children, tokens, left, reach = list(drafted.tree.children(node)), drafted.tokens.tolist(), target[path], 1.0
     if children:
-        rule, texts = VERIFIERS[verifier].rule, [tokens[child] for child in children]
-        offers = offers_at(rule, node, left, drafted.row(node), texts, drafted.looked_up, drafted.first_row(node))
+        scored = ScoredTree(drafted.tree, tokens, target.__getitem__, drafted.row, drafted.first_row, drafted.looked_up)
+        offers = scored.offers(VERIFIERS[verifier].rule, node, left, drafted.row(node))
         for child, offer in zip(children, offers, strict=True):
             chance = reach * offer.accept_prob
             if chance > 0.0:
