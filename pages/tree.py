@@ -8,12 +8,12 @@ from sequoia_core import AcceptanceVector, TokenTree
 from sequoia_core.design.growth import next_node_value
 from sequoia_core.design.optimal_trees import expected_tokens, ranks_not_measured
 from sequoia_core.design.plain_trees import chain_tree
-from ui import controls, page_setup, scenarios
+from ui import controls, menu, page_setup, scenarios
 from ui.cards import Card, cards, draw_card, short_reason
 from ui.markdown import escaped
 from ui.phrases import between, count, shape
 from ui.session import core_cache, predictions, session, tree_in_use, tree_kinds
-from ui.tree import comparison, dynamic, files, growth, picture
+from ui.tree import comparison, dynamic, files, growth, picture, regret
 
 OWN_VECTOR = "the vector in use"  # one that is not in the list: a smoothed one
 
@@ -36,7 +36,7 @@ def vector_control() -> None:
         key="vector",
         bind="query-params",
         on_change=use,
-        help="Of the acceptance page; the tree is the best one for it. A link carries the name of a shipped vector.",
+        help="Of the draft page; the tree is the best one for it. A link carries the name of a shipped vector.",
     )
     if choice not in (current, OWN_VECTOR):  # by a link
         session.use_vector(choice)
@@ -223,3 +223,7 @@ with right.container(border=True, height="stretch"):
 
 st.subheader("Side by side")
 comparison.section(tree, vector, imported)
+
+st.subheader("One tree for all?")
+regret.section()
+menu.draw_next("Tree")

@@ -81,7 +81,7 @@ def test_traversal_is_predicted_by_the_vector_of_sequoia(assets, monkeypatch) ->
 
 def test_every_page_expects_the_tokens_that_the_speedup_is_made_of() -> None:
     """The shipped vector keeps its texts, along which a step yields less than F promises."""
-    shown = metrics(open_page("tree")) | metrics(open_page("hardware")) | metrics(open_page("overview"))
+    shown = metrics(open_page("tree")) | metrics(open_page("machine")) | metrics(open_page("overview"))
     vector, profile = session.acceptance(), session.profile()
     tree = plan_tree(vector, profile)
     found = predict(tree, vector, profile)
