@@ -63,8 +63,8 @@ def navigation() -> StreamlitPage:
 
 def _leads_to(script: str, part: dict[str, str]) -> Callable[[], None]:
     def switch() -> None:
-        link = {name: st.query_params.get_all(name) for name in st.query_params}
-        st.switch_page(f"pages/{script}.py", query_params=part | link)
+        given = {name: st.query_params.get_all(name) for name in st.query_params}
+        st.switch_page(f"pages/{script}.py", query_params={**part, **given})
 
     return switch
 

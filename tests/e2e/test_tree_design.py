@@ -43,7 +43,7 @@ def write_probability(page, row: int, value: str) -> None:
 def test_upload_edit_design_compare_export_and_import(page, server, shot, tmp_path):
     page.goto(server)
     settle(page)
-    go(page, "Acceptance")
+    go(page, "Draft")
     own = tmp_path / "own.csv"
     own.write_text("rank,prob\n1,0.62\n2,0.05\n3,0.11\n4,0.04\n")
     page.locator(".st-key-acceptance_way").get_by_text("Upload", exact=True).click()
@@ -134,7 +134,7 @@ def test_a_large_tree_can_be_read_node_by_node(page, server, shot):
     page.get_by_role("button", name="Unfold all").wait_for()  # below the picture: it is drawn again by then
     settle(page)
     assert page.locator(".st-key-tree_picture .scatterlayer .trace").nth(1).locator("path.point").count() < 128
-    go(page, "Regret")
+    go(page, "Tree")
     page.locator(".st-key-regret_matrix .js-plotly-plot").wait_for()
     both_themes(page, shot, "regret")
 

@@ -39,7 +39,7 @@ def alone(tmp_path):
 def test_a_sweep_is_a_map_whose_cells_open(folder, alone, page, server, shot) -> None:
     page.goto(f"{server}/?warm=1")
     settle(page)
-    page.goto(f"{server}/compare?compare_way=Folder&compare_shown=Tokens+per+step")
+    page.goto(f"{server}/draft?draft_section=Which+draft%3F&compare_way=Folder&compare_shown=Tokens+per+step")
     settle(page)
     page.locator(".st-key-compare_folder input").fill(str(folder))
     page.keyboard.press("Enter")

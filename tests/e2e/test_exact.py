@@ -37,7 +37,7 @@ def start(page, part: str, done: str) -> None:
 def test_recorded_evidence_then_ones_own(page, server, shot, tmp_path):
     page.goto(server)
     settle(page)
-    go(page, "Robustness")
+    go(page, "Is it exact?", "Verifiers")
     page.get_by_text("recorded on").first.wait_for()  # a newcomer sees evidence before running anything
     page.locator(".st-key-robustness_tokens .js-plotly-plot").wait_for()
     assert number(page, "Tokens per step") > 1.0
