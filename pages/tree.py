@@ -209,21 +209,30 @@ if kind != tree_kinds.STATIC:
     dynamic.section(kind)
     dynamic.last_run()
 
-st.subheader("Growth with size")
-growth.section(tree, vector, d)
 
-left, right = st.columns(2)
-with left.container(border=True, height="stretch"):
-    st.subheader("Export")
-    files.draw_export(tree, vector)
-    files.draw_numbers(tree)
-with right.container(border=True, height="stretch"):
-    st.subheader("Import")
-    imported = files.draw_import()
+def export() -> None:
+    """Draw the tree in use as files, and as numbers for tools without a tree file."""
+    left, right = st.columns(2)
+    with left:
+        files.draw_export(tree, vector)
+    with right:
+        files.draw_numbers(tree)
 
-st.subheader("Side by side")
-comparison.section(tree, vector, imported)
 
-st.subheader("One tree for all?")
-regret.section()
+def compare() -> None:
+    """Draw another tree beside the one in use: a plain shape, another vector's, or one from a file."""
+    with st.expander("Import a tree", icon=":material/upload_file:", expanded=True, key="tree_import"):
+        imported = files.draw_import()
+    comparison.section(tree, vector, imported)
+
+
+controls.sections(
+    {
+        "Growth": lambda: growth.section(tree, vector, d),
+        "Export": export,
+        "Compare": compare,
+        "One tree for all?": regret.section,
+    },
+    key="tree_section",
+)
 menu.draw_next("Tree")

@@ -39,7 +39,7 @@ OLD_LINKS: dict[str, tuple[str, dict[str, str]]] = {  # path -> script, and the 
     "lookup": ("draft", {"draft_section": "No draft"}),
     "compare": ("draft", {"draft_section": "Which draft?"}),
     "hardware": ("machine", {}),
-    "regret": ("tree", {}),
+    "regret": ("tree", {"tree_section": "One tree for all?"}),
     "runs": ("race", {"race_section": "Runs"}),
     "robustness": ("exact", {}),
 }

@@ -1,4 +1,4 @@
-"""The compare page: a real small sweep read, asked which draft pays, a cell of it used, and a sweep run here."""
+"""Which draft pays: a real small sweep read, asked which draft pays, a cell of it used, and a sweep run here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The acceptance page: shipped, uploaded and measured vectors, and what happens when one is broken."""
+"""The draft page: shipped, uploaded and measured vectors, and what happens when one is broken."""
 
 from __future__ import annotations
 

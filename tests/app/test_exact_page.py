@@ -1,4 +1,4 @@
-"""The robustness page: recorded evidence, one's own, guarantees by hand, the check and the assumption."""
+"""The page "Is it exact?": recorded evidence, one's own, guarantees by hand, the check and the assumption."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hardware page: profile shipped, uploaded, measured or missing; the optimum goes to the tree."""
+"""The machine page: profile shipped, uploaded, measured or missing; the optimum goes to the tree."""
 
 from __future__ import annotations
 

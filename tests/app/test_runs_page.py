@@ -1,4 +1,4 @@
-"""The runs page: what is listed, opened, refused and compared."""
+"""Saved runs: what is listed, opened, refused and compared."""
 
 from __future__ import annotations
 

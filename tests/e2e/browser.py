@@ -27,8 +27,13 @@ def go(page, name: str, section: str = "") -> None:
     page.wait_for_function("name => document.title.startsWith(name)", arg=name)
     settle(page)
     if section:
-        page.get_by_role("tab", name=section).click()
-        settle(page)
+        open_section(page, section)
+
+
+def open_section(page, name: str) -> None:
+    """Open a tab of the page."""
+    page.get_by_role("tab", name=name).click()
+    settle(page)
 
 
 def measure(page, name: str, button: str, said: str) -> None:

@@ -1,4 +1,4 @@
-"""The compare page in a browser: the map where the page opens, a cell by clicking it, its tree; in both themes."""
+"""Which draft pays, in a browser: the map where the page opens, a cell by clicking it, its tree; in both themes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Robustness in Chromium on the real demo pair: evidence at once, then a small comparison and a check of one's own."""
+"""Evidence in Chromium on the real demo pair: at once what is recorded, then a comparison and a check of one's own."""
 
 from __future__ import annotations
 

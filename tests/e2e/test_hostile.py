@@ -138,7 +138,7 @@ def test_hostile_files_are_shown_as_they_are(page, server):
     assert PAYLOADS[0].replace("FIELD", "dtype") in shown(page)
     nothing_rendered(page)
 
-    go(page, "Tree")
+    go(page, "Tree", "Compare")
     put(page, "tree_file", f"{NAME}.json", json.dumps(TREE))
     page.get_by_role("button", name="Use the imported tree").click()
     settle(page)
@@ -223,7 +223,7 @@ def test_hostile_errors_are_shown_as_they_are(page, server):
         ("Race and runs", None, None, "runs_file"),
     )
     for name, key, way, place in places:
-        go(page, name, "Runs" if place == "runs_file" else "")
+        go(page, name, {"runs_file": "Runs", "tree_file": "Compare"}.get(place, ""))
         if key:
             choose(page, key, way)
         if place == "acceptance_prompts_file":
