@@ -55,6 +55,10 @@ def test_acceptance_shows_intervals_and_overlays() -> None:
     one = charts.acceptance_figure({"a": vector()})
     assert isinstance(one.data[0], go.Bar) and one.data[0].error_y.array is not None
     assert list(one.data[0].y) == pytest.approx(vector().probs)
+    longer = vector(ranks=32)
+    rest = charts.acceptance_figure({"a": longer})
+    assert list(rest.data[0].y) == pytest.approx([*longer.probs[:8], longer.probs[8:].sum()])
+    assert rest.data[0].error_y.array[8] == 0 and rest.layout.xaxis.ticktext[-1] == "the rest"
     two = charts.acceptance_figure({"a": vector(), "b": AcceptanceVector(np.array([0.5, 0.0]))}, log=True)
     assert [data.mode for data in two.data] == ["lines+markers"] * 2
     assert two.data[1].error_y.array is None and np.isnan(two.data[1].y[1])  # nothing at 0 on a log axis

@@ -22,9 +22,9 @@ from sequoia_core.studies.verifier_comparison import TreeRun, VerifierComparison
 from tests.app.conftest import ROOT, OpenPair, metrics, open_page, settled, vector, wait_for
 from tests.conftest import calibration_of, tiny_llama
 from ui import record_files
-from ui.exact import measurements, records, wording
+from ui.exact import charts, measurements, records, wording
 from ui.session import evidence, session
-from ui.verifier_names import AFTER_REJECTION, BESIDE, DRAWS, NAMES, RIVALS
+from ui.verifier_names import AFTER_REJECTION, BESIDE, COMPARED, DRAWS, NAMES, RIVALS
 
 pytestmark = pytest.mark.usefixtures("assets")
 SECTIONS = ("Losslessness", "Guarantees", "Verifiers", "Assumption")
@@ -120,9 +120,25 @@ def test_recorded_evidence_is_there_at_once_and_says_so(recorded_before) -> None
     assert metrics(page)["Tokens per step"][0] == f"{here['tokens_per_step']:.2f}"
     won = sum(row["low"] > 1 for row in held["ratios"])
     assert metrics(page)["Won, over all settings"][0] == f"{won} of {len(held['ratios'])}"
-    assert len(page.get("plotly_chart")) == 3 and len(page.get("download_button")) == 4
+    assert len(page.get("plotly_chart")) == 1 and len(page.get("download_button")) == 4
+    settled(page.toggle(key="robustness_curves").set_value(True).run())
+    assert len(page.get("plotly_chart")) == 4
     settled(page.selectbox(key="robustness_shown").set_value("T = 0").run())
-    assert metrics(page)["Sequoia ÷ Top-k"] == ("1.00×", "the same at T = 0")
+    greedy = next(row for row in held["runs"] if row["temperature"] == 0)
+    assert metrics(page)["Tokens per step"][0] == f"{greedy['tokens_per_step']:.2f}"
+
+
+def test_a_cell_of_the_grid_says_who_wins(recorded) -> None:
+    rows = evidence.load(recorded)["comparison"]["ratios"]
+    figure = charts.outcomes_figure(rows, "T = 1")
+    cells = dict(zip(map(tuple, figure.data[1].customdata), figure.data[1].text, strict=True))
+    assert len(cells) == len(rows)
+    rivals, settings = figure.data[0].y, figure.data[0].x
+    for row in rows:
+        place = rivals.index(COMPARED[row["other"]]), settings.index(wording.sampling_label(row))
+        mark = "▲" if row["low"] > 1 else "▼" if row["high"] < 1 else ""
+        assert cells[place] == f"{row['value']:.2f}× {mark}"
+        assert figure.data[0].z[place] == {"▲": 1, "▼": -1, "": 0}[mark]
 
 
 @pytest.mark.parametrize(("section", "charts"), [("Losslessness", 1), ("Assumption", 2)])
@@ -166,10 +182,10 @@ def test_a_comparison_shows_progress_then_where_sequoia_wins(pair, monkeypatch: 
     assert [s.temperature for s in seen["samplings"]] == [0.0, 1.0] and len(seen["prompts"]) == 3
     text = "\n".join(element.value for element in page.markdown)
     assert "measured here on the demo pair, 3 prompts × 16 tokens" in text
-    assert "Against SpecInfer Sequoia: **wins** at T = 1 (1.48×)." in text
-    assert "Against Top-k Sequoia: no difference is shown at T = 1." in text
-    assert metrics(page)["Won, over all settings"] == ("1 of 2", "1 open, 0 lost")
-    assert "on-show" not in text and len(page.get("plotly_chart")) == 3
+    spec = page.get("plotly_chart")[0].proto.spec
+    assert "1.48\\u00d7 \\u25b2" in spec or "1.48× ▲" in spec
+    assert metrics(page)["Won, over all settings"] == ("1 of 2", "1 level, 0 lost")
+    assert "on-show" not in text and len(page.get("plotly_chart")) == 1
 
 
 def test_cancelling_keeps_the_comparison_and_a_failure_keeps_it_too(pair, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,6 +202,7 @@ def test_cancelling_keeps_the_comparison_and_a_failure_keeps_it_too(pair, monkey
     page = finish(page, "comparison", "cancelled")
     assert metrics(page)["Tokens per step"][0] == "3.10"
     assert any("what was complete by then is on show" in caption.value for caption in page.caption)
+    page = settled(page.toggle(key="robustness_curves").set_value(True).run())
     assert "stopped before" in page.info[0].value  # the curves were not measured
 
     def fail(*args, **options):
@@ -487,7 +504,6 @@ def test_no_win_is_claimed_without_an_interval_above_one() -> None:
     found = [wording.outcome(row | {"low": low, "high": high}) for low, high in ((1.0, 2.0), (1.01, 2), (0.2, 0.9))]
     assert found == ["ties", "wins", "loses"]
     assert wording.outcome(row | {"low": None}) == "unknown"
-    assert "wins" not in wording.verdict([row]) and "T = 1, top-p 0.9" in wording.verdict([row])
 
 
 def test_formulas_stay_text_in_a_file() -> None:

@@ -6,12 +6,7 @@ import json
 
 import pytest
 
-from .browser import LONG_MS, both_themes, go, metric, number, settle
-
-
-def open_section(page, name: str) -> None:
-    page.get_by_role("tab", name=name).click()
-    settle(page)
+from .browser import LONG_MS, both_themes, go, metric, number, open_section, settle
 
 
 def move_slider(page, key: str, value: str) -> None:
@@ -39,6 +34,9 @@ def test_recorded_evidence_then_ones_own(page, server, shot, tmp_path):
     settle(page)
     go(page, "Is it exact?", "Verifiers")
     page.get_by_text("recorded on").first.wait_for()  # a newcomer sees evidence before running anything
+    page.locator(".st-key-robustness_outcomes .js-plotly-plot").wait_for()
+    cell = page.locator(".st-key-robustness_outcomes .textpoint").first.bounding_box()
+    page.mouse.click(cell["x"] + cell["width"] / 2, cell["y"] + cell["height"] / 2)
     page.locator(".st-key-robustness_tokens .js-plotly-plot").wait_for()
     assert number(page, "Tokens per step") > 1.0
     both_themes(page, shot, "robustness", height=1_830)

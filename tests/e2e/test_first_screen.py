@@ -19,7 +19,7 @@ VISIBLE = 0.75  # share of the picture's height that must be on the screen
         ("tree", "tree_picture", ("vector", "n", "depth", "tree_best", "tree_color", "tree_hide")),
         ("tree?n=64&depth=24", "tree_picture", ("tree_hide",)),  # the tallest that the sliders give
         ("machine", "hardware_surface", ("hardware_way", "hardware_shipped", "hardware_3d", "hardware_paper")),
-        ("exact?robustness_section=Verifiers", "robustness_tokens", ("robustness_shown",)),
+        ("exact?robustness_section=Verifiers", "robustness_outcomes", ("robustness_shown",)),
         ("server", "server_speed", ("server_way",)),
         ("draft", "acceptance_ranks", ("acceptance_way", "acceptance_choice", "acceptance_compare")),
     ],

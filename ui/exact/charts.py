@@ -10,8 +10,9 @@ import plotly.graph_objects as go
 
 from ui.charts.style import BLUE, BROWN, FAINT, GREEN, GREY, OCHRE, PLUM, RUST, SERIES, log2_ticks
 from ui.charts.style import figure as new_figure
-from ui.exact.wording import cell_name
+from ui.exact.wording import cell_name, outcome, sampling_label
 from ui.markdown import for_chart
+from ui.phrases import beside
 from ui.verifier_names import COMPARED
 
 Rows = Sequence[Mapping[str, Any]]
@@ -29,6 +30,8 @@ MARKS = {
 AXES = {"temperature": ("temperature", "T ="), "top_p": ("top-p", "top-p")}  # column -> its name, and before a value
 APART = 0.015  # share of the axis that sets verifiers at one setting apart, so that no interval hides another
 LEAF = [[0.0, "#F2EFE6"], [0.5, "#9CC9B6"], [1.0, "#1F6A52"]]  # numbers stay readable on every shade
+OUTCOMES = [[0.0, "#A8481A"], [0.5, "#D9DDD9"], [1.0, "#0F7059"]]
+MARK_OF = {"wins": "▲", "loses": "▼"}
 NEVER = 0.5  # where a count of 0 stands on a log axis
 MOST_CELLS = 18  # of a losslessness check, with room for a text each
 
@@ -106,6 +109,53 @@ def ratio_figure(ratios: Rows, axis: str = "temperature") -> go.Figure:
     ticks = [0.2, 0.33, 0.5, 0.67, 0.8, 1, 1.25, 1.5, 2, 3, 4, 6, 8]
     figure.update_yaxes(type="log", tickvals=ticks, ticktext=["equal" if tick == 1 else f"{tick:g}×" for tick in ticks])
     figure.add_hline(y=1.0, line={"color": GREY, "width": 1.5, "dash": "dot"})
+    return figure
+
+
+def outcomes_figure(ratios: Rows, chosen: str | None = None) -> go.Figure:
+    """Draw Sequoia's tokens per step ÷ each rival's as a grid, a row each and a column per setting, by who wins.
+
+    A click takes a cell: invisible points lie over the grid, with row and column as `customdata`.
+    """
+    rivals, settings = (list(dict.fromkeys(map(name, ratios))) for name in (lambda row: row["other"], sampling_label))
+    found = {(rivals.index(row["other"]), settings.index(sampling_label(row))): row for row in ratios}
+    won = {place: outcome(row) for place, row in found.items()}
+    values = np.full((len(rivals), len(settings)), np.nan)
+    for place, word in won.items():
+        values[place] = {"wins": 1, "loses": -1}.get(word, 0)
+    names, places = [COMPARED.get(rival, rival) for rival in rivals], list(found)
+    figure = new_figure(
+        go.Heatmap(
+            x=settings, y=names, z=values, zmin=-1, zmax=1, colorscale=OUTCOMES, showscale=False, xgap=2, ygap=2,
+            hoverinfo="skip",
+        ),
+        go.Scatter(
+            x=[settings[column] for _, column in places],
+            y=[names[row] for row, _ in places],
+            mode="markers+text",
+            marker={"size": 44, "symbol": "square", "opacity": 0},
+            text=[f"{found[place]['value']:.2f}× {MARK_OF.get(won[place], '')}" for place in places],
+            textfont={"color": ["#FFFFFF" if won[place] in MARK_OF else "#000000" for place in places]},
+            customdata=places,
+            hovertext=[
+                f"÷ {names[place[0]]}, {settings[place[1]]}<br>{found[place]['value']:.2f}×"
+                + beside(found[place]["low"], found[place]["high"])
+                for place in places
+            ],
+            hoverinfo="text",
+            showlegend=False,
+        ),
+        x="",
+        y="",
+        height=int(np.clip(110 + 46 * len(rivals), 300, 600)),
+        xaxis={"type": "category", "showgrid": False, "range": [-0.5, len(settings) - 0.5]},
+        yaxis={"type": "category", "showgrid": False, "range": [len(rivals) - 0.5, -0.5]},
+    )  # fmt: skip
+    if chosen is not None:
+        at = settings.index(chosen)
+        figure.add_shape(
+            type="rect", x0=at - 0.5, x1=at + 0.5, y0=-0.5, y1=len(rivals) - 0.5, line={"color": OCHRE, "width": 3}
+        )
     return figure
 
 

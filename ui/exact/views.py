@@ -9,7 +9,7 @@ from ui.exact import charts, current_result, wording
 from ui.exact.wording import Row
 from ui.markdown import escaped
 from ui.phrases import ONE_PROMPT, interval
-from ui.verifier_names import NAMES, RIVALS
+from ui.verifier_names import NAMES
 
 
 def show_comparison(record: Row) -> None:
@@ -25,12 +25,11 @@ def show_comparison(record: Row) -> None:
         names.index("T = 1") if "T = 1" in settings else len(names) - 1,
         key="robustness_shown",
         bind="query-params",
-        help="For the figures in the boxes and the rejection curves."
+        help="For the figure beside it and the curves."
         + (" At T = 0 all verifiers are one and the same: they take the target's most likely token." * greedy),
     )
     here = settings[shown]
     run = next(row for row in wording.at_setting(runs, here) if row["verifier"] in ("sequoia", "greedy"))
-    against = {row["other"]: row for row in wording.at_setting(ratios, here)}
     count = wording.tally(ratios)
     with right:
         cards(
@@ -43,32 +42,51 @@ def show_comparison(record: Row) -> None:
             Card(
                 "Won, over all settings",
                 f"{count['wins']} of {count.total()}",
-                f"{count['ties'] + count['unknown']} open, {count['loses']} lost",
-                help="Settings × rivals. Open: the interval includes 1, so neither is shown to be better.",
+                f"{count['ties'] + count['unknown']} level, {count['loses']} lost",
+                help="Settings × rivals. Level: the interval includes 1, so neither is shown to be better.",
             ),
         )
-    _along("temperature", record, run)
-    if len({row["top_p"] for row in wording.along("top_p", runs, run)}) > 1:
-        _along("top_p", record, run)
+    if ratios:
+        labels = list(dict.fromkeys(map(wording.sampling_label, ratios)))
+        st.plotly_chart(
+            charts.outcomes_figure(ratios, shown if shown in labels else None),
+            width="stretch",
+            key="robustness_outcomes",
+            on_select=lambda: _look_at(labels),
+            selection_mode="points",
+            alt=f"Sequoia's tokens per step ÷ each other's at each setting: {count['wins']} of {count.total()} won",
+        )
+        st.caption(
+            "Sequoia's tokens per step ÷ the other's, on the same prompts. ▲ Sequoia wins, ▼ it loses, by a 95% "
+            "interval that leaves 1 out; grey: level. Click a cell for its curves."
+        )
     else:
-        whose = "This recording" if "recorded" in record["settings"] else "This comparison"
-        st.caption(f":material/info: {whose} has no two values of top-p: run one on your pair with several.")
+        st.info("Nothing to compare at temperature 0 alone.", icon=":material/info:")
     if not record["settings"].get("first_cut") and any(row["top_p"] < 1 for row in runs):
         st.caption("Recorded before top-p also cut first children: below top-p 1 verifiers that draw accept more now.")
-    cards(*(_ratio_card(rival, against.get(rival), shown) for rival in RIVALS))
-    if ratios:
-        st.markdown(wording.verdict(ratios))
     if (rules := wording.specinfer_sentence(runs, record["settings"])) is not None:
         st.caption(rules)
     if (lacking := wording.lacking_beside(runs, record["settings"])) is not None:
         st.caption(f":material/info: {lacking}")
-    _at_setting(record, here)
+    if st.toggle("Curves and all numbers", key="robustness_curves", bind="query-params"):
+        _along("temperature", record, run)
+        if len({row["top_p"] for row in wording.along("top_p", runs, run)}) > 1:
+            _along("top_p", record, run)
+        _at_setting(record, here)
     st.caption(
         f":material/timer: Sequoia at {shown}: {wording.speed_sentence(run)} Intervals are 95% each by itself: of "
-        "twenty ties one would pass for a win or a loss by chance."
+        "twenty level ones one would pass for a win or a loss by chance."
     )
     tables = {"Tokens per step": runs, "Ratios": ratios, "Rejection": record["rejection"]}
     current_result.downloads("comparison", record, tables)
+
+
+def _look_at(labels: list[str]) -> None:
+    """Show the setting of the cell that was clicked, with its curves."""
+    points = st.session_state["robustness_outcomes"].selection.points
+    if points and isinstance(place := points[0].get("customdata"), list):
+        st.session_state["robustness_shown"] = labels[int(place[1])]
+        st.session_state["robustness_curves"] = True
 
 
 def _along(axis: str, record: Row, here: Row) -> None:
@@ -85,16 +103,14 @@ def _along(axis: str, record: Row, here: Row) -> None:
         alt=f"Tokens per step over {name} at {held} by verifier; Sequoia {here['tokens_per_step']:.2f} at "
         f"{wording.sampling_label(here)}",
     )
-    right.subheader("Sequoia ÷ the others")
     if ratios:
+        right.subheader("Sequoia ÷ the others")
         right.plotly_chart(
             charts.ratio_figure(ratios, axis),
             width="stretch",
             key="robustness_ratios" if axis == "temperature" else f"robustness_ratios_{axis}",
             alt=f"Sequoia's tokens per step divided by each other verifier's over {name}, with 95% intervals",
         )
-    else:
-        right.info("Nothing to compare at temperature 0 alone.", icon=":material/info:")
 
 
 def _at_setting(record: Row, here: Row) -> None:
@@ -119,16 +135,6 @@ def _at_setting(record: Row, here: Row) -> None:
         hide_index=True,
         height=340,
         alt="Tokens per step of every run",
-    )
-
-
-def _ratio_card(rival: str, ratio: Row | None, shown: str) -> Card:
-    """Set Sequoia's tokens per step against a rival's; they are the same where there is no ratio, at temperature 0."""
-    return Card(
-        f"Sequoia ÷ {NAMES[rival]}",
-        "1.00×" if ratio is None else f"{ratio['value']:.2f}×",
-        "the same at T = 0" if ratio is None else wording.between(ratio["low"], ratio["high"]),
-        help=f"Tokens per step at {shown} on the same prompts. A win only where the interval lies above 1.",
     )
 
 

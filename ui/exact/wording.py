@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ui.markdown import quoted
-from ui.phrases import beside, between
+from ui.phrases import beside
 from ui.verifier_names import COMPARED
 
 Row = dict[str, Any]
@@ -52,38 +52,6 @@ def outcome(ratio: Mapping[str, Any]) -> str:
     if ratio["low"] is None or ratio["high"] is None:
         return "unknown"
     return "wins" if ratio["low"] > 1.0 else "loses" if ratio["high"] < 1.0 else "ties"
-
-
-def verdict(ratios: Sequence[Mapping[str, Any]]) -> str:
-    """Say in plain words, a line per rival, where Sequoia wins, ties or loses: no win whose interval includes 1."""
-    parts = []
-    for rival in dict.fromkeys(row["other"] for row in ratios):
-        rows = [row for row in ratios if row["other"] == rival]
-        found = {word: [row for row in rows if outcome(row) == word] for word in ("wins", "ties", "loses", "unknown")}
-        clauses = [
-            f"{said} at {_list(group)}" + (f" ({_range(group)})" if word in ("wins", "loses") else "")
-            for word, said in (
-                ("wins", "**wins**"),
-                ("ties", "no difference is shown"),
-                ("loses", "**loses**"),
-                ("unknown", "one prompt leaves it open"),
-            )
-            if (group := found[word])
-        ]
-        parts.append(f"- Against {COMPARED.get(rival, rival)} Sequoia: {'; '.join(clauses)}.")
-    return "\n".join(parts)
-
-
-def _list(rows: Sequence[Mapping[str, Any]]) -> str:
-    names = [sampling_label(row) for row in rows]
-    if all(row["top_p"] == 1 for row in rows):
-        names = [f"T = {names[0].removeprefix('T = ')}", *(name.removeprefix("T = ") for name in names[1:])]
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-
-
-def _range(rows: Sequence[Mapping[str, Any]]) -> str:
-    low, high = min(row["value"] for row in rows), max(row["value"] for row in rows)
-    return between(low, high, unit="×")
 
 
 def tally(ratios: Sequence[Mapping[str, Any]]) -> Counter[str]:
