@@ -8,7 +8,7 @@ from ui.cards import Card, cards
 from ui.exact import charts, current_result, wording
 from ui.exact.wording import Row
 from ui.markdown import escaped
-from ui.phrases import ONE_PROMPT, interval
+from ui.phrases import ONE_PROMPT, between, interval
 from ui.verifier_names import NAMES
 
 
@@ -36,7 +36,7 @@ def show_comparison(record: Row) -> None:
             Card(
                 "Tokens per step",
                 f"{run['tokens_per_step']:.2f}",
-                wording.between(run["ci_low"], run["ci_high"]),
+                between(run["ci_low"], run["ci_high"]),
                 help=f"Sequoia's, by real decoding at {shown}; without a draft a step yields one token.",
             ),
             Card(
