@@ -28,6 +28,7 @@ from ui.verifier_names import AFTER_REJECTION, BESIDE, COMPARED, DRAWS, NAMES, R
 
 pytestmark = pytest.mark.usefixtures("assets")
 SECTIONS = ("Losslessness", "Guarantees", "Verifiers", "Assumption")
+CURVES = {"robustness_curves": "true"}
 HOSTILE = "<img src=x onerror=alert(1)>![](http://x)$$\x00"
 
 
@@ -216,7 +217,7 @@ def test_cancelling_keeps_the_comparison_and_a_failure_keeps_it_too(pair, monkey
 def test_other_trees_are_measured_beside_the_verifiers(tiny_pair, assets) -> None:
     """Hybrid trees only where a vector tells the draft's chances: at temperature 0."""
     replace(vector(), calibration=calibration_of(0.7)).save(assets / "acceptance" / "demo-t0.json")
-    page = open_page("exact", robustness_section="Verifiers", robustness_temperatures=["0", "1"])
+    page = open_page("exact", robustness_section="Verifiers", robustness_temperatures=["0", "1"], **CURVES)
     page.select_slider(key="robustness_comparison_tokens").set_value(16)
     page = finish(press(page, "comparison"), "comparison")
     record = page.session_state["studio_evidence_comparison"]
@@ -227,8 +228,9 @@ def test_other_trees_are_measured_beside_the_verifiers(tiny_pair, assets) -> Non
     assert {(row["other"], row["temperature"]) for row in record["ratios"]} >= {("hybrid", 0.0), ("lookup", 1.0)}
     said = [each.value for each in page.caption if "Hybrid trees are missing" in each.value]
     assert len(said) == 1 and "missing at T = 1: no acceptance vector" in said[0] and "Lookup" not in said[0]
-    assert "Against Lookup trees Sequoia" in " ".join(each.value for each in page.markdown)
-    lines = [trace["name"] for trace in json.loads(page.get("plotly_chart")[0].proto.spec)["data"]]
+    grid, over = (json.loads(chart.proto.spec)["data"] for chart in page.get("plotly_chart")[:2])
+    assert {"Lookup trees", "Hybrid trees"} <= set(grid[0]["y"])
+    lines = [trace["name"] for trace in over]
     assert lines[-3:] == ["SpecInfer 5 × 8 trees", "Lookup trees", "Hybrid trees"]
     assert any("drawn and verified by its own rule" in each.value for each in page.caption)
     page.pills(key="robustness_comparison_beside").set_value([])
@@ -241,10 +243,10 @@ def test_other_trees_are_measured_beside_the_verifiers(tiny_pair, assets) -> Non
 def test_an_old_recording_says_what_it_lacks(recorded_before) -> None:
     said = [
         each.value
-        for each in open_page("exact", robustness_section="Verifiers").caption
+        for each in open_page("exact", robustness_section="Verifiers", **CURVES).caption
         if "this recording" in each.value.lower()
     ]
-    assert len(said) == 2 and "no two values of top-p" in said[0] and "Lookup and hybrid trees" in said[1]
+    assert len(said) == 2 and "no two values of top-p" in said[1] and "Lookup and hybrid trees" in said[0]
 
 
 def test_the_recording_has_specinfers_own_trees_at_every_setting(recorded) -> None:
@@ -267,8 +269,8 @@ def test_verifiers_are_set_beside_each_other_over_top_p(recorded_before) -> None
             if (row["temperature"], row["top_p"]) == (1, 1)
         ]
     recorded_before.write_text(json.dumps(held))
-    page = open_page("exact", robustness_section="Verifiers", robustness_shown="T = 1, top-p 0.9")
-    figures = [json.loads(chart.proto.spec) for chart in page.get("plotly_chart")]
+    page = open_page("exact", robustness_section="Verifiers", robustness_shown="T = 1, top-p 0.9", **CURVES)
+    figures = [json.loads(chart.proto.spec) for chart in page.get("plotly_chart")[1:]]
     titles = [figure["layout"]["xaxis"]["title"]["text"] for figure in figures]
     assert titles[:4] == ["temperature of the target"] * 2 + ["top-p of the target"] * 2 and len(figures) == 5
     assert figures[2]["layout"]["xaxis"]["ticktext"] == ["0.7", "0.9", "1"]

@@ -72,6 +72,9 @@ def show_comparison(record: Row) -> None:
         _along("temperature", record, run)
         if len({row["top_p"] for row in wording.along("top_p", runs, run)}) > 1:
             _along("top_p", record, run)
+        else:
+            whose = "This recording" if "recorded" in record["settings"] else "This comparison"
+            st.caption(f":material/info: {whose} has no two values of top-p: run one on your pair with several.")
         _at_setting(record, here)
     st.caption(
         f":material/timer: Sequoia at {shown}: {wording.speed_sentence(run)} Intervals are 95% each by itself: of "
