@@ -48,6 +48,7 @@ class HuggingFaceModel:
     offload: str | None = None
     bytes_read: int = 0
     takes_any_positions = True
+    reads: tuple[int, ...] = ()
 
     def __init__(
         self,
@@ -111,8 +112,8 @@ class HuggingFaceModel:
     def close(self) -> None:
         """Give back threads and descriptors, where layers stream; the model can then run no more."""
 
-    def open(self, capacity: int) -> Session:
-        return self._backend.open(capacity, self.vocab_size)
+    def open(self, capacity: int, states: Sequence[int] = ()) -> Session:
+        return self._backend.open(capacity, self.vocab_size, states)
 
 
 def context_of(config: PretrainedConfig) -> int:

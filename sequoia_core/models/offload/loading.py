@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -66,10 +66,10 @@ class OffloadedModel(HuggingFaceModel):
         with _naming(self.name):
             self._streamed.check_weights(self.model)
 
-    def open(self, capacity: int) -> Session:
+    def open(self, capacity: int, states: Sequence[int] = ()) -> Session:
         if self._closed:  # its descriptors may belong to other files now
             raise ValueError(f"{self.name}: found a model that was closed, expected one that is loaded")
-        return super().open(capacity)
+        return super().open(capacity, states)
 
     def close(self) -> None:
         self._closed = True
