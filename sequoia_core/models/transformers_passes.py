@@ -80,9 +80,7 @@ def layers_by_device(model: PreTrainedModel) -> Counter[torch.device]:
 
 
 class TransformersSession(CacheSession):
-    def __init__(
-        self, passes: TransformersBackend, capacity: int, vocab_size: int, states: Sequence[int] = ()
-    ) -> None:
+    def __init__(self, passes: TransformersBackend, capacity: int, vocab_size: int, states: Sequence[int] = ()) -> None:
         model = passes.model
         super().__init__(
             passes.layers, capacity, device=passes.device, dtype=model.dtype,
@@ -113,7 +111,7 @@ class TransformersSession(CacheSession):
 def states_of(model: PreTrainedModel, numbers: Collection[int]) -> Iterator[dict[int, torch.Tensor]]:
     """Note states that a model's own forward goes through, by their numbers, each [1, q, H]."""
     found: dict[int, torch.Tensor] = {}
-    layers = decoder_layers(model)[1] if numbers else ()
+    layers = decoder_layers(model)[1] if numbers else torch.nn.ModuleList()
 
     def taken(number: int) -> Callable[..., None]:
         def take(layer: torch.nn.Module, inputs: tuple, keywords: dict, output: object = None) -> None:

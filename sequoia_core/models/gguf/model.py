@@ -72,7 +72,7 @@ class GGUFModel:
     offload: str | None = None
     bytes_read: int = 0
     takes_any_positions = False
-    reads = ()
+    reads: tuple[int, ...] = ()
     device: torch.device = torch.device("cpu")  # where logits arrive
 
     def __init__(
