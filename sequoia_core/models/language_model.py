@@ -106,6 +106,9 @@ class HuggingFaceModel:
     def check_weights(self) -> None:
         """Refuse a weight that is not finite where that was not done when it was loaded: one that streams."""
 
+    def wake(self) -> None:
+        """Have the weights of embedding and output layer be there as the model's own, until it rests."""
+
     def rest(self) -> None:
         """Give back what only the model's own forward takes; it takes it again when it is called."""
 

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
+import torch.nn.functional as F
 
 from ...native import linear
-from ..protocol import parents_of
+from ..protocol import causal_mask, parents_of
 from ..tree_cache import CacheSession
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ class HeadModel:
         head: on the target's device and in its dtype.
     """
 
-    offload = None
+    offload: str | None = None
     bytes_read = 0
     takes_any_positions = True
     is_exact = False  # alone it says nothing
@@ -53,6 +54,19 @@ class HeadModel:
             return logits[:, : self.vocab_size]
         rows = logits.new_full((len(logits), self.head.settings.vocab), -torch.inf)
         return rows.index_copy_(1, tokens, logits)[:, : self.vocab_size]
+
+    @torch.inference_mode()
+    def plain_logits(self, ids: torch.Tensor) -> torch.Tensor:
+        """Return the logits of a text, float32 [tokens, V], that the target reads first, without a cache."""
+        count, mask = len(ids), causal_mask(len(ids))
+        session = self.target.open(count, self.reads)
+        session.forward(ids, torch.arange(count), mask, keep=1)
+        assert session.states is not None, "it was opened for some"
+        states = session.states[:-1].flatten(1).to(self.device, self.dtype)
+        features = F.pad(self.head.project(states), (0, 0, 1, 0))
+        mask[1:, 0] = -torch.inf
+        places, mask = torch.arange(count, device=self.device), mask.to(self.device, self.dtype)
+        return self.rows(self.head(self.head.embed(ids.to(self.device)), features, places, mask))
 
     def ignore_eos(self) -> HeadModel:
         twin = copy.copy(self)

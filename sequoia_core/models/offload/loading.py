@@ -58,6 +58,9 @@ class OffloadedModel(HuggingFaceModel):
         """How many layer buffers there are; 0 while it has none."""
         return 0 if self._backend.ring is None else self._backend.ring.slots
 
+    def wake(self) -> None:
+        self._streamed.load(self.model)
+
     def rest(self) -> None:
         if isinstance(self._backend, StreamedLlama):  # decoding does not use the model's own forward
             self._streamed.rest(self.model)
