@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -10,6 +11,7 @@ import torch
 
 from ..files.dtypes import DTYPES, check_dtype
 
+CHUNK = 512  # tokens of a text read at once: bounds the mask of a long one to 512 x context
 TORCH_DTYPES = {name: getattr(torch, name) for name in DTYPES}
 
 
@@ -218,3 +220,29 @@ def parents_of(tree_mask: np.ndarray, held: int) -> np.ndarray:
     latest = covered - 1 - seen[:, ::-1].argmax(1)
     before = held + count - covered  # slots before those that the mask covers; all of them are seen
     return np.where(seen.any(1), before + latest, before - 1)
+
+
+@torch.inference_mode()
+def prefill(
+    session: Session,
+    ids: Sequence[int] | torch.Tensor,
+    *,
+    reader: Session | None = None,
+    cancel: threading.Event | None = None,
+) -> bool:
+    """Append a text int [L] to a session in chunks, each token seeing all before it; return whether nobody cancelled.
+
+    `cancel` is looked at before every chunk and after the last one.
+
+    Args:
+        reader: the session of a draft head, which takes the states that this one keeps.
+    """
+    ids = torch.as_tensor(ids, dtype=torch.int64)
+    for start in range(0, len(ids), CHUNK):
+        if cancel is not None and cancel.is_set():
+            return False
+        chunk, first = ids[start : start + CHUNK], session.length
+        session.forward(chunk, torch.arange(len(chunk)) + first, causal_mask(len(chunk)), keep=1)
+        if reader is not None and session.states is not None:
+            reader.see(first, session.states)
+    return cancel is None or not cancel.is_set()

@@ -20,7 +20,7 @@ from sequoia_core.decoding.growing.top_k_expansion import TopKExpansion
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.decoding.verifiers import VERIFIERS
 from sequoia_core.decoding.walk import offers_at
-from sequoia_core.models.prefill import prefill
+from sequoia_core.models.protocol import prefill
 from tests.conftest import tiny_llama
 from tests.head_folders import random_head
 

@@ -6,14 +6,13 @@ import pytest
 import torch
 
 from sequoia_core.command_line.main import main
-from sequoia_core.decoding.growing.spec_exec import SpecExecTree
+from sequoia_core.decoding.growing.policies import SpecExecTree
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.design.plain_trees import k_ary_tree
 from sequoia_core.files.model_names import DEMO_PAIR
 from sequoia_core.models.loading import load_pair, pair_facts, streaming_needs
 from sequoia_core.models.pair_spec import PairSpec
-from sequoia_core.models.prefill import prefill
-from sequoia_core.models.protocol import causal_mask
+from sequoia_core.models.protocol import causal_mask, prefill
 from tests.conftest import pair_of, tiny_llama, tokens_of
 from tests.gguf_files import write_vocabulary
 from tests.head_folders import PUBLISHED, SPECULATORS, head_fields, head_tensors, plain_row, random_head, write_head
