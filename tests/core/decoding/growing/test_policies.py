@@ -104,9 +104,8 @@ SAMPLED = {
 )
 def test_sampled_text_follows_the_target(name, sampling, full):
     """Rows are recalled; that the passes behind them are right, the recorded probabilities show."""
-    assert_follows_the_target(
-        name, sampling, samples, *(recalled(tiny_llama(seed, vocab=16, layers=1, scale=1.0)) for seed in (1, 2))
-    )
+    models = (recalled(tiny_llama(seed, vocab=16, layers=1, scale=1.0)) for seed in (1, 2))
+    assert_follows_the_target(name, sampling, 3_000 if full else 600, *models)
 
 
 def assert_follows_the_target(name, sampling, samples, target, draft):
@@ -117,7 +116,7 @@ def assert_follows_the_target(name, sampling, samples, target, draft):
     tree = policy(index, known, max_size=8, max_depth=3, beam=2)
     models = {"pair": pair_of(target, draft), "tree": tree, "sampling": sampling, "verifier": verifier}
     seeded = torch.Generator().manual_seed(0)
-    report = check_losslessness(prompt, **models, samples=3_000 if full else 600, new_tokens=3, generator=seeded)
+    report = check_losslessness(prompt, **models, samples=samples, new_tokens=3, generator=seeded)
     assert report.passed and report.degrees_of_freedom > 5
     steps = list(decode(prompt, **models, max_new_tokens=40, generator=seeded))
     assert len({step.tree for step in steps}) > 1, "trees that never differ prove nothing"
