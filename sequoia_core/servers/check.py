@@ -19,13 +19,14 @@ from .chain_acceptance import ChainAcceptance, chain_acceptance
 from .costs import costs_of, timed_setting
 from .counts import VLLM, ServerCounts, ServerRequest
 from .flags import DRAFT_MODEL, server_flags
-from .local_server import ask, running_server
+from .local_server import UNCUT, ask, running_server
 from .plan import ServerPlan, plan_server
 from .readings import counts_from_bytes
 
 SETTINGS = (0, 1, 2, 3, 4, 6, 8)  # lengths of draft
 PLANNED_FROM = (0, 2, 8)
 REQUEST_SEC = 600
+GREEDY = {"temperature": 0.0, "top_p": 1.0}
 CLOCKS = {  # where an answer has the time of its tokens, and what the server must be started with
     VLLM: ("metrics", "generation_time_ms", "--enable-per-request-metrics"),
     LLAMA_CPP: ("timings", "predicted_ms", "--metrics"),
@@ -75,10 +76,19 @@ def server_command(
 
 
 def ask_servers(
-    servers: Mapping[int, str], engine: str, prompts: Sequence[Prompt], length: int, *, progress: Progress | None = None
+    servers: Mapping[int, str],
+    engine: str,
+    prompts: Sequence[Prompt],
+    length: int,
+    *,
+    sampling: Mapping[str, float] = GREEDY,
+    progress: Progress | None = None,
 ) -> dict[int, list[Served]]:
-    """Let servers (length of draft -> address) answer the same requests in turns, in the order of the prompts."""
-    methods = {str(k): server_method(address, engine, k) for k, address in servers.items()}
+    """Let servers (length of draft -> address) answer the same requests in turns, in the order of the prompts.
+
+    `sampling` is the requests' temperature and top_p; no other cut is made.
+    """
+    methods = {str(k): server_method(address, engine, k, sampling) for k, address in servers.items()}
     answers: dict[int, list[Served]] = {k: [] for k in servers}
     for name, served in take_turns(methods, prompts, length, progress=progress):
         answers[int(name)].append(served)
@@ -92,6 +102,7 @@ def start_and_ask(
     length: int,
     *,
     one_at_a_time: bool = False,
+    sampling: Mapping[str, float] = GREEDY,
     progress: Progress | None = None,
 ) -> dict[int, list[Served]]:
     """Do the same with servers that are started by commands (length of draft -> command) and ended afterwards."""
@@ -99,16 +110,19 @@ def start_and_ask(
     for group in [[k] for k in commands] if one_at_a_time else [list(commands)]:
         with ExitStack() as running:
             servers = {k: running.enter_context(running_server(commands[k])) for k in group}
-            answers |= ask_servers(servers, engine, prompts, length, progress=progress)
+            answers |= ask_servers(servers, engine, prompts, length, sampling=sampling, progress=progress)
     return answers
 
 
-def server_method(address: str, engine: str, k: int) -> Callable[[Prompt, int, int, Report], Served]:
+def server_method(
+    address: str, engine: str, k: int, sampling: Mapping[str, float] = GREEDY
+) -> Callable[[Prompt, int, int, Report], Served]:
     """Return a function that sends a prompt, text or token ids, to a server that drafts k tokens and counts."""
 
     def run(prompt: Prompt, length: int, turn: int, report: Report) -> Served:
         ids = prompt if isinstance(prompt, str) else list(prompt)
-        body = json.dumps({"prompt": ids, "max_tokens": length, "temperature": 0, "ignore_eos": True}).encode()
+        asked = {"prompt": ids, "max_tokens": length, "ignore_eos": True, **sampling, **UNCUT}
+        body = json.dumps(asked).encode()
         before = ask(address, "/metrics") if k else b""
         content = ask(address, "/v1/completions", body, seconds=REQUEST_SEC)
         answer = read_answer(content, address, engine)
@@ -164,7 +178,11 @@ def counts_of(answers: Sequence[Served]) -> ServerCounts | None:
 
 
 def compare(
-    settings: Mapping[int, Sequence[Served]], *, planned_from: Sequence[int] = PLANNED_FROM, drafts_free: bool = False
+    settings: Mapping[int, Sequence[Served]],
+    *,
+    planned_from: Sequence[int] = PLANNED_FROM,
+    drafts_free: bool = False,
+    expected: ServerCounts | None = None,
 ) -> dict:
     """Plan from a few settings and hold the plan against all of them.
 
@@ -172,17 +190,18 @@ def compare(
         settings: length of draft -> what it did with each request, the same ones for all.
         planned_from: 0 and two lengths above it; the longest tells how far drafts get.
         drafts_free: the draft is no model.
+        expected: what the server should count, by a vector measured here; None plans from what it counted.
 
     Returns:
         JSON-ready: `rows`, one for each k, with tokens per second over k = 0 `predicted` and `measured` (paired by
-        request), `error` and whether the prediction `held` inside the measured interval; `median_abs_error` of the
-        settings that the plan did not see; the k `chosen` by prediction, the `best` measured, and `chosen_over_best`;
-        `same_text`, the share of answers that equal those at k = 0; `survival_interval`, low and high for each
-        position of the longest draft; `notes`.
+        request), `error` and whether the prediction `held` inside the measured interval, `tokens_per_step` with its
+        interval beside what was predicted of it; `median_abs_error` of the settings that the plan did not see; the k
+        `chosen` by prediction, the `best` measured, and `chosen_over_best`; `same_text`, the share of answers that
+        equal those at k = 0; `survival_interval`, low and high for each position of the longest draft; `notes`.
     """
     check_planned_from(planned_from, list(settings))
     seconds = {k: np.array([each.seconds / each.tokens for each in settings[k]]) for k in sorted(settings)}
-    acceptance, plan, notes = _plan(settings, planned_from, drafts_free)
+    acceptance, plan, notes = _plan(settings, planned_from, drafts_free, expected)
     rows = []
     for k in seconds:
         row = _measured(settings[k]) | {"k": k, "planned_from": k in planned_from}
@@ -222,10 +241,13 @@ def check_planned_from(planned_from: Sequence[int], settings: Sequence[int]) -> 
 
 
 def _plan(
-    settings: Mapping[int, Sequence[Served]], planned_from: Sequence[int], drafts_free: bool
+    settings: Mapping[int, Sequence[Served]],
+    planned_from: Sequence[int],
+    drafts_free: bool,
+    expected: ServerCounts | None,
 ) -> tuple[ChainAcceptance | None, ServerPlan | None, list[str]]:
     """Return how far drafts get, the plan, and its notes; where nothing can be planned, the reason instead."""
-    counts = counts_of(settings[max(planned_from)])
+    counts = expected or counts_of(settings[max(planned_from)])
     if counts is None:
         return None, None, ["found no drafts at the longest setting, expected some to plan from"]
     try:
@@ -247,9 +269,12 @@ def tokens_per_sec(answers: Sequence[Served]) -> float:
 def _measured(answers: Sequence[Served]) -> dict:
     counts = counts_of(answers)
     drafts = 0 if counts is None else counts.drafts or 0
-    return {
-        "tokens_per_sec": tokens_per_sec(answers),
-        "drafts": drafts,
-        "tokens_per_step": 1 + (counts.accepted_tokens or 0) / drafts if counts and drafts else None,
-        "survival": [count / drafts for count in counts.positions] if counts and drafts else [],
-    }
+    row = {"tokens_per_sec": tokens_per_sec(answers), "drafts": drafts, "tokens_per_step": None, "survival": []}
+    if counts is None or not drafts:
+        return row | {"tokens_per_step_interval": None}
+    made = [each.counts for each in answers if each.counts is not None]
+    steps = np.array([each.drafts or 0 for each in made])
+    yielded = ratio_estimate(steps + [each.accepted_tokens or 0 for each in made], steps)
+    between = None if yielded.low is None else [yielded.low, yielded.high]
+    row |= {"tokens_per_step": yielded.value, "tokens_per_step_interval": between}
+    return row | {"survival": [count / drafts for count in counts.positions]}
