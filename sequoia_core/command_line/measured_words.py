@@ -167,16 +167,16 @@ def server_check_parts(result: Mapping[str, Any], out: Path | None) -> Parts:
     for row in result["rows"]:
         measured, predicted = row["measured"], row["predicted"]
         said = "–" if predicted is None else f"{predicted['value']:.2f}×"
-        seen = "seen by the plan" if row["planned_from"] else ""
         speed = sure(measured["value"], measured["low"], measured["high"], "×") if row["k"] else "1"
         yields = "" if row["tokens_per_step"] is None else f"{row['tokens_per_step']:.2f}"
         expected = row["predicted_tokens_per_step"]
         yields += f" ({expected:.2f})" if yields and expected is not None else ""
-        rows.append((str(row["k"]), said, speed, yields, f"{row['tokens_per_sec']:.1f}", seen))
+        rows.append((str(row["k"]), said, speed, yields, f"{row['tokens_per_sec']:.1f}"))
     requests = f"{counted(result['requests'], 'request')} of {result['max_new_tokens']} tokens"
     yield f"{result['engine']}, {result['method']}: {requests}."
-    yield table(("k", "predicted", "measured", "per step", "tokens/s", ""), rows)
-    yield "Per step: tokens, in brackets as predicted."
+    yield table(("k", "predicted", "measured", "per step", "tokens/s"), rows)
+    seen = ", ".join(str(row["k"]) for row in result["rows"] if row["planned_from"])
+    yield f"Per step: tokens, in brackets as predicted. The plan saw k = {seen}."
     if result["requests"] < 2:
         yield "One request has no interval over texts."
     error, over = result["median_abs_error"], result["chosen_over_best"]

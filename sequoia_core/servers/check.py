@@ -269,7 +269,7 @@ def tokens_per_sec(answers: Sequence[Served]) -> float:
 def _measured(answers: Sequence[Served]) -> dict:
     counts = counts_of(answers)
     drafts = 0 if counts is None else counts.drafts or 0
-    row = {"tokens_per_sec": tokens_per_sec(answers), "drafts": drafts, "tokens_per_step": None, "survival": []}
+    row: dict = {"tokens_per_sec": tokens_per_sec(answers), "drafts": drafts, "tokens_per_step": None, "survival": []}
     if counts is None or not drafts:
         return row | {"tokens_per_step_interval": None}
     made = [each.counts for each in answers if each.counts is not None]
