@@ -177,6 +177,8 @@ def server_check_parts(result: Mapping[str, Any], out: Path | None) -> Parts:
     yield table(("k", "predicted", "measured", "per step", "tokens/s"), rows)
     seen = ", ".join(str(row["k"]) for row in result["rows"] if row["planned_from"])
     yield f"Per step: tokens, in brackets as predicted. The plan saw k = {seen}."
+    if apart := [str(row["k"]) for row in result["rows"] if row.get("tokens_per_step_held") is False]:
+        yield f"k = {', '.join(apart)}: tokens per step differ from the prediction by more than chance."
     if result["requests"] < 2:
         yield "One request has no interval over texts."
     error, over = result["median_abs_error"], result["chosen_over_best"]

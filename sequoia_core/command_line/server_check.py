@@ -80,6 +80,7 @@ def server_check_command(
     seen = [0, between, lengths[-1]] if planned_from is None else _lengths("--planned-from", planned_from)
     check_planned_from(seen, lengths)
     sampling = _sampling(temperature, top_p)
+    asked = sampling | {"ignore_eos": acceptance is None}  # a vector's texts end where the target ended them
     if acceptance is None and rule is not None:
         raise ValueError(f"--rule: found {rule[:40]!r} without --acceptance, expected both")
     expected = None if acceptance is None else _expected(acceptance, engine, rule, lengths[-1], sampling)
@@ -89,7 +90,7 @@ def server_check_command(
     if given:
         servers = {k: checked_address(address, remote=remote) for k, address in given.items()}
         with shown_progress(as_json) as progress:
-            answers = ask_servers(servers, engine, sent, max_new_tokens, sampling=sampling, progress=progress)
+            answers = ask_servers(servers, engine, sent, max_new_tokens, sampling=asked, progress=progress)
     else:
         if target is None or (method == "draft" and draft is None):
             raise ValueError("found no models to start a server with, expected --target and --draft, or --server")
@@ -99,9 +100,9 @@ def server_check_command(
         tell(f"Starts {len(starts)} servers{', one after the other' if one_at_a_time else ', all at once'}.")
         with _ended_too(), shown_progress(as_json) as progress:
             answers = start_and_ask(
-                starts, engine, sent, max_new_tokens, one_at_a_time=one_at_a_time, sampling=sampling, progress=progress
+                starts, engine, sent, max_new_tokens, one_at_a_time=one_at_a_time, sampling=asked, progress=progress
             )
-    result = {"engine": engine, "method": method, "requests": len(sent), "max_new_tokens": max_new_tokens, **sampling}
+    result = {"engine": engine, "method": method, "requests": len(sent), "max_new_tokens": max_new_tokens, **asked}
     result |= compare(answers, planned_from=seen, drafts_free=method == "ngram", expected=expected)
     result |= {"same_text": None} if temperature else {}
     if out is not None:
@@ -164,7 +165,7 @@ def _sampling(temperature: float, top_p: float) -> dict[str, float]:
 
 def _expected(path: Path, engine: str, rule: str | None, longest: int, sampling: dict[str, float]) -> ServerCounts:
     """Return what the server should count by a vector measured at the temperature and top-p of the requests."""
-    from ..servers.chain_acceptance import MATCH, counts_of_vector
+    from ..servers.chain_acceptance import CARRIED_POSITIONS, MATCH, counts_of_vector
 
     vector = vector_of(path, None)
     assert vector is not None, "a path was given"
@@ -174,7 +175,8 @@ def _expected(path: Path, engine: str, rule: str | None, longest: int, sampling:
             f"--acceptance: found a vector measured at {known.sampling}, expected one at --temperature "
             f"{sampling['temperature']:g} --top-p {sampling['top_p']:g}"
         )
-    return counts_of_vector(vector, engine, rule or MATCH, longest=longest)
+    # what follows a draft accepted whole counts as guessed: of drafts no longer than the server's that is too often
+    return counts_of_vector(vector, engine, rule or MATCH, longest=max(longest, CARRIED_POSITIONS))
 
 
 def _given(text: str) -> tuple[int, str]:

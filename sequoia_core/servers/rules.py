@@ -295,6 +295,12 @@ def _share(what: str, hits: int, trials: int, counts: ServerCounts) -> Evidence:
     return Evidence(what, hits / trials, *exact_interval(hits, trials, 1 - 2 * FALSE_ALARM), trials)
 
 
+def most_accepted(counts: ServerCounts) -> float:
+    """Return an exact upper bound of the tokens accepted per draft, wrong in FALSE_ALARM of all readings."""
+    each = FALSE_ALARM / len(counts.positions)
+    return sum(exact_interval(hits, counts.drafts or 0, 1 - 2 * each)[1] for hits in counts.positions)
+
+
 def _needed(rate: float, trials: int) -> int | None:
     """Return how many drafts tell such a rate from MIN_FIRST_RATE; None for too many."""
     while trials < MAX_NEEDED_DRAFTS:
