@@ -20,6 +20,7 @@ from sequoia_core.design.tree import TokenTree
 from sequoia_core.models.language_model import HuggingFaceModel
 from tests.conftest import around_passes, pair_of, tiny_llama, tokens_of
 from tests.core.decoding.test_tree_policy import assert_records_plain_probabilities
+from tests.head_folders import random_head
 
 TREES = {
     "chain": chain_tree(4),
@@ -42,10 +43,13 @@ def run(model, draft, tree, count=40, prompt=PROMPT, **options):
 
 
 @pytest.mark.parametrize("tree", TREES.values(), ids=TREES.keys())
-def test_greedy_output_is_identical_to_generate(tree, tiny_target, tiny_draft):
-    for prompt in (PROMPT, [7]):
+@pytest.mark.parametrize("draft", ["tiny_draft", "tiny_head"])
+def test_greedy_output_is_identical_to_generate(tree, draft, tiny_target, request):
+    for prompt in ([7], PROMPT):
         wanted = greedy_reference(tiny_target, prompt, 40)
-        assert tokens_of(run(tiny_target, tiny_draft, tree, prompt=prompt)) == wanted
+        steps = run(tiny_target, request.getfixturevalue(draft), tree, prompt=prompt)
+        assert tokens_of(steps) == wanted
+    assert draft == "tiny_draft" or tree.depth < 2 or max(len(step.new_tokens) for step in steps) > 2
 
 
 @pytest.mark.parametrize("tree", [chain_tree(5), k_ary_tree(3, 3)], ids=["chain", "ternary"])
@@ -298,6 +302,7 @@ def test_a_record_tells_the_whole_step(tiny_target, tiny_draft):
 def test_recorded_probabilities_are_those_of_a_plain_forward(temperature):
     """Positions, tree mask and in-place commits: a wrong one of them would show here, several steps into the run."""
     assert_records_plain_probabilities(TREES["ragged"], temperature)
+    assert_records_plain_probabilities(TREES["ragged"], temperature, head=random_head)
 
 
 def test_caches_do_not_grow(tiny_target, tiny_draft):
