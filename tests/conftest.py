@@ -27,6 +27,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as slow what a test with `@pytest.mark.sample(count)` has beyond a covering sample of its cases."""
     groups: dict[str, list[pytest.Function]] = {}
     for item in items:
+        if item.get_closest_marker("gpu"):
+            continue  # skipped nearly everywhere
         if item.get_closest_marker("sample") and isinstance(item, pytest.Function) and hasattr(item, "callspec"):
             groups.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for name, cases in groups.items():
@@ -160,6 +162,12 @@ def recalled(model: HuggingFaceModel) -> HuggingFaceModel:
     passes: dict = {}
     twin.open = lambda capacity, states=(): RecalledSession(row_after, passes)
     return twin
+
+
+@pytest.fixture
+def full(request: pytest.FixtureRequest) -> bool:
+    """Whether slow tests run too: then a test takes its whole size."""
+    return "not slow" not in request.config.option.markexpr
 
 
 @pytest.fixture(scope="session")

@@ -104,12 +104,12 @@ def test_stops_at_an_eos_inside_the_accepted_path(tiny_target):
 @pytest.mark.parametrize("ended_by", ["eos", "length"])
 @pytest.mark.parametrize("verifier", ["greedy", "sequoia", "topk", "traversal"])
 @pytest.mark.parametrize("kind", ["path", "branches"])
-def test_nothing_beyond_the_end_of_the_text_counts_as_accepted(ended_by, verifier, kind, tiny_target):
+def test_nothing_beyond_the_end_of_the_text_counts_as_accepted(ended_by, verifier, kind, tiny_target, full):
     """A draft that is the target and trees deeper than what is left: a walk goes on, its record does not."""
     sampled = {"sampling": SamplingConfig(1.0), "verifier": verifier}
     options = {} if verifier == "greedy" else sampled
     tree, cut = {"path": chain_tree(6), "branches": k_ary_tree(2, 4)}[kind], 0
-    for seed in range(12):
+    for seed in range(1 if verifier == "greedy" else 12 if full else 4):
         drawn = {"generator": torch.Generator().manual_seed(seed), "details": StepDetails(likely=2), **options}
         (whole, *_) = run(tiny_target, tiny_llama(1), tree, count=20, **drawn)
         for count in range(1, len(whole.new_tokens)):
@@ -128,7 +128,7 @@ def test_nothing_beyond_the_end_of_the_text_counts_as_accepted(ended_by, verifie
             assert [rows.node for rows in step.path_rows] == list(step.accepted_path)
             assert step.cut_by_length == (len(whole.new_tokens) - count if ended_by == "length" else 0)
             cut += 1
-    assert cut > 5
+    assert cut > 2
 
 
 def test_stops_cleanly_at_the_context_limit():

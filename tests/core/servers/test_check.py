@@ -1,8 +1,6 @@
 """A plan from three settings predicts the others, on servers whose steps cost what a line says."""
 
-import http.server
 import json
-import threading
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -25,6 +23,7 @@ from sequoia_core.servers.check import (
 )
 from sequoia_core.servers.counts import ServerCounts, ServerRequest
 from sequoia_core.studies.race import own_method
+from tests.served import body_of, reply, served
 
 PLAIN_SEC, FIXED_SEC, TOKEN_SEC = 0.010, 0.004, 0.001
 TOKENS = 200
@@ -192,42 +191,28 @@ def vllm_like(*, detailed: bool):
     asked = []
     counted = {"drafts": 5, "draft_tokens": 10, "accepted_tokens": 4, "first": 3, "second": 1}
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            asked.append(self.path)
-            prefix = "vllm:spec_decode_num_"
-            lines = [f"{prefix}{name}_total {counted[name]}" for name in ("drafts", "draft_tokens", "accepted_tokens")]
-            for place, name in enumerate(("first", "second")):
-                lines.append(f'{prefix}accepted_tokens_per_pos_total{{position="{place}"}} {counted[name]}')
-            self.reply("\n".join([*lines, ""]).encode())
+    def counts():
+        prefix = "vllm:spec_decode_num_"
+        lines = [f"{prefix}{name}_total {counted[name]}" for name in ("drafts", "draft_tokens", "accepted_tokens")]
+        for place, name in enumerate(("first", "second")):
+            lines.append(f'{prefix}accepted_tokens_per_pos_total{{position="{place}"}} {counted[name]}')
+        return "\n".join([*lines, ""])
 
-        def do_POST(self):
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            asked.append(body)
-            for name, more in {"drafts": 2, "draft_tokens": 4, "accepted_tokens": 2, "first": 1, "second": 1}.items():
-                counted[name] += more
-            steps = {"num_spec_steps": 2, "num_spec_tokens": 2, "num_draft_tokens": 4}
-            steps |= {"per_step_accepted": [2, 0], "per_step_drafted": [2, 2]}
-            metrics = {"generation_time_ms": 40.0, "speculative_decoding": steps if detailed else None}
-            usage = {"completion_tokens": 5}
-            answer = {"choices": [{"text": "abcde"}], "usage": usage, "metrics": metrics}
-            self.reply(json.dumps(answer).encode())
+    def answer():
+        for name, more in {"drafts": 2, "draft_tokens": 4, "accepted_tokens": 2, "first": 1, "second": 1}.items():
+            counted[name] += more
+        steps = {"num_spec_steps": 2, "num_spec_tokens": 2, "num_draft_tokens": 4}
+        steps |= {"per_step_accepted": [2, 0], "per_step_drafted": [2, 2]}
+        metrics = {"generation_time_ms": 40.0, "speculative_decoding": steps if detailed else None}
+        usage = {"completion_tokens": 5}
+        return json.dumps({"choices": [{"text": "abcde"}], "usage": usage, "metrics": metrics})
 
-        def reply(self, content: bytes):
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(content)
+    def respond(handler):
+        asked.append(handler.path if handler.command == "GET" else body_of(handler))
+        reply(handler, (counts() if handler.command == "GET" else answer()).encode())
 
-        def log_message(self, *words):
-            pass
-
-    server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", asked
-    finally:
-        server.shutdown()
-        server.server_close()
+    with served(respond) as address:
+        yield address, asked
 
 
 @pytest.mark.parametrize("detailed", [True, False])

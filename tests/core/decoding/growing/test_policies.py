@@ -102,12 +102,10 @@ SAMPLED = {
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow if "alone" in name else ()) for name in SAMPLED]
 )
-@pytest.mark.parametrize("samples", [600, pytest.param(3_000, marks=pytest.mark.slow)])
-def test_sampled_text_follows_the_target(samples, name, sampling):
+def test_sampled_text_follows_the_target(name, sampling, full):
     """Rows are recalled; that the passes behind them are right, the recorded probabilities show."""
-    assert_follows_the_target(
-        name, sampling, samples, *(recalled(tiny_llama(seed, vocab=16, layers=1, scale=1.0)) for seed in (1, 2))
-    )
+    models = (recalled(tiny_llama(seed, vocab=16, layers=1, scale=1.0)) for seed in (1, 2))
+    assert_follows_the_target(name, sampling, 3_000 if full else 600, *models)
 
 
 def assert_follows_the_target(name, sampling, samples, target, draft):
