@@ -66,7 +66,7 @@ with left:
 with right:
     choice = tree_choice.draw()
     first, second = st.columns(2)
-    temperature, top_p = controls.sampling(first, first, keys=("temperature", "top_p"), warmest=1.5, in_form=False)
+    temperature, top_p = controls.sampling(first, first, in_form=False)
     tokens = second.slider(
         "New tokens",
         16,

@@ -5,7 +5,7 @@ import streamlit as st
 from sequoia_core import AcceptanceVector
 from sequoia_core.design.acceptance_files import ENTRIES
 from sequoia_core.design.plain_trees import chain_limit
-from ui import charts, controls, uploads
+from ui import charts, controls, prediction_state, uploads
 from ui.cards import Card, cards, number
 from ui.draft import changing, declaring, supposing, which_draft
 from ui.jobs import acceptance_measurement as measurement
@@ -162,7 +162,8 @@ def section() -> None:
         alt="Probability that the first k children are all rejected, falling with k on log-log axes",
     )
 
-    st.markdown(f":material/label: **In use:** {escaped(session.acceptance_source())}")
+    st.markdown(f":material/label: **Current:** {escaped(session.acceptance_source())}")
+    prediction_state.chip()
     ending = vector.meta.get("prompt_ending")
     said = vector.note, vector.meta.get("source"), precision(vector), ending and f"prompts end: {ending}"
     notes = [str(text)[:MAX_NOTE].strip(" .") for text in said if text]

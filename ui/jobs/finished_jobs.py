@@ -39,7 +39,7 @@ def _keep_run(job: Job) -> None:
 
 def _keep_runs(job: Job) -> None:
     for run in job.result.runs.values():
-        session.keep_run(run, "raced here")
+        session.keep_run(run, "from a race")
 
 
 def _use_chain(job: Job) -> None:

@@ -47,12 +47,13 @@ def section() -> None:
             icon=":material/speed:",
             disabled=blocked,
         ):
-            start(largest, context, repeats)
+            if submit(largest, context, repeats):
+                st.rerun()
     job_panel.draw("profile")
 
 
-def start(largest: int, context: int, repeats: int) -> None:
-    """Queue the profiling behind whatever else uses the device, or its timings would be wrong."""
+def submit(largest: int, context: int, repeats: int) -> bool:
+    """Queue the profiling behind whatever else uses the device, or its timings would be wrong -> whether it is."""
     spec = session.pair_spec()
     sizes = [2**k for k in range(largest.bit_length())]
 
@@ -71,4 +72,4 @@ def start(largest: int, context: int, repeats: int) -> None:
         )
         return profile if job.cancel.is_set() else with_bound(profile, pair.target)
 
-    job_panel.start("profile", "Profiling", work, info=f"measured here on the {session.pair_name()}")
+    return job_panel.submit("profile", "Profiling", work, info=f"measured here on the {session.pair_name()}")
