@@ -10,8 +10,8 @@ from ui import controls, menu, page_setup, prompts
 from ui.decode import chat, expectation, live_run
 from ui.jobs import decode_job, job_panel, session_jobs
 from ui.jobs.jobs import Job
-from ui.jobs.steering import Steering
 from ui.runs import kept_runs, runs
+from ui.runs.steering import Steering
 from ui.session import earlier_answers, predictions, session, tree_choice, tree_kinds
 
 FLUSH_SEC = 0.03  # the server sends what is queued every 10 ms

@@ -3,8 +3,9 @@
 import streamlit as st
 
 from sequoia_core.design.plain_trees import chain_tree
-from ui import controls, menu, page_setup, prediction_state, prompts
+from ui import controls, menu, page_setup, prompts
 from ui.jobs import job_panel, session_jobs
+from ui.measuring import state_chip
 from ui.race import entrants, finish, race_job
 from ui.runs import saved_runs
 from ui.runs.runs import DecodeRequest
@@ -46,7 +47,7 @@ def race_section() -> None:
         )
         if not session.pair_spec().is_alone:
             st.caption("Chain and trees are planned by what this says:")
-            prediction_state.chip()
+            state_chip.draw()
 
     methods = st.pills(
         "Beside autoregressive decoding",

@@ -8,9 +8,10 @@ from sequoia_core import AcceptanceVector, TokenTree
 from sequoia_core.design.growth import next_node_value
 from sequoia_core.design.optimal_trees import expected_tokens, ranks_not_measured
 from sequoia_core.design.plain_trees import chain_tree
-from ui import controls, menu, page_setup, prediction_state
+from ui import controls, menu, page_setup
 from ui.cards import Card, cards, draw_card
 from ui.markdown import escaped
+from ui.measuring import state_chip
 from ui.phrases import between, count, interval, shape
 from ui.session import core_cache, predictions, session, tree_in_use, tree_kinds
 from ui.tree import comparison, dynamic, files, growth, picture, regret
@@ -158,7 +159,7 @@ draw_card(
 )
 with right:
     draw_card(right, speedup_card(tree))
-    prediction_state.chip()
+    state_chip.draw()
 picture.draw(tree, vector, *look)
 st.markdown(
     f":material/account_tree: **Current:** {escaped(tree_in_use.source())}, {shape(tree.size, tree.depth)} "

@@ -14,8 +14,9 @@ from sequoia_core.models import gemma
 from sequoia_core.models.default_dtype import default_dtype
 from sequoia_core.models.pair_spec import PairSpec
 from ui import glossary, menu, scenarios, weights_place
-from ui.jobs import session_jobs, steering
+from ui.jobs import session_jobs
 from ui.markdown import escaped
+from ui.runs import steering
 from ui.session import machine, model_pairs, predictions, session
 
 CHOICES_OF_DTYPE: dict[str, str | None] = {"Default": None} | {name: name for name in DTYPES}

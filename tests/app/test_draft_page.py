@@ -14,9 +14,9 @@ from sequoia_core.files.model_names import ASSETS
 from sequoia_core.studies.lookup_replay import Request, replay_log
 from tests.app.conftest import ROOT, TIMEOUT_SEC, metrics, open_page, settled, vector, wait_for
 from ui import sidebar
-from ui.jobs import engine_queue
+from ui.jobs import engine_queue, replays
 from ui.jobs.replay_job import Replayed
-from ui.session import replays, shipped
+from ui.session import shipped
 
 pytestmark = pytest.mark.usefixtures("assets")
 

@@ -26,9 +26,10 @@ from tests.app.conftest import (
     vector,
     wait_for,
 )
+from ui.jobs import replays
 from ui.jobs.replay_job import Replayed
 from ui.machine import surface
-from ui.session import core_cache, machine, replays
+from ui.session import core_cache, machine
 
 pytestmark = pytest.mark.usefixtures("assets")
 PAGE = "machine"

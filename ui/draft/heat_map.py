@@ -126,9 +126,7 @@ def draw(comparison: Comparison, speeds: Speeds, quantity: str, at: Setting, cho
         selection_mode="points",
         alt=f"{quantity} of {len(drafters)} drafters at {len(settings)} settings; –: not known",
     )
-    st.caption(
-        f"{what.help} {at.sampling}; framed: the best of a column; –: not known. Click a cell."
-    )
+    st.caption(f"{what.help} {at.sampling}; framed: the best of a column; –: not known. Click a cell.")
 
 
 def best_rows(values: np.ndarray) -> list[tuple[int, int]]:

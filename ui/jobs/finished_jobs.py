@@ -7,9 +7,9 @@ from functools import partial
 
 import streamlit as st
 
-from ui.jobs import session_jobs
+from ui.jobs import conversation, replays, session_jobs
 from ui.jobs.jobs import Job
-from ui.session import conversation, evidence, replays, session, sweeps, tree_in_use
+from ui.session import evidence, session, sweeps, tree_in_use
 
 
 def adopt_finished_jobs() -> None:

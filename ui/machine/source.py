@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import streamlit as st
 
 from sequoia_core.design.profile_files import odd_times
-from ui import controls, prediction_state, scenarios, uploads
-from ui.jobs import profile_measurement
+from ui import controls, scenarios, uploads
 from ui.markdown import escaped
+from ui.measuring import profile as profile_measurement
+from ui.measuring import state_chip
 from ui.session import machine, session, shipped
 
 if TYPE_CHECKING:
@@ -76,6 +77,6 @@ def in_use(profile: HardwareProfile) -> None:
         st.caption(escaped(f"Target passes in {profile.dtype} by {str(profile.meta['passes_by'])[:120]}."))
     if (fall := odd_times(profile.sizes, profile.verify_sec)) is not None:
         st.warning(fall, icon=":material/warning:")
-    prediction_state.chip()
+    state_chip.draw()
     scenarios.beside_reported()
     st.caption(f":material/memory: This machine: {escaped(' · '.join(machine.facts()))}")

@@ -24,8 +24,8 @@ from sequoia_core.models.chat import Turn
 from sequoia_core.models.pair_spec import PairSpec
 from sequoia_core.models.prompting import RAW, Prompting
 from sequoia_core.studies.run_summary import Baseline, RunSummary, summarize_run
-from ui.jobs.steering import Steering
 from ui.markdown import safe_name
+from ui.runs.steering import Steering
 from ui.token_text import TokenText
 from ui.tree_layout import MAX_DRAWN
 from ui.verifier_names import NAMES

@@ -6,8 +6,9 @@ from typing import Literal
 
 import streamlit as st
 
-from ui.jobs import acceptance_measurement, job_panel, profile_measurement, session_jobs
+from ui.jobs import job_panel, session_jobs
 from ui.markdown import escaped
+from ui.measuring import acceptance, profile
 from ui.session import predictions, session
 from ui.session.predictions import ANOTHER, MEASURED, MISSING, MODELLED
 
@@ -22,7 +23,7 @@ PROFILE = {"largest": 64, "context": 128, "repeats": 5}
 PROMPTS, NEW_TOKENS = 8, 48  # of the acceptance measured
 
 
-def chip() -> None:
+def draw() -> None:
     """Draw the chip, and the button where something can be measured."""
     state = predictions.state()
     icon, color = LOOKS[state.name]
@@ -54,10 +55,10 @@ def measure() -> None:
     """Queue what predictions for the pair in use on this machine lack."""
     session.leave_scenario()
     if predictions.profile_faults():
-        profile_measurement.submit(**PROFILE)
+        profile.submit(**PROFILE)
     if predictions.vector_faults():
         wanted = predictions.conditions(*session.sampling())
-        acceptance_measurement.start_for(wanted, prompts=PROMPTS, tokens=NEW_TOKENS)
+        acceptance.start_for(wanted, prompts=PROMPTS, tokens=NEW_TOKENS)
     st.rerun()
 
 
