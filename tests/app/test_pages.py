@@ -75,9 +75,9 @@ def test_words_and_documents_are_at_hand_on_every_page(assets: Path) -> None:
     page = settled(AppTest.from_file(str(ROOT / "pages" / "tree.py"), default_timeout=TIMEOUT_SEC).run())
     assert any("**tokens per step**" in element.value for element in page.sidebar.markdown)
     settled(page.button(key="documents").click().run())
-    settled(page.selectbox(key="document").select("Predictions").run())
-    shown = next(element.value for element in page.markdown if element.value.startswith("# Predictions"))
-    assert "](methods.md" not in shown and "![" not in shown
+    assert {"Sequoia Studio", "Predictions", "Changelog"} <= {*page.selectbox(key="document").options}
+    shown = next(element.value for element in page.markdown if element.value.startswith("# Sequoia Studio"))
+    assert "](docs/" not in shown and "![" not in shown
 
 
 @BY_NAME
