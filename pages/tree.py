@@ -157,9 +157,8 @@ draw_card(
         "Where the vector keeps no texts: F(T), the sum over nodes of the chance to be accepted.",
     ),
 )
-with right:
-    draw_card(right, speedup_card(tree))
-    state_chip.draw()
+draw_card(right, speedup_card(tree))
+state_chip.draw()
 picture.draw(tree, vector, *look)
 st.markdown(
     f":material/account_tree: **Current:** {escaped(tree_in_use.source())}, {shape(tree.size, tree.depth)} "

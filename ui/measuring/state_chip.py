@@ -28,9 +28,10 @@ def draw() -> None:
     state = predictions.state()
     icon, color = LOOKS[state.name]
     with st.container(horizontal=True, vertical_alignment="center", key="prediction_state"):
-        st.badge(state.name, icon=icon, color=color, help=f"Predictions here rest on: {state.name}. {_why(state.why)}")
-        if (held := session.acceptance().holds_for) is not None:
-            st.caption(f"at {escaped(held.sampling)}")
+        held = session.acceptance().holds_for
+        at = "" if held is None else f", {held.sampling}"
+        words = f"Predictions here rest on: {state.name}{escaped(at)}. {_why(state.why)}"
+        st.badge(f"{state.name}{escaped(at)}", icon=icon, color=color, help=words)
         if state.name == MEASURED or session.pair_spec().is_alone:
             return
         running = [name for name in JOBS if job_panel.is_active(name)]
