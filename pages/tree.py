@@ -119,7 +119,8 @@ def sureness(tree: TokenTree, vector: AcceptanceVector) -> str:
 
 
 page_setup.setup_page("Tree")
-st.title("Tree")
+left, resting = st.columns([1, 1], vertical_alignment="bottom")
+left.title("Tree")
 st.caption(
     "Which guesses are worth a place in one target pass? The sliders give the provably best tree of a size and depth."
 )
@@ -158,7 +159,8 @@ draw_card(
     ),
 )
 draw_card(right, speedup_card(tree))
-state_chip.draw()
+with resting:
+    state_chip.draw()
 picture.draw(tree, vector, *look)
 st.markdown(
     f":material/account_tree: **Current:** {escaped(tree_in_use.source())}, {shape(tree.size, tree.depth)} "

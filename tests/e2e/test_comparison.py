@@ -61,7 +61,7 @@ def test_a_sweep_is_a_map_whose_cells_open(folder, alone, page, server, shot) ->
     both_themes(page, shot, "compare", height=1500)
     cells = page.locator(".st-key-compare_map .scatterlayer .trace").last.locator("path.point")
     assert cells.count() == 5 * 3
-    box = cells.nth(1).bounding_box()  # the first drafter, on the second kind of text
+    box = cells.nth(2).bounding_box()  # the first drafter, on the third kind of text
     x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
     page.mouse.move(x - 3, y)
     page.mouse.move(x, y)  # plotly clicks what it hovers
