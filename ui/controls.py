@@ -49,13 +49,16 @@ def sampling(
         apart: begins the names in the link of a way of sampling that is not the session's.
         in_form: leave top-p open at temperature 0, because a form does not know yet what was chosen in it.
     """
+    keys = f"{apart}temperature", f"{apart}top_p"
+    if not apart and session.sampling_of_another_page():
+        st.session_state[keys[0]], st.session_state[keys[1]] = session.sampling()
     temperature = left.slider(
         "Temperature",
         0.0,
         2.0,
         default,
         0.1,
-        key=f"{apart}temperature",
+        key=keys[0],
         bind="query-params",
         help="Of the target. 0 is greedy: its most likely token each time. Acceptance differs by temperature.",
     )
@@ -65,7 +68,7 @@ def sampling(
         1.0,
         1.0,
         0.05,
-        key=f"{apart}top_p",
+        key=keys[1],
         bind="query-params",
         disabled=temperature == 0 and not in_form,
         help="Keeps only the target's likeliest tokens that add up to this; 1 keeps everything, and so does "

@@ -30,13 +30,14 @@ SPEEDUPS = (
 
 
 def draw() -> None:
-    """Draw the popover."""
-    with st.popover("Words and documents", icon=":material/help:", type="tertiary", key="glossary"):
-        st.markdown("\n".join(f"- **{word}**: {meaning}" for word, meaning in WORDS.items()))
-        st.markdown(SPEEDUPS)
-        if st.button("Open the documents", icon=":material/menu_book:", key="documents"):
+    """Draw the popover, and beside it what opens the documents."""
+    with st.container(horizontal=True):
+        with st.popover("Words", icon=":material/help:", type="tertiary", key="glossary"):
+            st.markdown("\n".join(f"- **{word}**: {meaning}" for word, meaning in WORDS.items()))
+            st.markdown(SPEEDUPS)
+            st.caption(f"Sequoia Studio {version_here()}")
+        if st.button("Documents", icon=":material/menu_book:", type="tertiary", key="documents"):
             _read()
-        st.caption(f"Sequoia Studio {version_here()}")
 
 
 def documents_here() -> dict[str, Path]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from streamlit.testing.v1 import AppTest
 
 from sequoia_core import AcceptanceVector
-from tests.app.conftest import open_page, profile, settled, state_of, vector, wait_for
+from tests.app.conftest import ROOT, TIMEOUT_SEC, open_page, profile, settled, state_of, vector, wait_for
 from ui.session import predictions, session
 
 pytestmark = pytest.mark.usefixtures("assets")
@@ -35,7 +36,7 @@ def test_other_states_say_why_and_offer_to_measure(state, words, found, assets) 
         page = open_page(name)
         chip = state_of(page)
         assert state in chip.value and words in chip.help.lower()
-        assert page.button(key="measure_here").label == "Measure (8 s)"
+        assert page.button(key="measure_here").label == "Measure (10 s)"
 
 
 def test_the_button_measures_what_is_missing_and_no_more(assets, tiny_pair) -> None:
@@ -49,3 +50,17 @@ def test_the_button_measures_what_is_missing_and_no_more(assets, tiny_pair) -> N
     assert "measured here" in state_of(page).value
     assert page.session_state["studio_profile"] is jobs["profile"].result
     assert session.scenario() is None and predictions.MEASURED == "measured here"
+
+
+def test_the_temperature_is_the_sessions_and_brings_its_vector(assets) -> None:
+    warm = replace(vector(0.3), holds_for=replace(vector().holds_for, temperature=0.6))
+    warm.save(assets / "acceptance" / "warm.json")
+    state = open_page("decode", temperature="0.6").session_state
+    assert state["studio_sampling"] == (0.6, 1.0)
+    for name, query in (("race", {}), ("draft", {"acceptance_way": "Measure"})):
+        page = AppTest.from_file(str(ROOT / "pages" / f"{name}.py"), default_timeout=TIMEOUT_SEC)
+        for kept in ("studio_sampling", "studio_sampling_page"):
+            page.session_state[kept] = state[kept]
+        page.query_params |= query
+        assert settled(page.run()).slider(key="temperature").value == 0.6
+        assert "temperature 0.6" in state_of(page).value  # the vector that the app chooses by itself

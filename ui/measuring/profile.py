@@ -52,8 +52,11 @@ def section() -> None:
     job_panel.draw("profile")
 
 
-def submit(largest: int, context: int, repeats: int) -> bool:
-    """Queue the profiling behind whatever else uses the device, or its timings would be wrong -> whether it is."""
+def submit(largest: int, context: int, repeats: int, *, bound: bool = True) -> bool:
+    """Queue the profiling behind whatever else uses the device, or its timings would be wrong -> whether it is.
+
+    `bound`: measure as well what the device's bandwidth and arithmetic allow, which takes longer.
+    """
     spec = session.pair_spec()
     sizes = [2**k for k in range(largest.bit_length())]
 
@@ -70,6 +73,6 @@ def submit(largest: int, context: int, repeats: int) -> bool:
             progress=job.progress,
             cancel=job.cancel,
         )
-        return profile if job.cancel.is_set() else with_bound(profile, pair.target)
+        return with_bound(profile, pair.target) if bound and not job.cancel.is_set() else profile
 
     return job_panel.submit("profile", "Profiling", work, info=f"measured here on the {session.pair_name()}")

@@ -20,7 +20,7 @@ LOOKS: dict[str, tuple[str, Literal["green", "gray"]]] = {
 }
 JOBS = ("profile", "measure")
 PROFILE = {"largest": 64, "context": 128, "repeats": 9}
-PROMPTS, NEW_TOKENS = 32, 64  # of the acceptance measured; with loading about 8 s on two cores
+PROMPTS, NEW_TOKENS = 32, 64  # of the acceptance measured; with loading about 10 s on two cores
 
 
 def draw() -> None:
@@ -39,7 +39,7 @@ def draw() -> None:
             for name in running:
                 st.button("Cancel", key=f"{name}_cancel_here", icon=":material/stop:", on_click=_cancel, args=(name,))
         elif st.button(
-            "Measure (8 s)" if session.pair_spec().is_demo else "Measure",
+            "Measure (10 s)" if session.pair_spec().is_demo else "Measure",
             key="measure_here",
             icon=":material/speed:",
             help=f"Times passes of the {session.pair_name()} on this machine and how often its draft is right, on "
@@ -56,7 +56,7 @@ def measure() -> None:
     """Queue what predictions for the pair in use on this machine lack."""
     session.leave_scenario()
     if predictions.profile_faults():
-        profile.submit(**PROFILE)
+        profile.submit(**PROFILE, bound=False)
     if predictions.vector_faults():
         wanted = predictions.conditions(*session.sampling())
         acceptance.start_for(wanted, prompts=PROMPTS, tokens=NEW_TOKENS)

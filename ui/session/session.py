@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import streamlit as st
+from streamlit.runtime.scriptrunner_utils.script_run_context import get_script_run_ctx
 
 from sequoia_core.design.conditions import Conditions
 from sequoia_core.design.profile import PLACES
@@ -69,6 +70,14 @@ def _sampling_of(vector: AcceptanceVector) -> tuple[float, float] | None:
 def sampling() -> tuple[float, float]:
     """Return the session's temperature and top-p: of its runs, races and measurements."""
     return get("sampling", (0.0, 1.0))
+
+
+def sampling_of_another_page() -> bool:
+    """Whether a page before this one drew the session's sampling last; from now on it is this one."""
+    context, before = get_script_run_ctx(), get("sampling_page")
+    here = "" if context is None else context.page_script_hash
+    put("sampling_page", here)
+    return before not in (None, here)
 
 
 def set_sampling(temperature: float, top_p: float) -> None:
