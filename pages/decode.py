@@ -15,7 +15,7 @@ from ui.markdown import escaped
 from ui.runs import kept_runs, runs
 from ui.session import conversation, earlier_answers, predictions, session, tree_choice, tree_kinds
 
-PROMPT_CHARS = 26  # of the prompt on its button
+PROMPT_CHARS = 18  # of the prompt on its button
 FLUSH_SEC = 0.03  # the server sends what is queued every 10 ms
 
 

@@ -298,13 +298,13 @@ def test_keys_go_from_step_to_step_and_from_node_to_node(page) -> None:
 def test_slow_play_shows_one_decision_after_the_other(page) -> None:
     page.clock.install(time="2026-01-01T00:00:00Z")
     shown(page, at=0)
-    page.get_by_role("combobox", name="Speed").select_option("Slowly")
+    page.get_by_role("combobox", name="Speed").select_option("Each decision")
     page.clock.pause_at("2026-01-02T00:00:00Z")  # from here on time passes only as told
     page.get_by_role("button", name="Play").click()
     seen = []
     for _ in range(6):
         seen.append((page.locator(".caption").inner_text(), states(page), page.locator(".at").inner_text()))
-        page.clock.run_for(900)
+        page.clock.run_for(900 if len(seen) > 1 else 1_800)
     drafted, first, second, third, bonus, following = seen
     assert "the draft has proposed 3 tokens" in drafted[0] and set(drafted[1].values()) == {
         "node accepted",
@@ -323,8 +323,8 @@ def test_a_run_that_is_over_plays_itself_slowly_from_its_first_step(page) -> Non
     page.clock.install(time="2026-01-01T00:00:00Z")
     page.clock.pause_at("2026-01-02T00:00:00Z")
     shown(page, plays=True)
-    assert page.locator(".at").inner_text() == "step 1 of 2" and page.locator(".speed").input_value() == "Slowly"
-    page.clock.run_for(900)
+    assert page.locator(".at").inner_text() == "step 1 of 2" and page.locator(".speed").input_value() == "Each decision"
+    page.clock.run_for(1_800)
     assert page.locator(".details h4").inner_text() == "wrong rejected"  # the explanation follows
     page.locator(".nodes .node", has_text="below").click()
     page.clock.run_for(9_000)
@@ -408,13 +408,24 @@ def test_full_screen_fills_a_projector_and_ends(page) -> None:
     page.get_by_role("button", name="Full screen").click()
     page.wait_for_function("document.fullscreenElement?.className.includes('tt')")
     page.wait_for_timeout(500)
-    stage, text = (page.locator(part).bounding_box() for part in (".stage", ".text"))
-    assert stage["width"] > 1_100 and stage["height"] > 700 and text["x"] + text["width"] <= 1_920
+    main = page.locator(".main").bounding_box()
+    assert main["width"] > 1_800 and main["height"] > 700 and main["x"] + main["width"] <= 1_920
     page.locator(".nodes .node", has_text="wrong").hover()
     tip, node = page.locator(".tip").bounding_box(), page.locator(".nodes .node", has_text="wrong").bounding_box()
     assert abs(tip["x"] - node["x"]) < 60 and abs(tip["y"] - node["y"]) < 140
     page.get_by_role("button", name="Full screen").click()
     page.wait_for_function("document.fullscreenElement === null")
+
+
+def test_a_tree_of_few_rows_takes_the_whole_width(page) -> None:
+    wide = {"index": 0, "parents": [-1, 0, 0, 0], "across": [0, 0, 1, 2]}
+    for tree, is_flat in ((TREE, True), (wide, False)):
+        sent = message(0, 0, first=True, total=1, running=False) | {"shapes": [tree]}
+        sent["steps"] = [WALKED | {"index": 0, "finished": None}]
+        page.set_content(f"<style>{CSS}</style><div id=place>{HTML}</div>")
+        page.evaluate(PLAYED, [SCRIPT, [sent]])
+        main, stage = (page.locator(part).bounding_box() for part in (".main", ".stage"))
+        assert (stage["width"] == main["width"], stage["height"] == main["height"]) == (is_flat, not is_flat)
 
 
 def test_on_a_phone_the_tree_scrolls_sideways_to_where_the_step_is(page) -> None:
@@ -432,7 +443,7 @@ def test_on_a_phone_the_tree_scrolls_sideways_to_where_the_step_is(page) -> None
     page.evaluate(PLAYED, [SCRIPT, [sent]])
     stage, bonus = page.locator(".stage"), page.locator(".node.bonus")
     assert stage.evaluate("stage => stage.scrollWidth > 2 * stage.clientWidth && stage.scrollLeft > 300")
-    assert bonus.bounding_box()["x"] < 390 and "…" not in "".join(page.locator(".nodes text").all_inner_texts())
+    assert bonus.bounding_box()["x"] < 390 and "…" not in "".join(page.locator(".nodes text").all_text_contents())
     assert page.evaluate("document.documentElement.scrollWidth <= 390")
 
 

@@ -7,6 +7,7 @@ const WIDEST_ROW = 40
 const SPREAD_ROW = 30
 const SCROLLBAR = 18
 const PILL_ROW = 13 // px that a row of texts needs
+const FLAT = 2 // rows that leave the stage's height to the text and the explanation
 const NARROW = 420 // px; on a narrower stage texts keep their width, and it scrolls
 
 function readShape({ parents, across }) {
@@ -33,6 +34,7 @@ function arrange(view) {
   const known = view.shapes.filter(Boolean)
   const columns = Math.max(...known.map((shape) => shape.depth)) + 2 // one more for a bonus token below the deepest level
   const leaves = Math.max(...known.map((shape) => shape.leaves))
+  el.tt.classList.toggle("flat", leaves <= FLAT)
   view.width = el.stage.clientWidth
   view.stageHeight = el.stage.clientHeight || STAGE_HEIGHT
   const isPhone = view.width < NARROW && rowHeight(view, leaves) >= PILL_ROW

@@ -3,8 +3,9 @@
 
 const PLAY_MS = 420 // per step
 const SLOW_MS = 900 // per decision
+const READ_MS = 2 * SLOW_MS // for what was proposed
 const SLOW_STEPS = 3 // that a run which plays by itself shows decision by decision
-const SPEEDS = { Slowly: "decisions", "Step by step": "steps", "1/10 speed": 0.1, "True speed": 1 }
+const SPEEDS = { "Each decision": "decisions", "Each step": "steps", "1/10 speed": 0.1, "True speed": 1 }
 const views = new WeakMap()
 const ASK_AGAIN_MS = 500
 const FIRST_LOOK_MS = 1200
@@ -42,7 +43,7 @@ function createView(parent) {
   el.next.onclick = () => goTo(view, view.shown + 1)
   el.play.onclick = () => pressPlay(view)
   for (const name in SPEEDS) el.speed.append(make("option", name))
-  el.speed.value = "Step by step"
+  el.speed.value = "Each step"
   el.speed.onchange = () => setSpeed(view, el.speed.value)
   el.link.onclick = () => copyLink(view)
   el.scrub.oninput = () => goTo(view, Number(el.scrub.value))
@@ -221,7 +222,7 @@ function play(view, on) {
 }
 
 function playByItself(view) {
-  setSpeed(view, "Slowly")
+  setSpeed(view, "Each decision")
   view.shown = view.steps.length
   play(view, true)
   view.byItself = true
@@ -242,7 +243,7 @@ function startOf(view) {
 function playOn(view) {
   const pace = paceOf(view)
   const began = performance.now()
-  const ms = { decisions: SLOW_MS, steps: PLAY_MS }[pace] ?? Math.max(30, (1000 * secondsOf(view.steps[view.shown])) / pace)
+  const ms = { decisions: view.reveal === 0 ? READ_MS : SLOW_MS, steps: PLAY_MS }[pace] ?? Math.max(30, (1000 * secondsOf(view.steps[view.shown])) / pace)
   view.timer = setTimeout(() => tick(view, performance.now() - began), ms)
 }
 
@@ -259,7 +260,7 @@ function tick(view, passed) {
     while (next < last && view.owed >= secondsOf(view.steps[next])) view.owed -= secondsOf(view.steps[next++])
   }
   if (view.shown >= last) return play(view, false)
-  if (view.byItself && next >= SLOW_STEPS) view.el.speed.value = "Step by step"
+  if (view.byItself && next >= SLOW_STEPS) view.el.speed.value = "Each step"
   show(view, next, startOf(view))
   playOn(view)
 }
