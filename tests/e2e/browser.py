@@ -31,11 +31,12 @@ def go(page, name: str) -> None:
 @contextmanager
 def in_popover(page, name: str) -> Iterator[None]:
     """Open the popover of that name on the decode page for a while."""
-    page.locator(".st-key-decode_controls").get_by_test_id("stPopoverButton").filter(has_text=name).click()
+    button = page.locator(".st-key-decode_controls").get_by_test_id("stPopoverButton").filter(has_text=name)
+    button.click()
     page.get_by_test_id("stPopoverBody").wait_for()
     yield
     settle(page)
-    page.keyboard.press("Escape")
+    button.click()  # what was written is taken over as the focus leaves it
     page.get_by_test_id("stPopoverBody").wait_for(state="hidden")
 
 
