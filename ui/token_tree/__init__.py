@@ -32,11 +32,8 @@ def read(name: str) -> str:
 
 
 HTML, CSS = read("token_tree.html"), read("token_tree.css")
-SCRIPT = "\n".join(
-    map(
-        read, ("token_tree.js", "clock.js", "shapes.js", "drawing.js", "story.js", "rows.js", "marginal.js", "words.js")
-    )
-)  # one module
+PARTS = "token_tree clock shapes drawing story rows marginal words"
+SCRIPT = "\n".join(read(f"{part}.js") for part in PARTS.split())  # one module
 _COMPONENT = st.components.v2.component("sequoia_token_tree", html=HTML, css=CSS, js=SCRIPT)
 
 
