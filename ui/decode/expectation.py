@@ -27,10 +27,7 @@ PROMPTS, NEW_TOKENS = 8, 64  # of the measurement offered here
 def draw(
     choice: TreeChoice, vector: AcceptanceVector | None, wanted: Conditions, tokens: int
 ) -> tuple[float | None, Estimate | None]:
-    """Say in a line what is decoded with and what is expected of it -> tokens per step, speedup of one prompt, or None.
-
-    Where no vector holds for the conditions its measurement is offered.
-    """
+    """Say what is decoded with and what is expected of it -> tokens per step, speedup of one prompt, or None."""
     with st.container(horizontal=True, vertical_alignment="center", key="decode_expectation"):
         if choice.tree is None:
             st.warning(choice.origin, icon=":material/account_tree:")
@@ -58,8 +55,8 @@ def _of_tree(tree: TokenTree, vector: AcceptanceVector | None) -> tuple[str, flo
     if vector is None:
         return "", None, None
     expected, found = core_cache.tokens_per_step(vector, tree).value, predictions.prediction(tree, vector, prompts=1)
-    why = predictions.no_prediction(tree, vector) or ""
-    return _said(expected, None if found is None else found.speedup, why), expected, found and found.speedup
+    speedup = None if found is None else found.speedup
+    return _said(expected, speedup, predictions.no_prediction(tree, vector) or ""), expected, speedup
 
 
 def _of_policy(policy: TreePolicy, vector: AcceptanceVector | None) -> tuple[str, float | None, Estimate | None]:

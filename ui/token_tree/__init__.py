@@ -187,7 +187,7 @@ def _steer(key: str, steering: Steering | None) -> None:
     if steering is None or not isinstance(wish, Mapping):
         return
     if wish.get("hold"):
-        steering.hold()
+        steering.stepwise = True
     elif wish.get("on"):
         steering.run_on()
     elif isinstance(wish.get("next"), int):
