@@ -248,7 +248,7 @@ def test_a_hostile_prompt_is_decoded_and_shown_as_it_is(page, server):
         box.fill(prompt)
         box.press("Control+Enter")
     page.locator(".st-key-decode_start button").click()
-    page.get_by_text("A recorded run").first.wait_for(state="hidden", timeout=LONG_MS)
+    page.get_by_text("A recording (").first.wait_for(state="hidden", timeout=LONG_MS)
     page.locator(".st-key-decode_start button:not([disabled])").first.wait_for(timeout=LONG_MS)
     settle(page)
     page.locator(".st-key-decode_tree").get_by_text(PAYLOADS[0]).first.wait_for(timeout=LONG_MS)
