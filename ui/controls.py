@@ -118,12 +118,10 @@ def lacks_draft(what: str) -> bool:
     return alone
 
 
-def page_link(
-    place: DeltaGenerator | ModuleType, page: str, label: str, icon: str, *, help: str | None = None, **query: str
-) -> None:
+def page_link(place: DeltaGenerator | ModuleType, page: str, label: str, icon: str, **query: str) -> None:
     """Draw a link to another page, as its query says; its name only where this page runs without the router."""
     try:
-        place.page_link(f"pages/{page}.py", label=label, icon=icon, help=help, query_params=query or None)
+        place.page_link(f"pages/{page}.py", label=label, icon=icon, query_params=query or None)
     except StreamlitPageNotFoundError:
         place.caption(f"{icon} {label}")
 

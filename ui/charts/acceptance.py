@@ -15,6 +15,7 @@ from ui.markdown import for_chart
 if TYPE_CHECKING:
     from sequoia_core import AcceptanceVector
 
+HEIGHT = 320  # the first screen holds it below figures and controls
 RANKS = 8  # shown apart: of most vectors the others add up to a few percent
 
 
@@ -70,7 +71,9 @@ def acceptance_figure(vectors: Mapping[str, AcceptanceVector], *, log: bool = Fa
                     marker={"color": color, "size": 7, "symbol": i},
                 )
             )
-    figure = new_figure(*traces, x="rank k, in the order drafted", y="probability of acceptance p<sub>k</sub>")
+    figure = new_figure(
+        *traces, x="rank k, in the order drafted", y="probability of acceptance p<sub>k</sub>", height=HEIGHT
+    )
     ticks = [*map(str, range(1, RANKS + 1)), "the rest"][:longest]
     figure.update_xaxes(tickvals=list(range(1, len(ticks) + 1)), ticktext=ticks)
     figure.update_yaxes(rangemode="tozero")
@@ -111,7 +114,7 @@ def rejection_figure(vectors: Mapping[str, AcceptanceVector]) -> go.Figure:
                 hoverinfo="skip",
             )
         )
-    figure = new_figure(*traces, x="children tried k (log scale)", y="P(all k rejected) (log scale)")
+    figure = new_figure(*traces, x="children tried k (log scale)", y="P(all k rejected) (log scale)", height=HEIGHT)
     figure.update_xaxes(**log2_ticks(max(len(vector.probs) for vector in vectors.values())))
     # plotly's own labels say only "2" and "5"
     ticks = [digit * 10.0**power for power in range(-6, 1) for digit in (1, 2, 3, 5, 7)]
