@@ -1,11 +1,14 @@
 """Acceptance of a draft head by depth: what decoding counts, along text alone, and what planning makes of it."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+from sequoia_core.command_line.main import main
+from sequoia_core.command_line.measured_words import measure_parts
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.sampling import SamplingConfig, draft_probabilities, probabilities
 from sequoia_core.decoding.verifiers import GREEDY
@@ -13,7 +16,7 @@ from sequoia_core.design.acceptance import AcceptanceVector, of_levels
 from sequoia_core.design.optimal_trees import expected_tokens, optimal_tree, tree_limit
 from sequoia_core.design.plain_trees import chain_tree, k_ary_tree
 from sequoia_core.design.planning import speedup_surface
-from sequoia_core.design.prediction import predict
+from sequoia_core.design.prediction import predict, without_depth
 from sequoia_core.design.replay import replay
 from sequoia_core.studies.measure_acceptance import DEPTHS, Checkpoints, measure_acceptance
 from tests.conftest import linear_profile, pair_of, tiny_llama, tokens_of
@@ -108,6 +111,9 @@ def test_a_plan_goes_by_depth():
     mine, other = optimal_tree(vector, size=12), optimal_tree(flat, size=12)
     assert expected_tokens(mine, vector) > expected_tokens(other, vector) and mine.depth < other.depth
     assert expected_tokens(optimal_tree(vector, size=2000), vector) < tree_limit(vector) < tree_limit(flat)
+    compared = without_depth(optimal_tree(vector, size=8), vector, profile)
+    assert compared.promised > compared.speedup and compared.depth > optimal_tree(vector, size=8).depth
+    assert without_depth(mine, flat, profile) is None
     surface = speedup_surface(vector, profile)
     assert np.nanmax(surface.speedup) < np.nanmax(speedup_surface(flat, profile).speedup)
     assert predict(mine, vector, profile).tokens_per_step.value == pytest.approx(expected_tokens(mine, vector))
@@ -122,3 +128,17 @@ def test_a_file_with_other_levels_is_refused():
         assert found in content
         with pytest.raises(ValueError, match="by_depth|level 2"):
             AcceptanceVector.loads(content.replace(found, changed).encode(), "vector.json")
+
+
+def test_commands_tell_of_each_depth_and_of_planning_without(measured, tmp_path, capsys):
+    vector, profile = tmp_path / "vector.json", tmp_path / "profile.json"
+    measured.save(vector)
+    linear_profile(0.02, 0.05).save(profile)
+    assert main(["plan", "--acceptance", str(vector), "--profile", str(profile), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["without_depth"]
+    assert 0 <= told["loss"] < 1 and told["promised"] > 1
+    assert main(["plan", "--acceptance", str(vector), "--profile", str(profile)]) == 0
+    assert "Planned as if every depth were the first" in " ".join(capsys.readouterr().out.split())
+    result = {"prompts": 3, "source": "", "more_prompts": None, "resumed_prompts": 0}
+    parts = list(measure_parts(measured, result, within=0.01, models=[], out=None))
+    assert any("reads its own outputs" in part for part in parts if isinstance(part, str))
