@@ -36,6 +36,10 @@ PROMPT_COUNT = typer.Option("--prompt-count", help="Use only the first this many
 Seed = Annotated[int, typer.Option("--seed", help="Equal seeds draw equally.", min=0, max=2**64 - 1)]
 Temperature = Annotated[float, typer.Option("--temperature", help="0 takes the most likely token.")]
 TopP = Annotated[float, typer.Option("--top-p", help="Nucleus mass, above 0 and at most 1.")]
+Rule = Annotated[
+    str | None,
+    typer.Option("--rule", help="How the server accepts, for a vector: match (default of all engines) or rejection."),
+]
 VERIFIER = typer.Option(
     "--verifier", help="sequoia, specinfer, topk; generate has traversal too. Default: the tree's own."
 )

@@ -107,6 +107,36 @@ def test_a_setting_that_behaves_otherwise_does_not_hold(settings):
     assert unseen["median_abs_error"] > 0.05
 
 
+@pytest.mark.parametrize(("rate", "same"), [(0.55, True), (0.65, False), (0.45, False)])
+def test_a_vector_tells_a_server_of_its_rule_from_another(rate, same):
+    """False alarm of each k about 5 %; drawn with a fixed seed."""
+    draws = np.random.default_rng(1)
+    texts = {k: [(draws.random(96) < rate).astype(int) for _ in range(64)] for k in (0, 1, 4)}
+    expected = counts_of([serve((draws.random(96) < 0.55).astype(int), 16) for _ in range(64)])
+    found = compare(
+        {k: [serve(right, k) for right in texts[k]] for k in texts}, planned_from=(0, 1, 4), expected=expected
+    )
+    assert [row["tokens_per_step_held"] for row in found["rows"]] == [None, same, same]
+    assert found["rows"][2]["predicted_tokens_per_step_interval"][0] < 1 + sum(0.55**i for i in range(1, 5))
+
+
+def test_times_that_no_plan_believes_leave_the_tokens_per_step(settings):
+    """A busy machine: steps with drafts took half the time of those without."""
+    quick = {k: [replace(each, seconds=each.seconds / (3 if k else 1)) for each in settings[k]] for k in settings}
+    found = compare(quick)
+    assert found["chosen"] is None and "counts and times are not of one run" in found["notes"][0]
+    assert all(row["tokens_per_step_held"] for row in found["rows"] if row["k"])
+
+
+def test_answers_of_one_token_are_left_out_of_every_setting(settings):
+    ended = settings | {4: [replace(settings[4][0], tokens=0, counts=None), *settings[4][1:]]}
+    found = compare(ended)
+    assert found["rows"] == compare({k: answers[1:] for k, answers in settings.items()})["rows"]
+    assert found["notes"][-1] == "1 of 12 requests ended with their first token and are left out."
+    with pytest.raises(ValueError, match="found 12 answers that end with their first token"):
+        compare(settings | {1: [replace(each, tokens=0) for each in settings[1]]})
+
+
 def test_nothing_is_predicted_from_drafts_that_end_early(settings):
     def early(each: Served) -> Served:
         return replace(each, counts=replace(each.counts, draft_tokens=each.counts.draft_tokens * 9 // 10))
