@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-LINES = {"sequoia_core": 30_560, "ui": 12_460, "pages": 940, "tests": 34_600}
+LINES = {"sequoia_core": 30_800, "ui": 12_460, "pages": 940, "tests": 34_600}
 FILE_LINES = 350  # of the engine and the app
 WORDS = 15_840
 
