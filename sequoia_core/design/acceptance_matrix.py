@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..files.json_models import naming
 from .acceptance_files import SUM_TOLERANCE, checked_probs
 from .bootstrap import LEVEL, RESAMPLES, interval, prompt_draws
 from .conditions import MAX_RANKS
@@ -40,10 +41,8 @@ class AcceptanceMatrix:
             raise ValueError(f"matrix: found shape {raw.shape}, expected one row of ranks for each of 1 or more levels")
         rows = []
         for level, row in enumerate(raw, start=1):
-            try:
+            with naming(f"level {level}"):
                 rows.append(checked_probs(row))
-            except ValueError as error:
-                raise ValueError(f"level {level}: {error}") from error
         self._set("probs", np.array(rows))
         if self.trials is not None:
             trials = np.array(self.trials, dtype=np.int64)
