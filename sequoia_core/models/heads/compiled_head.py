@@ -12,6 +12,7 @@ import torch
 from ...native import instruction_sets
 from ...native.llama_x86 import (
     LARGEST_HEAD,
+    MAX_PACKED_BYTES,
     CompiledLlama,
     CompiledSession,
     Shape,
@@ -67,6 +68,7 @@ class CompiledHead(CompiledLlama):
             all(weight.dtype == torch.bfloat16 and weight.device.type == "cpu" for weight in (*ends, head.fc.weight))
             and all(size % 32 == 0 for size in sizes)
             and settings.head_dim <= LARGEST_HEAD
+            and sum(2 * weight.numel() for weight in (*ends, *head.layers.parameters())) <= MAX_PACKED_BYTES
             and settings.context * settings.head_dim <= MAX_ROTATIONS
             and compiled()[0] is not None
         )
