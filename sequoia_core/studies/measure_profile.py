@@ -57,11 +57,6 @@ def measure_profile(
             the models have room for. Where that is less than `context` and a quarter, growth is not timed.
         resume: an earlier measurement of the same pair, sizes and context on this device; its rounds count among
             `repeats`.
-        cancel: looked at between drafting and target passes, and while the context is read after every 512 tokens; the
-            rounds complete by then are kept.
-
-    Raises:
-        Cancelled: before the first full round.
     """
     if repeats < 1:
         raise ValueError(f"repeats: found {repeats}, expected at least 1")
