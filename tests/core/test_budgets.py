@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-LINES = {"sequoia_core": 30_700, "ui": 12_500, "pages": 930, "tests": 35_010}
+LINES = {"sequoia_core": 30_720, "ui": 12_500, "pages": 930, "tests": 35_120}
 FILE_LINES = 350  # of the engine and the app
-WORDS = 15_870
+WORDS = 15_900
 
 
 def length(path: Path) -> int:
