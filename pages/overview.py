@@ -6,9 +6,9 @@ from ui import controls, page_setup
 from ui.cards import Card, cards, number, short_reason
 from ui.jobs import job_panel, session_jobs
 from ui.markdown import escaped
-from ui.overview import chain, tour
+from ui.overview import chain
 from ui.phrases import count, shape
-from ui.runs import kept_runs, runs
+from ui.runs import runs
 from ui.session import core_cache, predictions, session, tree_in_use
 
 DOORS = (
@@ -78,8 +78,11 @@ def doors() -> None:
 page_setup.setup_page("Overview", follows="chain")
 job, running = session_jobs.job("chain"), job_panel.is_active("chain")
 st.title("The same text in fewer passes")
-if job is None:
-    tour.draw()
+st.fragment(chain.draw_stage, run_every=job_panel.POLL_SEC if running else None)(running)
+done = job is not None and job.state == "done"
+if done:
+    chain.draw_result(job.result)
+elif not running:
     doors()
 lacks_draft = controls.lacks_draft("The whole chain")
 if not running and controls.primary_button(
@@ -87,14 +90,10 @@ if not running and controls.primary_button(
     icon=":material/rocket_launch:",
     key="chain_start",
     disabled=lacks_draft,
-    help="Profiles this machine, measures acceptance until the best tree is settled (for at most 15 seconds), and "
-    "decodes 128 tokens with that tree and without it. Takes about half a minute on two cores.",
+    help="Times this machine, counts right guesses until the best tree is settled (for at most 15 seconds), and "
+    "decodes with that tree and without it. Takes about half a minute on two cores.",
 ):
     chain.start()
-if job is not None:
-    st.fragment(chain.draw_progress, run_every=job_panel.POLL_SEC if running else None)(running)
-    if job.state == "done":
-        kept_runs.say_made_with(job.result.run)
-        chain.draw_result(job.result.run)
-st.subheader("Where you stand")
-standing()
+if not running and not (done and predictions.is_of_pair_in_use(job.result.runs[0])):
+    st.subheader("Where you stand")
+    standing()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from sequoia_core import AcceptanceVector, HardwareProfile
+from sequoia_core.design.optimal_trees import expected_tokens
 from sequoia_core.design.planning import plan_tree
 from sequoia_core.design.prediction import prompts_for
 from sequoia_core.files.faults import Cancelled
@@ -17,6 +19,7 @@ from sequoia_core.studies.measure_acceptance import vector_from_prompts
 from tests.app.conftest import OTHER_DRAFT, ROOT, as_demo_pair, metrics, open_page, settled, wait_for
 from ui.jobs import jobs
 from ui.overview import chain_job
+from ui.overview.film import Film
 from ui.session import shipped
 
 
@@ -59,8 +62,17 @@ def test_without_a_profile_it_says_so(assets) -> None:
 def test_the_whole_chain_reaches_the_other_pages(assets, tiny_pair) -> None:
     page = run_chain(open_page("overview"))
     assert not page.error
-    stages = [element.value for element in page.markdown if "check_circle" in element.value]
-    assert [stage.name in text for stage, text in zip(chain_job.STAGES, stages, strict=False)] == [True] * 4
+    found = page.session_state["studio_jobs"]["chain"].result
+    film = json.loads(page.get("bidi_component")[0].proto.json)["film"]
+    assert film["over"] == "done" and film["sizes"] == [1, 2, 4]
+    assert [frame["at"] for frame in film["frames"]] == sorted(frame["at"] for frame in film["frames"])
+    prompts = [frame["prompts"] for frame in film["frames"] if "probs" in frame]
+    assert prompts == list(range(1, len(found.acceptance.prompt_trials) + 1))
+    last = film["frames"][-1]
+    assert last["last"] and film["shapes"][-1]["parents"] == found.tree.parents.tolist()
+    assert sum(last["chance"]) == pytest.approx(expected_tokens(found.tree, found.acceptance))
+    passes = [frame["sec"] for frame in film["frames"] if frame.get("nodes") == 4]
+    assert set(found.profile.verify_samples[2]) <= set(passes)
     shown = metrics(page)
     assert shown["Measured speedup"][0].endswith("×") and "16 tokens" in shown["Measured speedup"][1]
     assert shown["Tokens per step"][1].startswith("expected")
@@ -107,14 +119,14 @@ def test_it_goes_on_measuring_where_the_chain_stopped(assets, tiny_pair, monkeyp
     page = run_chain(open_page("overview"))
     first = page.session_state["studio_acceptance"]
     assert len(first.prompt_trials) == chain_job.LEAST_PROMPTS
-    assert "7 prompts left" in page.button(key="chain_go_on").label  # of 12, one is decoded
+    assert "4 prompts left" in page.button(key="chain_go_on").label  # of 12, the last four are decoded
     page = settled(page.button(key="chain_go_on").click().run())
     job = page.session_state["studio_jobs"]["measure"]
     wait_for(lambda: not job.active)
     page = settled(page.run())
     assert job.state == "done", job.error
     whole = page.session_state["studio_acceptance"]
-    assert len(whole.prompt_trials) == 11 and (whole.prompt_sums[:4] == first.prompt_sums).all()
+    assert len(whole.prompt_trials) == 8 and (whole.prompt_sums[:4] == first.prompt_sums).all()
     assert all(button.key != "chain_go_on" for button in page.button)
 
 
@@ -126,7 +138,7 @@ def test_measuring_ends_once_the_plan_is_settled() -> None:
         kept = vector.prompt_sums[:prompts], vector.prompt_trials[:prompts]
         return vector_from_prompts(*kept, meta={}, holds_for=vector.holds_for, ranks=vector.prompt_ranks[:prompts])
 
-    enough = chain_job._Enough(profile, threading.Event(), lambda share, words: None)
+    enough = chain_job._Enough(profile, threading.Event(), lambda share, words: None, Film())
     done = 0
     while not enough.reached.is_set():
         done += 1
@@ -151,7 +163,7 @@ def test_a_pair_that_cannot_be_loaded_is_named(assets, monkeypatch: pytest.Monke
 def test_the_chain_measures_on_other_prompts_than_it_decodes(assets, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[str] = []
     monkeypatch.setattr(
-        chain_job, "chain_work", lambda prompts, **pair: given.extend(prompts) or (lambda context: None)
+        chain_job, "chain_work", lambda *prompts, **pair: given.extend(sum(prompts, [])) or (lambda context: None)
     )
     open_page("overview").button(key="chain_start").click().run()
     assert len(given) >= 2 and len(set(given)) == len(given)
