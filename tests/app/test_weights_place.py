@@ -85,14 +85,15 @@ def test_whoever_uses_a_pair_keeps_it_open_until_the_end(spec):
 def test_the_whole_chain_runs_with_the_target_on_disk(spec, monkeypatch):
     for name, value in {"STREAMED_SIZES": (1, 4, 8), "STREAMED_REPEATS": 1, "NEW_TOKENS": 16}.items():
         monkeypatch.setattr(chain_job, name, value)
-    work = chain_job.chain_work(["DEF F(A):", "CLASS A:", "IF A:"], models=spec)
+    work = chain_job.chain_work(["DEF F(A):", "CLASS A:"], ["IF A:"], models=spec)
     found = work(JobContext(Job("chain")))
     model_pairs.unload_pair()
-    assert found.acceptance.meta["offload"] == found.profile.offload == found.run["offload"] == "disk"
+    (run,) = found.runs
+    assert found.acceptance.meta["offload"] == found.profile.offload == run["offload"] == "disk"
     assert found.profile.max_size == 8 and found.profile.streaming is not None
-    assert found.run["read_bytes_per_sec"] > 0
-    assert all(step["read_wait_sec"] <= step["seconds"][1] for step in found.run["steps"])
-    assert run_from_bytes(run_to_bytes(found.run), "run") == found.run
+    assert run["read_bytes_per_sec"] > 0
+    assert all(step["read_wait_sec"] <= step["seconds"][1] for step in run["steps"])
+    assert run_from_bytes(run_to_bytes(run), "run") == run
     assert not readers() and not open_files(spec.target)
 
 

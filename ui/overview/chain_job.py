@@ -22,21 +22,9 @@ if TYPE_CHECKING:
     from sequoia_core.studies.run_summary import RunSummary
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """One named part of the whole chain, from `low` to `high` of its progress."""
-
-    name: str
-    low: float
-    high: float
-
-
-STAGES = (
-    Stage("Timing the passes", 0.0, 0.3),
-    Stage("Counting right guesses", 0.3, 0.75),
-    Stage("Planning the tree", 0.75, 0.77),
-    Stage("Decoding with it", 0.77, 1.0),
-)
+# each from how much to how much of the progress
+TIMING, COUNTING = (0.0, 0.3, "Timing the passes"), (0.3, 0.75, "Counting right guesses")
+PLANNING, DECODING = (0.75, 0.77, "Planning the tree"), (0.77, 1.0, "Decoding with it")
 PROMPT_TOKENS, NEW_TOKENS = 96, 128
 MEASURE_SEC = 15.0  # acceptance is measured until the plan is settled, or for as long as this,
 WHOLE_SEC = 18.0  # or until so long after the start, so that all of it takes half a minute on two cores
@@ -85,9 +73,6 @@ class ChainResult:
         )
 
 
-DEMO = PairSpec()
-
-
 class _Enough:
     """Ends a measurement once the plan is settled, when its time is over, or when the user cancels.
 
@@ -97,11 +82,7 @@ class _Enough:
     """
 
     def __init__(
-        self,
-        profile: HardwareProfile,
-        cancel: threading.Event,
-        report: Callable[[float, str], None],
-        film: Film,
+        self, profile: HardwareProfile, cancel: threading.Event, report: Callable[[float, str], None], film: Film
     ) -> None:
         self.reached = threading.Event()
         now = time.monotonic()
@@ -143,7 +124,7 @@ class _Enough:
 
 
 def chain_work(
-    prompts: Sequence[str], decoded: Sequence[str], *, models: PairSpec = DEMO
+    prompts: Sequence[str], decoded: Sequence[str], *, models: PairSpec
 ) -> Callable[[JobContext], ChainResult]:
     """Return the work of the whole chain at temperature 0: profile, measure, plan, decode.
 
@@ -163,22 +144,18 @@ def chain_work(
             found = replace(found, **parts)
             context.keep(found)
 
-        def stage(index: int) -> Callable[[float, str], None]:
-            part = STAGES[index]
-            return context.part(part.low, part.high, part.name)
-
         keep()
         pair = context.pair(models)
         ids = [encode_prompt(pair, prompt) for prompt in prompts]
         sizes, repeats = (SIZES, REPEATS) if models.offload is None else (STREAMED_SIZES, STREAMED_REPEATS)
         profile = measure_profile(
-            pair, sizes=sizes, repeats=repeats, cancel=context.cancel, progress=stage(0), timed=found.film.timed
-        )
+            pair, sizes=sizes, repeats=repeats, cancel=context.cancel, progress=context.part(*TIMING),
+            timed=found.film.timed,
+        )  # fmt: skip
         keep(profile=profile)
         if context.cancel.is_set():
             return found
-        enough = _Enough(profile, context.cancel, stage(1), found.film)
-
+        enough = _Enough(profile, context.cancel, context.part(*COUNTING), found.film)
         vector = measure_acceptance(
             ids, pair, sampling=SamplingConfig(), max_new_tokens=PROMPT_TOKENS, cancel=enough.reached,
             checkpoints=Checkpoints(save=enough.count, prompted=Prompting().record(pair.tokenizer)),
@@ -187,28 +164,22 @@ def chain_work(
         keep(acceptance=vector)
         if context.cancel.is_set():
             return found
-        stage(2)
+        context.part(*PLANNING)
         tree = plan_tree(vector, profile)
         found.film.planned(tree, vector, profile, last=True)
         keep(tree=tree)
-        stage(3)
         alone = predict(tree, vector, profile, prompts=1)
         request = DecodeRequest(
-            "",
-            tree,
-            "best tree for this acceptance and hardware",
-            max_new_tokens=NEW_TOKENS,
-            models=models,
-            expected_tokens=alone.tokens_per_step.value,
-            predicted_speedup=alone.speedup.value,
+            "", tree, "best tree for this acceptance and hardware", max_new_tokens=NEW_TOKENS, models=models,
+            expected_tokens=alone.tokens_per_step.value, predicted_speedup=alone.speedup.value,
             predicted_interval=_bounds(alone),
-        )
-        low, end = STAGES[3].low, time.monotonic() + DECODE_SEC
+        )  # fmt: skip
+        (low, whole, name), end = DECODING, time.monotonic() + DECODE_SEC
         for number, prompt in enumerate(decoded, start=1):
             keep(interval=_bounds(predict(tree, vector, profile, prompts=number)))
-            high = low + (STAGES[3].high - low) / (len(decoded) - number + 1 if found.is_wide else 1)
+            high = low + (whole - low) / (len(decoded) - number + 1 if found.is_wide else 1)
             decode_beside_baseline(
-                context, pair, replace(request, prompt=prompt), progress=context.part(low, high, STAGES[3].name),
+                context, pair, replace(request, prompt=prompt), progress=context.part(low, high, name),
                 keep=lambda run: keep(runs=(*found.runs, run)),
             )  # fmt: skip
             low = high
