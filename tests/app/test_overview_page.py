@@ -160,3 +160,19 @@ def test_a_chain_of_another_draft_is_said_to_be_of_another(assets, tiny_pair) ->
     page.session_state["studio_pair"] = OTHER_DRAFT
     page = settled(page.run())
     assert "not the pair in use" in page.warning[0].value
+
+
+def test_a_chain_that_dies_says_why_and_keeps_what_it_had(assets, tiny_pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sequoia_core
+
+    def dies(*given, **options):
+        raise RuntimeError("the engine was killed")
+
+    monkeypatch.setitem(vars(sequoia_core), "measure_acceptance", dies)
+    page = run_chain(open_page("overview"))
+    [error] = page.error
+    assert "The chain failed: " in error.value and "the engine was killed" in error.value and "\n" not in error.value
+    found = page.session_state["studio_jobs"]["chain"].result
+    assert page.session_state["studio_profile"] is found.profile
+    film = json.loads(page.get("bidi_component")[0].proto.json)["film"]
+    assert film["over"] == "failed" and len(film["frames"]) >= 3

@@ -20,7 +20,7 @@ def draw(chain: Job | None) -> None:
     film = None if chain is None or chain.result is None else _film(chain)
     told = _ways() if film is None or film["over"] == "done" else {}
     if told or film is not None:
-        two_ways.two_ways(told, film, key="overview_ways")
+        two_ways.two_ways(told | {"waits": chain is not None and chain.active}, film, key="overview_ways")
 
 
 def _film(chain: Job) -> dict[str, Any] | None:

@@ -1,26 +1,29 @@
 // The whole chain as a film on the stage: passes are timed, guesses counted, the best tree so far takes shape and grows.
-// Frames are shown as far apart as they happened, a little later: new ones come every two seconds.
+// What an answer of the page brings is spread over the time until the next one.
 
-const BEAT_MS = 160 // each picture takes processor time from what is measured
-const BEHIND_SEC = 2.2 // a little more than the page takes between two answers,
-const FAR_SEC = 5 // and never more than this
-const PASSES_RATE = 0.5 // of the time that the passes took, so that each is seen
-const HURRY = 1.3 // as fast when further behind than need be
-const GROW_SEC = 3 // of the planned tree, at most so long
-const NODE_SEC = 0.3 // a node
+const PICTURE_MS = 160 // each picture takes processor time from what is measured
+const WAIT_MS = [1500, 2500, 6000] // at least, at first and at most until the page's next answer
+const SLOWING = 2 // 86% are shown when the next answer is due
+const [FRAME_MS, LETTER_MS] = [150, 4] // at most, once all is over
+const RECENT = 12 // frames that are shown again to who comes back to the page
 const FILM_HEIGHT = 342 // of the stage
 const CHART = { height: 158, left: 30, right: 8, top: 16, bottom: 30 }
 const ORDINALS = ["1st", "2nd", "3rd", "4th", "5th", "6th", "7th", "8th"]
 
 function roll(view, film, next) {
   // Show a film from where it stands, or go on with it; `next` is what is played afterwards.
-  const last = view.film
-  const isNew = last?.id !== film.id
-  if (isNew && film.over === "done") return next.epoch === view.epoch ? undefined : begin(view, next)
-  view.film = isNew ? { at: Math.max(film.frames[0].at, film.now - FAR_SEC) } : last
-  Object.assign(view.film, film, { next, shapes: film.shapes.map((shape, index) => last?.shapes?.[index] && !isNew ? last.shapes[index] : readShape(shape)) })
-  if (isNew) raise(view)
-  if (film.over ? film.over !== "done" : isCalm()) view.film.at = endOf(view.film) // who stops it waits for nothing
+  const last = view.film?.id === film.id ? view.film : null
+  if (film.over === "done" && (!last || last.cut)) return next.epoch === view.epoch ? undefined : begin(view, next)
+  const now = performance.now()
+  const at = last ? last.at : Math.max(0, film.frames.length - RECENT)
+  const typed = last?.decoding?.number === film.decoding?.number ? last?.typed ?? 0 : 0
+  const [least, first, most] = WAIT_MS
+  view.film = { ...film, next, at, typed, beat: last?.beat, staged: last?.staged, shapes: film.shapes.map((shape, index) => last?.shapes[index] ?? readShape(shape)) }
+  Object.assign(view.film, { from: { at, typed }, to: endOf(film), came: now })
+  view.film.wait = last ? Math.min(most, Math.max(least, now - last.came)) : first
+  if (!last) raise(view)
+  if (film.over === "done") view.film.wait = Math.min(view.film.wait, FRAME_MS * (view.film.to.at - at) + LETTER_MS * (view.film.to.typed - typed))
+  else if (film.over || isCalm()) view.film.wait = 0 // who stops it waits for nothing
   if (!view.film.beat) beat(view)
 }
 
@@ -37,40 +40,35 @@ function raise(view) {
 function cut(view) {
   // From the film to the answer in two ways.
   const { next } = view.film
-  view.el.tt.classList.remove("filming")
-  Object.assign(view, { film: { id: view.film.id }, stageHeight: STAGE })
+  view.el.tt.classList.remove("filming", "writing")
+  Object.assign(view, { film: { id: view.film.id, cut: true }, stageHeight: STAGE })
   if (next.epoch) begin(view, next)
 }
 
-const nodeSec = ({ chance }) => Math.min(NODE_SEC, GROW_SEC / chance.length)
-
-function endOf({ frames, now, over }) {
+function endOf({ frames, decoding }) {
   const last = frames.at(-1)
-  return over ? last.at + (last.last ? last.chance.length * nodeSec(last) : 0) : now
-}
-
-function rateOf(film) {
-  const frame = film.frames.findLast(({ at }) => at <= film.at)
-  const behind = film.now - film.at
-  return frame.last ? 1 : behind > FAR_SEC ? 2 * HURRY : frame.nodes ? PASSES_RATE : behind > BEHIND_SEC ? HURRY : 1
+  return { at: frames.length + (last.last ? last.chance.length : 0), typed: decoding?.text.length ?? 0 } // its nodes come one by one
 }
 
 function beat(view) {
   const { film } = view
-  const now = performance.now()
-  const passed = film.beat ? Math.min((now - film.beaten) / 1000, 1) : 0
-  film.beaten = now
-  film.at = Math.min(film.at + passed * rateOf(film), endOf(film))
+  const past = film.wait ? (performance.now() - film.came) / film.wait : 1
+  const share = film.over ? Math.min(1, past) : 1 - Math.exp(-SLOWING * past) // an answer that is late finds it moving
+  for (const part of ["at", "typed"]) film[part] = film.from[part] + share * (film.to[part] - film.from[part])
   drawFilm(view)
-  clearTimeout(film.beat)
-  film.beat = null
-  if (film.over && film.at >= endOf(film)) return film.over === "done" ? cut(view) : undefined
-  film.beat = setTimeout(() => beat(view), BEAT_MS)
+  rest(view)
+  if (film.over && share === 1) return film.over === "done" ? cut(view) : undefined
+  film.beat = setTimeout(() => beat(view), PICTURE_MS)
+}
+
+function rest({ film }) {
+  clearTimeout(film?.beat)
+  if (film) film.beat = null
 }
 
 function drawFilm(view) {
   const { film } = view
-  const seen = film.frames.slice(0, film.frames.findLastIndex((frame) => frame.at <= film.at) + 1)
+  const seen = film.frames.slice(0, Math.max(1, Math.floor(film.at)))
   const passes = seen.filter((frame) => frame.nodes)
   const guesses = seen.filter((frame) => frame.probs)
   const plans = seen.filter((frame) => frame.tokens)
@@ -85,7 +83,7 @@ function drawFilm(view) {
   const chance = seen.findLast((frame) => frame.chance).chance
   const shape = film.sizes.length + plans.length - 1
   view.el.stage.classList.remove("checked")
-  if (plan.last) stagePlan(view, plan, shape, plan.chance, Math.floor((film.at - plan.at) / nodeSec(plan)) + 1)
+  if (plan.last) stagePlan(view, plan, shape, plan.chance, Math.floor(film.at) - film.frames.length + 1)
   else {
     say(view, `${total(chance).toFixed(1)} tokens a pass`, `expected after ${count(guesses.at(-1)?.prompts ?? 1, "prompt")}`,
       "2 · Counting how often the small model guesses right. This is the best tree so far.")
@@ -121,7 +119,7 @@ function stagePlan(view, plan, shape, chance, grown) {
     const speed = decoding.speedup === null ? "" : `measured so far, ${plan.speedup.toFixed(1)}× predicted`
     say(view, decoding.speedup === null ? "…" : `${decoding.speedup.toFixed(1)}× as fast`, speed, `4 · Writing with it, and without it to compare: text ${decoding.number}.`)
     view.ways[1].prompt.textContent = decoding.prompt
-    view.ways[1].body.textContent = decoding.text
+    view.ways[1].body.textContent = decoding.text.slice(0, Math.ceil(view.film.typed))
     view.ways[1].typed.scrollTop = view.ways[1].typed.scrollHeight
   } else {
     const pace = isWhole ? `${plan.speedup.toFixed(1)}× as fast, predicted` : "expected"

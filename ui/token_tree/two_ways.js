@@ -22,6 +22,8 @@ export default function twoWays({ data, parentElement }) {
   }
   if (data?.film) roll(view, data.film, data)
   else if (data && data.epoch !== view.epoch) begin(view, data)
+  view.waits = data?.waits && !isCalm() // for the film, and until then goes on playing
+  if (view.waits && view.epoch && !view.playing) play(view, true)
   view.observer ??= new ResizeObserver(() => {
     if (view.el.tt.classList.contains("filming")) drawFilm(view)
     else if (view.el.stage.clientWidth !== view.width) redraw(view)
@@ -29,6 +31,7 @@ export default function twoWays({ data, parentElement }) {
   view.observer.observe(view.el.stage)
   return () => {
     play(view, false)
+    rest(view)
     view.observer.disconnect()
     view.observer = null
   }
@@ -163,7 +166,7 @@ function tick(view) {
   view.last = now
   showAt(view, Math.min(view.time + passed * rateAt(view), view.end))
   if (view.time < view.end) view.frame = setTimeout(() => tick(view), BEAT_MS)
-  else if (++view.seen < TIMES) view.rest = setTimeout(() => play(view, true), REST_MS)
+  else if (++view.seen < TIMES || view.waits) view.rest = setTimeout(() => play(view, true), view.waits ? BEAT_MS : REST_MS)
   else play(view, false)
 }
 
