@@ -6,7 +6,7 @@ from typing import Any
 import streamlit as st
 
 from sequoia_core.design.conditions import TRAVERSAL
-from ui import controls, page_setup, prompts
+from ui import controls, menu, page_setup, prompts
 from ui.decode import chat, expectation, live_run
 from ui.jobs import decode_job, job_panel, session_jobs
 from ui.jobs.jobs import Job
@@ -46,8 +46,8 @@ def last_prompt(job: Job | None) -> str | None:
     return None if last is None or last.get("turns") else last["prompt"]
 
 
-page_setup.setup_page("Decode", follows="decode")
-st.title("Decode")
+page_setup.setup_page("Live", follows="decode")
+st.title("Live")
 st.caption(
     "Does the prediction hold? A tree of guesses is drafted, one target pass verifies it, the accepted path is kept."
 )
@@ -174,3 +174,4 @@ else:
     st.fragment(live_run.draw_job, run_every=every if active else None)(active, every)
     # A last poll may start right after this run and would drop what this one has not sent yet, remounting the tree.
     time.sleep(FLUSH_SEC)
+menu.draw_next("Live")

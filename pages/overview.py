@@ -2,14 +2,14 @@
 
 import streamlit as st
 
-from ui import controls, page_setup
+from ui import controls, menu, page_setup
 from ui.jobs import job_panel, session_jobs
 from ui.overview import chain
 from ui.session import session
 
 DOORS = (
     ("decode", "Watch one", ":material/play_circle:", "Decode your prompt and see why each guess is kept."),
-    ("acceptance", "My own models", ":material/checklist:", "How often is your draft right, and which tree is best?"),
+    ("draft", "My own models", ":material/checklist:", "How often is your draft right, and which tree is best?"),
     ("server", "My server", ":material/dns:", "Which draft length pays on it, and what is wrong?"),
 )
 
@@ -23,7 +23,7 @@ def doors() -> None:
             st.caption(words)
 
 
-page_setup.setup_page("Overview", follows="chain")
+page_setup.setup_page("Start", follows="chain")
 job, running = session_jobs.job("chain"), job_panel.is_active("chain")
 st.title("The same text in fewer passes")
 st.fragment(chain.draw_stage, run_every=job_panel.POLL_SEC if running else None)(running)
@@ -41,3 +41,4 @@ if not running and controls.primary_button(
     "decodes with that tree and without it. Takes about half a minute on two cores.",
 ):
     chain.start()
+menu.draw_next("Start")

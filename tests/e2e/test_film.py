@@ -78,7 +78,7 @@ def test_a_cancel_stops_it_at_once_and_what_was_measured_stays(page, server):
     assert page.evaluate("window.pictures.length") == pictures
     assert stage.locator(".costs .sample").count() > 20 and stage.locator(".guesses .fill").count()
     assert page.get_by_role("button", name="Run the whole chain").is_enabled()
-    go(page, "Hardware")
+    go(page, "Machine")
     page.get_by_text("measured here").first.wait_for()
 
 
@@ -87,7 +87,7 @@ def test_who_comes_back_finds_it_going_on_and_who_reloads_begins_anew(page, serv
     stage = start(page, server)
     tells(page, stage, "1 · Timing")
     go(page, "Tree")
-    page.get_by_test_id("stSidebarNav").get_by_role("link").first.click()
+    go(page, "Start")
     tells(page, stage, "2 · Counting")
     assert stage.locator(".costs .sample").count() > 20
     page.reload()

@@ -44,7 +44,7 @@ def draw(
     if found is None:
         why = escaped(predictions.no_prediction(tree, vector) or "")
         st.caption(
-            f":material/info: No speedup is predicted: {why}. Measure the passes of this pair on the hardware page."
+            f":material/info: No speedup is predicted: {why}. Measure the passes of this pair on the machine page."
         )
     return expected, None if found is None else found.speedup
 
@@ -68,7 +68,9 @@ def _draw_dynamic(
     subject = f":material/account_tree: {escaped(origin)}: n up to {policy.max_size}, d up to {policy.max_depth}"
     if tree_kinds.looks_up(policy):
         st.markdown(f"{subject} &nbsp;·&nbsp; what they yield depends on how far the text repeats itself")
-        controls.page_link(st, "lookup", "The replay page tells it for recorded answers", ":material/replay:")
+        controls.page_link(
+            st, "draft", "What recorded answers tell of it", ":material/replay:", draft_section="No draft"
+        )
         return None, None
     profile = session.profile()
     calibrated = vector is not None and vector.calibration is not None
@@ -107,7 +109,7 @@ def offer_measurement(wanted: Conditions, missing: str = "acceptance vector") ->
             icon=":material/speed:",
             key="decode_measure",
             disabled=job_panel.is_active("measure"),
-            help=f"On {PROMPTS} shipped prompts, {NEW_TOKENS} new tokens each. The acceptance page has all settings.",
+            help=f"On {PROMPTS} shipped prompts, {NEW_TOKENS} new tokens each. The draft page has all settings.",
         ):
             measurement.start_for(wanted, prompts=PROMPTS, tokens=NEW_TOKENS)
         job_panel.draw("measure")

@@ -35,6 +35,7 @@ function raise(view) {
   Object.assign(view, { supposed: null, epoch: null, drawn: null, stageHeight: FILM_HEIGHT })
   el.told.textContent = ""
   for (const way of view.ways) way.shown = -1
+  clearDrawing(view)
 }
 
 function cut(view) {
