@@ -24,7 +24,7 @@ from ui.overview import chain_job
 from ui.runs.run_files import run_from_bytes, run_to_bytes
 from ui.session import model_pairs
 
-from .conftest import metrics, open_page, profile, settled, vector
+from .conftest import ROOT, metrics, open_page, profile, settled, vector
 
 
 @pytest.fixture(autouse=True)
@@ -172,7 +172,7 @@ def test_a_second_draft_of_the_demo_pair_is_offered_where_it_is_there(assets, tm
     assert [box.value for box in page.text_input if box.key.startswith("sidebar_")] == ["", ""]
     assert "Demo pair with its large draft" in sidebar_text(page)
     assert "on the demo pair with its large draft and its target on disk" in " ".join(b.label for b in page.button)
-    tree = AppTest.from_file("pages/tree.py", default_timeout=60)
+    tree = AppTest.from_file(str(ROOT / "pages" / "tree.py"), default_timeout=60)
     tree.session_state["studio_pair"] = spec
     assert settled(tree.run()).selectbox(key="vector").value == "demo-large-t0"  # that which ships for it
     page.selectbox(key="sidebar_demo_draft").select("Small, quick")

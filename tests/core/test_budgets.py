@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-LINES = {"sequoia_core": 30_200, "ui": 12_515, "pages": 880, "tests": 34_300}
+LINES = {"sequoia_core": 30_200, "ui": 12_515, "pages": 880, "tests": 34_310}
 FILE_LINES = 350  # of the engine and the app
 WORDS = 15_800
 
