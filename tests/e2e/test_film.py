@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 
 from .browser import LONG_MS, go, metric, settle
+from .test_accessibility import no_serious_faults
 
 STILL_SEC = 1.0  # at most; STALLS times the machine may have been busy with something else
 STALLS = 2
@@ -78,6 +79,7 @@ def test_a_cancel_stops_it_at_once_and_what_was_measured_stays(page, server):
     assert page.evaluate("window.pictures.length") == pictures
     assert stage.locator(".costs .sample").count() > 20 and stage.locator(".guesses .fill").count()
     assert page.get_by_role("button", name="Run the whole chain").is_enabled()
+    no_serious_faults(page)
     go(page, "Machine")
     page.get_by_text("measured here").first.wait_for()
 
