@@ -10,8 +10,8 @@ from ui import controls, menu, page_setup, prompts
 from ui.decode import chat, expectation, live_run
 from ui.jobs import decode_job, job_panel, session_jobs
 from ui.jobs.jobs import Job
-from ui.jobs.steering import Steering
 from ui.runs import kept_runs, runs
+from ui.runs.steering import Steering
 from ui.session import earlier_answers, predictions, session, tree_choice, tree_kinds
 
 FLUSH_SEC = 0.03  # the server sends what is queued every 10 ms
@@ -66,7 +66,7 @@ with left:
 with right:
     choice = tree_choice.draw()
     first, second = st.columns(2)
-    temperature, top_p = controls.sampling(first, first, keys=("temperature", "top_p"), warmest=1.5, in_form=False)
+    temperature, top_p = controls.sampling(first, first, in_form=False)
     tokens = second.slider(
         "New tokens",
         16,

@@ -13,8 +13,9 @@ st.title("My server")
 st.caption(
     "Is speculation on your vLLM, SGLang or llama.cpp server healthy, and which draft length pays? Its counts tell."
 )
+answer = st.container()  # before what it is read from: on a phone the first that is seen
 found = reading.section()
-answer, pictures, untold_place = st.container(), st.container(), st.container()
+pictures, untold_place = st.container(), st.container()
 with untold_place:
     missing = reading.ask_missing()
 if found is None:

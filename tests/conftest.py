@@ -1,7 +1,5 @@
 """Fixtures shared by all tests: the demo pair, and tiny random models that need no weights."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import itertools

@@ -70,13 +70,14 @@ def measure_profile(
     rounds = StepRounds(pair, sizes=sizes, context=context, further_context=further_context, cancel=cancel)
     done = 0 if resume is None else _rounds_of(resume, rounds)
     repeats = max(1, repeats - done)
-    wanted, number = repeats, 0
+    wanted, number, shown = repeats, 0, 0.0
     if progress is not None:
         progress(0.0, "profiling, warming up")
     rounds.warm_up()
     while True:
         if progress is not None:
-            progress(min(1.0, (number + 1) / (wanted + 1)), f"profiling, round {number + 1} of {wanted + 1}")
+            shown = max(shown, (number + 1) / (wanted + 1))  # rounds that are taken again do not take the bar back
+            progress(shown, f"profiling, round {number + 1} of {wanted + 1}")
         if number == wanted or not rounds.take(timed):
             break
         number += 1

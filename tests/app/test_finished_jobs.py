@@ -103,7 +103,8 @@ def test_every_job_that_is_started_by_a_fixed_name_has_an_adopter() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             match node:
                 case ast.Call(
-                    func=ast.Attribute(value=ast.Name(id="job_panel"), attr="start"), args=[ast.Constant(value), *_]
+                    func=ast.Attribute(value=ast.Name(id="job_panel"), attr="start" | "submit"),
+                    args=[ast.Constant(value), *_],
                 ):
                     started.add(value)
     assert started == {"measure", "profile", "decode", "chain", "race", "replay", "sweep"} <= set(ADOPTERS)

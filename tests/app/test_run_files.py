@@ -1,7 +1,5 @@
 """Runs as files: read back as they were, also with trees that change, and refused when anything does not fit."""
 
-from __future__ import annotations
-
 import json
 from copy import deepcopy
 from dataclasses import replace

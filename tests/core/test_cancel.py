@@ -3,8 +3,6 @@
 Only drafting, once begun, goes through the tree's levels, and a losslessness check tests what it has.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from typing import Any

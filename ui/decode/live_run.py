@@ -13,11 +13,11 @@ from ui.cards import Card, cards, number
 from ui.decode import streaming
 from ui.jobs import job_panel, session_jobs
 from ui.jobs.jobs import Job
-from ui.jobs.steering import LONGEST_WAIT_SEC, Steering
 from ui.markdown import escaped
 from ui.phrases import beside, count
 from ui.runs import kept_runs, run_list, runs
 from ui.runs.runs import DecodeRequest
+from ui.runs.steering import LONGEST_WAIT_SEC, Steering
 from ui.session import machine, predictions, session, tree_in_use
 from ui.token_tree import live_tree
 

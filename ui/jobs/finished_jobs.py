@@ -7,9 +7,9 @@ from functools import partial
 
 import streamlit as st
 
-from ui.jobs import session_jobs
+from ui.jobs import conversation, replays, session_jobs
 from ui.jobs.jobs import Job
-from ui.session import conversation, evidence, replays, session, sweeps, tree_in_use
+from ui.session import evidence, session, sweeps, tree_in_use
 
 
 def adopt_finished_jobs() -> None:
@@ -39,7 +39,7 @@ def _keep_run(job: Job) -> None:
 
 def _keep_runs(job: Job) -> None:
     for run in job.result.runs.values():
-        session.keep_run(run, "raced here")
+        session.keep_run(run, "from a race")
 
 
 def _use_chain(job: Job) -> None:

@@ -9,9 +9,9 @@ import streamlit as st
 from sequoia_core.models.prompting import Prompting
 from ui import controls
 from ui.cards import Card, cards
-from ui.jobs import acceptance_measurement as measurement
 from ui.jobs import job_panel, session_jobs
 from ui.markdown import escaped
+from ui.measuring import acceptance as measurement
 from ui.overview import chain_job, tour
 from ui.phrases import between, count
 from ui.runs import kept_runs, runs

@@ -1,7 +1,5 @@
 """Faults that libraries raise under many names, provoked for real: a panic in the tokenizer, memory that runs out."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -3,8 +3,6 @@
 vLLM 0.32 and llama.cpp's server of autumn 2026. Only the lines that matter are kept, with some beside them.
 """
 
-from __future__ import annotations
-
 import json
 
 STEPS = (  # accepted tokens of every step by request, vLLM, K = 8

@@ -1,7 +1,5 @@
 """Metrics from an address: of this machine alone, `/metrics` alone, no redirects; every fault in one line."""
 
-from __future__ import annotations
-
 import pytest
 
 from sequoia_core.servers import metrics_address

@@ -98,6 +98,7 @@ SAMPLED = {
 
 
 @both_ways
+@pytest.mark.sample(22)
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow if "alone" in name else ()) for name in SAMPLED]
