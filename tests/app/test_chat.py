@@ -68,7 +68,7 @@ def talk(page: AppTest) -> list[tuple[str, str]]:
 
 def read(page: AppTest) -> str:
     """Return what the page says that the model read."""
-    return page.code[0].value.replace("\n", "").replace("↵", "\n")
+    return page.expander(key="chat_read").code[0].value.replace("\n", "").replace("↵", "\n")
 
 
 def captions(page: AppTest) -> str:

@@ -96,5 +96,5 @@ def test_every_page_expects_the_tokens_that_the_speedup_is_made_of() -> None:
     independent = [words for words in said if f"{expected_tokens(tree, vector):.2f}" in words]
     assert all("independent" in words or "adds up to" in words for words in independent) and independent
     assert any(
-        f"expected {tokens} tokens per step" in each.value for each in open_page("decode", source="best").markdown
+        f"expected {tokens} tokens per step" in each.value for each in open_page("decode", source="best").caption
     )

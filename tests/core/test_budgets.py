@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-LINES = {"sequoia_core": 30_560, "ui": 12_490, "pages": 930, "tests": 34_600}
+LINES = {"sequoia_core": 30_560, "ui": 12_490, "pages": 930, "tests": 34_800}
 FILE_LINES = 350  # of the engine and the app
 WORDS = 15_840
 
