@@ -6,7 +6,6 @@ const WAIT_MS = [1500, 2500, 6000] // at least, at first and at most until the p
 const SLOWING = 2 // 86% are shown when the next answer is due
 const [FRAME_MS, LETTER_MS] = [150, 4] // at most, once all is over
 const RECENT = 12 // frames that are shown again to who comes back to the page
-const FILM_HEIGHT = 342 // of the stage
 const CHART = { height: 158, left: 30, right: 8, top: 16, bottom: 30 }
 const ORDINALS = ["1st", "2nd", "3rd", "4th", "5th", "6th", "7th", "8th"]
 
@@ -32,7 +31,7 @@ function raise(view) {
   const { el } = view
   el.tt.classList.add("filming")
   el.measured.hidden = true
-  Object.assign(view, { supposed: null, epoch: null, drawn: null, stageHeight: FILM_HEIGHT })
+  Object.assign(view, { supposed: null, epoch: null, drawn: null })
   el.told.textContent = ""
   for (const way of view.ways) way.shown = -1
   clearDrawing(view)
@@ -42,7 +41,7 @@ function cut(view) {
   // From the film to the answer in two ways.
   const { next } = view.film
   view.el.tt.classList.remove("filming", "writing")
-  Object.assign(view, { film: { id: view.film.id, cut: true }, stageHeight: STAGE })
+  view.film = { id: view.film.id, cut: true }
   if (next.epoch) begin(view, next)
 }
 
@@ -135,11 +134,9 @@ function stageTree(view, shape, chance, grown, shown) {
   const { film, el } = view
   const read = film.shapes[shape]
   view.shapes = film.shapes.map((each, index) => (index === shape ? read : null))
-  const height = el.tt.classList.contains("writing") ? STAGE : FILM_HEIGHT
-  const name = `${shape} ${el.stage.clientWidth} ${height} ${Math.min(grown, read.parents.length)} ${chance?.[1]}`
+  const name = `${shape} ${el.stage.clientWidth} ${el.stage.clientHeight} ${Math.min(grown, read.parents.length)} ${chance?.[1]}`
   if (film.staged === name) return
   film.staged = name
-  view.stageHeight = height
   view.width = null
   arrange(view)
   if (!chance) spotsOf(view, read).pills = false

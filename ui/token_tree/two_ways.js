@@ -11,7 +11,6 @@ const REST_MS = 4000 // at the end, before it begins again,
 const TIMES = 2 // in all: a page that nobody looks at costs nothing
 const DRAFTED = 0.35 // of a step that is played: the tree has grown; then it is checked,
 const CHECKED = 0.65 // and from here on what is kept is shown
-const STAGE = 230 // its height, px
 const plays = new WeakMap()
 
 export default function twoWays({ data, parentElement }) {
@@ -48,7 +47,7 @@ function createPlay(parent) {
   const ways = [...parent.querySelectorAll(".way:not(.counted)")].map((way) => ({
     way, passes: way.querySelector(".passes"), typed: way.querySelector(".typed"), prompt: way.querySelector(".prompt"), body: way.querySelector(".body"), shown: -1,
   }))
-  const view = { el, ways, epoch: null, time: 0, speed: 0, playing: false, reveal: null, chosen: null, stageHeight: STAGE }
+  const view = { el, ways, epoch: null, time: 0, speed: 0, playing: false, reveal: null, chosen: null }
   el.play.onclick = () => {
     view.seen = TIMES - 1
     play(view, !view.playing)
