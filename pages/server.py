@@ -24,11 +24,11 @@ if found is None:
     st.stop()
 try:
     counts = reading.counts(found, missing.engine, missing.model, missing.rates)
+    earlier = reading.earlier(found, missing.engine, missing.model)
 except ValueError as error:
     answer.error(escaped(str(error)), icon=":material/error:")
     menu.draw_next("My server")
     st.stop()
-earlier = reading.earlier(found, missing.engine, missing.model)
 try:
     chains = reading.chains(counts, found, missing.engine, missing.model, missing.rates, missing.new_tokens)
 except ValueError as error:

@@ -257,10 +257,8 @@ class AcceptanceMatrix:
             raise ValueError(f"matrix: found shape {raw.shape}, expected one row of ranks for each of 1 or more levels")
         rows = []
         for level, row in enumerate(raw, start=1):
-            try:
+            with naming(f"level {level}"):
                 rows.append(checked_probs(row))
-            except ValueError as error:
-                raise ValueError(f"level {level}: {error}") from error
         _set(self, "probs", np.array(rows))
         if self.trials is None:
             return

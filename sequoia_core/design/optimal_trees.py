@@ -163,9 +163,10 @@ def optimal_tree(acceptance: Acceptance, *, size: int, depth: int | None = None)
             return TokenTree(np.array([-1]))
         if tables and tables[-1][size].max() > -np.inf:
             return TokenTree.from_links(*rebuild(rows, tables, size))[0]
+    largest = sum(len(acceptance) ** level for level in range(min(depth, 60) + 1))
     raise ValueError(
         f"size {size}: found no tree with at most {depth} levels below the root and {len(acceptance)} ranks per node, "
-        f"expected at most {_capacity(len(acceptance), depth)} nodes"
+        f"expected at most {largest} nodes"
     )
 
 
@@ -207,10 +208,6 @@ def best_expected_tokens(tree: TokenTree, acceptance: Acceptance) -> float:
     if is_monotone(padded):  # only the value is needed, so no tree is built and it may be large
         return float(best_first(rows_by_levels_left(padded, tree.depth), tree.size).scores.sum())
     return expected_tokens(optimal_tree(padded, size=tree.size, depth=tree.depth), padded)
-
-
-def _capacity(ranks: int, depth: int) -> int:
-    return sum(ranks**level for level in range(min(depth, 60) + 1))
 
 
 def table_within_reach(acceptance: AcceptanceVector, *, max_size: int, max_depth: int) -> np.ndarray:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .acceptance import AcceptanceVector, PowerLawFit
+from .acceptance import AcceptanceVector
 from .conditions import MAX_RANKS
 from .tree import TokenTree
 
@@ -43,7 +43,7 @@ def power_law_tail(vector: AcceptanceVector, *, start: int = 4, ranks: int | Non
     ranks = len(vector) if ranks is None else ranks
     if not start <= ranks <= MAX_RANKS:
         raise ValueError(f"ranks: found {ranks}, expected {start} to {MAX_RANKS}")
-    fit = tail_fit(vector, start)
+    fit = vector.fit_power_law(first=start - 1)
     k = np.arange(start - 1, ranks + 1)
     rejected = (1.0 - vector.probs[: start - 1].sum()) * (k / (start - 1.0)) ** -max(fit.b, 0.0)
     probs = np.concatenate([vector.probs[: start - 1], rejected[:-1] - rejected[1:]])
@@ -53,11 +53,6 @@ def power_law_tail(vector: AcceptanceVector, *, start: int = 4, ranks: int | Non
         {"smoothing": "power-law tail", "start": start, "b": fit.b, "r_squared": fit.r_squared},
         f"ranks {start} to {ranks} replaced by a power law: P(all k rejected) ~ k^-{fit.b:.2f}, R² {fit.r_squared:.2f}",
     )
-
-
-def tail_fit(vector: AcceptanceVector, start: int) -> PowerLawFit:
-    """Fit the power law on ranks `start - 1` and later only."""
-    return vector.fit_power_law(first=start - 1)
 
 
 def power_law(p1: float, b: float, ranks: int = 32) -> AcceptanceVector:

@@ -29,8 +29,7 @@ from .ranks_along_text import (
     outcome_question,
     prompt_generators,
     rank_questions,
-    ranks_on_target_text,
-    ranks_on_teacher_forced_text,
+    ranks_on_text,
 )
 
 TARGET_TEXT = "measured on text the target wrote"
@@ -84,14 +83,10 @@ def measure_acceptance(
             nothing is generated. Text longer than the models' context is read in pieces of that length.
         verifier: whose draft sampling and rule are measured: "sequoia", "specinfer" or "topk". At temperature 0 all
             compare with the argmax.
-        cancel: looked at between passes; the prompts complete by then are returned.
 
     Returns:
         A vector of W probabilities with sums by prompt (for intervals), the rank accepted at every position (for
         `design.replay`) and a calibration (`design.calibration`). Its meta holds the settings.
-
-    Raises:
-        Cancelled: before the first prompt was complete.
     """
     sampling, cancel = sampling or SamplingConfig(), cancel or threading.Event()
     checkpoints, own_text = checkpoints or Checkpoints(), max_new_tokens is None
@@ -117,12 +112,10 @@ def measure_acceptance(
         outcomes = outcome_question(chosen, width, teacher_forced=own_text, generator=outcome_stream)
         calibration = calibration_question(min(RANKS, pair.vocab_size), generator=calibration_stream)
         questions = rank_questions({"ranks": chosen.ranks}, width) | {"outcomes": outcomes, "calibration": calibration}
-        options: dict[str, Any] = {"sampling": sampling, "questions": questions, "seed": seed, "number": number}
-        options |= {"report": report, "cancel": cancel}
-        if max_new_tokens is None:
-            parts = ranks_on_teacher_forced_text(prompts[number], pair, **options)
-        else:
-            parts = ranks_on_target_text(prompts[number], pair, max_new_tokens=max_new_tokens, **options)
+        parts = ranks_on_text(
+            prompts[number], pair, sampling=sampling, questions=questions, max_new_tokens=max_new_tokens, seed=seed,
+            number=number, cancel=cancel, report=report,
+        )  # fmt: skip
         if parts is None:
             return None
         seen = np.concatenate([part["calibration"] for part in parts])

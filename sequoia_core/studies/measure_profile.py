@@ -59,11 +59,6 @@ def measure_profile(
         resume: an earlier measurement of the same pair, sizes and context on this device; its rounds count among
             `repeats`.
         timed: called with a tree's nodes and the seconds of the target's pass over it, as they are taken.
-        cancel: looked at between drafting and target passes, and while the context is read after every 512 tokens; the
-            rounds complete by then are kept.
-
-    Raises:
-        Cancelled: before the first full round.
     """
     if repeats < 1:
         raise ValueError(f"repeats: found {repeats}, expected at least 1")

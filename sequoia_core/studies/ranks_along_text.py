@@ -110,56 +110,43 @@ def prompt_generators(seed: int, number: int, device: torch.device | str = "cpu"
     return torch.Generator().manual_seed(text), *(torch.Generator(device).manual_seed(word) for word in others)
 
 
-def ranks_on_target_text(
+def ranks_on_text(
     prompt: Sequence[int],
     pair: ModelPair,
     *,
     sampling: SamplingConfig,
     questions: Mapping[str, Question],
-    max_new_tokens: int,
+    max_new_tokens: int | None,
     seed: int,
     number: int,
     cancel: threading.Event,
     report: Report | None = None,
 ) -> list[Answers] | None:
-    """Let the target continue a prompt, and ask about every position of what it wrote; None when cancelled.
+    """Ask about every position of what the target writes after a prompt; None when cancelled.
 
     Args:
         questions: by name, asked in this order.
+        max_new_tokens: None to ask about the prompt's own positions, in pieces that the models' context holds.
         seed, number: of the study and of the prompt in it; both give this prompt its own random stream.
     """
     assert pair.draft is not None, "questions are about both models"
     text_generator, draws, *_ = prompt_generators(seed, number, pair.draft.device)
-    text = continuation(
-        prompt, pair, sampling=sampling, max_new_tokens=max_new_tokens, generator=text_generator, report=report,
-        cancel=cancel,
-    )  # fmt: skip
-    answers = ranks_along(prompt, text, pair, sampling, questions, draws, cancel=cancel)
-    return None if answers is None else [answers]
-
-
-def ranks_on_teacher_forced_text(
-    text: Sequence[int],
-    pair: ModelPair,
-    *,
-    sampling: SamplingConfig,
-    questions: Mapping[str, Question],
-    seed: int,
-    number: int,
-    cancel: threading.Event,
-    report: Report,
-) -> list[Answers] | None:
-    """Ask about every position of a given text, in pieces that the models' context holds; None when cancelled."""
-    assert pair.draft is not None, "questions are about both models"
-    _, draws, *_ = prompt_generators(seed, number, pair.draft.device)
-    pieces = _pieces(text, pair.max_context)
+    if max_new_tokens is None:
+        pieces = _pieces(prompt, pair.max_context)
+    else:
+        text = continuation(
+            prompt, pair, sampling=sampling, max_new_tokens=max_new_tokens, generator=text_generator, report=report,
+            cancel=cancel,
+        )  # fmt: skip
+        pieces = [(prompt, text)]
     parts = []
     for count, (before, after) in enumerate(pieces, start=1):
         answers = ranks_along(before, after, pair, sampling, questions, draws, cancel=cancel)
         if answers is None:
             return None
         parts.append(answers)
-        report(count / len(pieces))
+        if report is not None:
+            report(count / len(pieces))
     return parts
 
 

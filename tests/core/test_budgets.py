@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-LINES = {"sequoia_core": 30_560, "ui": 12_490, "pages": 930, "tests": 34_800}
+LINES = {"sequoia_core": 30_350, "ui": 12_560, "pages": 870, "tests": 34_880}
 FILE_LINES = 350  # of the engine and the app
-WORDS = 15_840
+WORDS = 15_870
 
 
 def length(path: Path) -> int:

@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -164,6 +165,9 @@ def test_native_json_round_trip(tmp_path):
     noted = AcceptanceVector(np.array(PROBS), trials=7, note="hello")
     noted.save(path)
     assert AcceptanceVector.load(path) == noted and AcceptanceVector.load(path) != vector
+    ranks = [np.arange(count) % 4 for count in vector.prompt_trials]
+    ranked = replace(vector, prompt_ranks=ranks, prompt_matched=[rank % 2 for rank in ranks])
+    assert AcceptanceVector.loads(ranked.to_bytes(), "v.json") == ranked
 
 
 def test_minimal_native_json():

@@ -185,6 +185,11 @@ def test_sizes_out_of_range_are_named(options):
         optimal_tree(AcceptanceVector(np.array([0.5])), **options)
 
 
+def test_the_largest_tree_of_a_depth_is_named():
+    with pytest.raises(ValueError, match="size 8: found no tree with at most 2 levels .* expected at most 7 nodes"):
+        optimal_tree(AcceptanceVector(np.array([0.5, 0.3])), size=8, depth=2)
+
+
 def test_table_too_large_is_refused_not_started():
     vector = AcceptanceVector(np.array([0.01, 0.02] * 16))
     with pytest.raises(ValueError, match="steps"):
