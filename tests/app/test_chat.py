@@ -18,8 +18,9 @@ from ui.decode import live_run
 from ui.jobs import engine_queue
 from ui.jobs.conversation import Conversation, Exchange
 from ui.jobs.jobs import Job
-from ui.runs import run_files, steering
+from ui.runs import run_files
 from ui.runs.runs import DecodeRequest
+from ui.token_tree import steering
 
 pytestmark = pytest.mark.usefixtures("assets", "nothing_left_waiting")
 
