@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..design.bootstrap import Estimate
     from ..design.break_even import Larger
     from ..design.planning import BestShape
-    from ..design.prediction import Prediction
+    from ..design.prediction import Prediction, WithoutDepth
     from ..design.profile import HardwareProfile
     from ..design.tree import TokenTree
     from ..servers.chain_acceptance import ChainAcceptance
@@ -94,6 +94,14 @@ def score_parts(tree: TokenTree, expected: float, best: float | None, warning: s
     if warning is not None:
         yield warning
     yield command("tree", "--acceptance", acceptance, "--size", tree.size, "--depth", tree.depth, "--out", "tree.json")
+
+
+def without_depth_words(flat: WithoutDepth | None) -> Iterator[str]:
+    if flat is not None:
+        yield (
+            f"Planned as if every depth were the first: {counted(flat.size, 'node')}, {flat.depth} deep, which would "
+            f"promise {figure(flat.promised)}× and bring {figure(flat.speedup)}×, {percent(max(0.0, flat.loss))} less."
+        )
 
 
 def plan_parts(

@@ -128,7 +128,20 @@ def _from_json(data: bytes, entries: str | None) -> dict[str, Any]:
         **laid_out,
         "holds_for": _conditions(read.version, read.holds_for, read.meta),
         "calibration": None if read.calibration is None else _calibration(read.calibration),
+        "by_depth": None if read.by_depth is None else _by_depth(read.by_depth.model_dump()),
     }
+
+
+def _by_depth(stored: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a matrix, whose numbers in lists have rows of one length."""
+    arrays = {name: stored[name] for name in ("matrix", "trials", "prompt_sums", "prompt_trials")}
+    ranks = stored["prompt_ranks"]
+    try:
+        found = {name: None if rows is None else np.array(rows) for name, rows in arrays.items()}
+        kept = None if ranks is None else tuple(np.array(rows, dtype=np.int16) for rows in ranks)
+        return {"probs": found.pop("matrix"), **found, "meta": stored["meta"], "prompt_ranks": kept}
+    except ValueError as error:
+        raise ValueError("by_depth: found rows of several lengths, expected one number for each entry") from error
 
 
 def _conditions(version: int, stated: dict[str, Any] | None, meta: dict[str, Any]) -> Conditions | None:

@@ -11,7 +11,8 @@ import numpy as np
 
 from ..decoding.sampling import SamplingConfig
 from ..decoding.verifiers import choose_verifier
-from ..design.acceptance import AcceptanceMatrix, AcceptanceVector
+from ..design.acceptance import AcceptanceVector
+from ..design.acceptance_matrix import AcceptanceMatrix
 from ..design.bootstrap import RESAMPLES, Estimate, estimate, resampled
 from ..design.optimal_trees import expected_tokens
 from ..design.tree import TokenTree

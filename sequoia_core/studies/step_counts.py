@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..decoding.loop import DecodeStep
-from ..design.acceptance import AcceptanceMatrix
+from ..design.acceptance_matrix import AcceptanceMatrix
 from ..design.bootstrap import wilson_interval
 from ..design.tree import TokenTree
 

@@ -103,7 +103,7 @@ class HeadSession(CacheSession):
         mask = self.mask(tree_mask)[0, 0]
         mask[positions > 0, 0] = -torch.inf
         parents = torch.from_numpy(parents_of(tree_mask.numpy(), start))
-        drafted = positions > self._known
+        drafted = torch.arange(start, start + count) > self._known  # slots of committed tokens are their positions
         turns = torch.zeros(count, dtype=torch.int64)  # a drafted token waits for its parent where both are new
         for index, parent in enumerate((parents - start).tolist()):
             if drafted[index] and parent >= 0:

@@ -10,7 +10,8 @@ import pytest
 import torch
 from safetensors.torch import save as save_safetensors
 
-from sequoia_core.design.acceptance import MAX_RANKS, AcceptanceMatrix, AcceptanceVector
+from sequoia_core.design.acceptance import AcceptanceVector
+from sequoia_core.design.acceptance_matrix import MAX_RANKS, AcceptanceMatrix
 from tests import hostile_files
 from tests.hostile_files import npy_bytes, rewritten_archive, torch_bytes
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sequoia_core.design.acceptance import AcceptanceMatrix, AcceptanceVector
+from sequoia_core.design.acceptance import AcceptanceVector
+from sequoia_core.design.acceptance_matrix import AcceptanceMatrix
 from sequoia_core.design.optimal_trees import (
     best_expected_tokens,
     bootstrap_tables,
