@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-LINES = {"sequoia_core": 30_550, "ui": 12_560, "pages": 870, "tests": 35_020}
+LINES = {"sequoia_core": 30_580, "ui": 12_560, "pages": 870, "tests": 35_080}
 FILE_LINES = 350  # of the engine and the app
-WORDS = 15_870
+WORDS = 15_900
 
 
 def length(path: Path) -> int:
