@@ -48,6 +48,42 @@ def test_a_profile_or_timed_settings_name_the_best_at_each_batch_size(plan, file
     assert plan(*readings, "--profile", files("bench"))["costs"].startswith("llama-bench")
 
 
+def test_each_context_has_a_plan(plan, files, capsys):
+    readings = ("--after", files("after"), "--before", files("before"))
+    loads = "0=400@1:500,2=600@1:500,4=640@1:500,0=100@1:16000,2=80@1:16000,4=75@1:16000"
+    found = plan(*readings, "--timed", loads)
+    assert [(row["context"], row["best"]) for row in found["by_context"]] == [(500, {"1": 4}), (16_000, {"1": 0})]
+    assert found["best"] == {"1": 4} == plan(*readings, "--timed", loads.split(",0=100")[0])["best"]
+    assert plan(*readings, "--timed", loads, "--context", "16000")["best"] == {"1": 0}
+    assert main(["server-plan", *readings, "--timed", loads]) == 0
+    assert "batch size and 16,000 tokens of context" in " ".join(capsys.readouterr().out.split())
+    # a longer context makes passes dearer, of the target more than of the draft: the profile's own growth
+    grown = str(PROFILE).replace("2core", "2core-bfloat16-avx512")
+    near, far = (plan(*readings, "--profile", grown, "--context", at) for at in ("128", "4000"))
+    rates = [each["batches"][0]["tokens_per_sec"][0]["value"] for each in (near, far)]
+    assert rates[1] < 0.95 * rates[0] and near["by_context"][0]["context"] == 128
+    assert plan(*readings, "--profile", grown, "--context", "128,4000")["batches"] == near["batches"]
+    at_one = "The profile has times at 128 tokens of context alone."
+    assert at_one in plan(*readings, "--profile", str(PROFILE), "--context", "4000")["warnings"]
+    assert at_one not in [*far["warnings"], *plan(*readings, "--profile", str(PROFILE))["warnings"]]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (["--timed", "0=9@1:5,2=9@1:5,4=9"], "some speeds without a context, expected it at each or none"),
+        (["--timed", "0=9@1:-5,2=9@1:-5,4=9@1:-5"], "context: found -5, expected 0 to 1,000,000,000 tokens"),
+        (["--timed", "0=9@1:x,2=9,4=9"], "expected k=tokens per second, perhaps @batch or @batch:context"),
+        (["--timed", "0=9@1:5,2=9@1:5,4=9@1:5", "--context", "7"], "--context: found 7, expected one that --timed has"),
+        (["--profile", str(PROFILE), "--context", "-1"], "--context: found '-1', expected whole numbers from 0"),
+        (["--timed", "0=9@1:5,2=9@1:5,4=9@1:5,0=8@1:6"], "expected two with different k > 0 at one batch size"),
+    ],
+)
+def test_a_context_that_is_none_is_one_line(files, capsys, asked, said):
+    assert main(["server-plan", "--after", files("after"), *asked]) == 2
+    assert said in " ".join(capsys.readouterr().err.split())
+
+
 def test_records_by_step_are_replayed(plan, files):
     found = plan("--after", files("steps"), "--new-tokens", "128")
     assert round(16 * 127 / found["tokens_per_step"][1]) == 1173
