@@ -32,9 +32,8 @@ import numpy as np
 import torch
 import transformers
 
-from sequoia_core.decoding.growing.adaptive import AdaptiveTree
+from sequoia_core.decoding.growing.policies import AdaptiveTree, SpecExecTree
 from sequoia_core.decoding.growing.recipes import RECIPES
-from sequoia_core.decoding.growing.spec_exec import SpecExecTree
 from sequoia_core.decoding.loop import decode
 from sequoia_core.decoding.record import TOKENS_ONLY
 from sequoia_core.decoding.sampling import SamplingConfig

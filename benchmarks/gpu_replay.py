@@ -28,7 +28,7 @@ from sequoia_core.decoding.verifiers import choose_verifier
 from sequoia_core.decoding.walk import Walk
 from sequoia_core.design.tree import TokenTree
 from sequoia_core.models.language_model import ModelPair
-from sequoia_core.models.prefill import prefill
+from sequoia_core.models.protocol import prefill
 
 WARM_UP = 4  # steps of each text that are not timed: graphs are captured in them
 SAMPLING = SamplingConfig(0.6)

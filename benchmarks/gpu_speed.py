@@ -24,8 +24,7 @@ from sequoia_core.design.optimal_trees import expected_tokens, optimal_tree
 from sequoia_core.design.step_time import autoregressive_sec, step_time
 from sequoia_core.design.what_if import power_law
 from sequoia_core.models.language_model import ModelPair
-from sequoia_core.models.prefill import prefill
-from sequoia_core.models.protocol import causal_mask
+from sequoia_core.models.protocol import causal_mask, prefill
 from sequoia_core.studies.measure_profile import measure_profile
 
 PAIRS = (("Llama-2-7B", "Llama-68M"), ("Llama-2-13B", "Llama-68M"), ("Llama-2-7B", "Llama-160M"))

@@ -37,7 +37,7 @@ import sequoia_core.native.short_spins  # noqa: F401  before torch, whose thread
 # isort: split
 import torch
 
-from sequoia_core.decoding.growing.hybrid import HybridTree
+from sequoia_core.decoding.growing.policies import HybridTree
 from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.loop import autoregressive
 from sequoia_core.decoding.sampling import SamplingConfig

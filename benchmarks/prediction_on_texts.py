@@ -17,8 +17,7 @@ import torch
 
 from sequoia_core.decoding.drafting import DraftTree, Reach
 from sequoia_core.decoding.growing.drafter import GrowingDrafter
-from sequoia_core.decoding.growing.hybrid import HybridTree
-from sequoia_core.decoding.growing.lookup_tree import LookupTree
+from sequoia_core.decoding.growing.policies import HybridTree, LookupTree
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.decoding.verifiers import choose_verifier
 from sequoia_core.design.conditions import TOPK

@@ -26,8 +26,7 @@ import sequoia_core.native.short_spins  # noqa: F401  before torch, whose thread
 import torch
 import transformers
 
-from sequoia_core.decoding.growing.hybrid import HybridTree
-from sequoia_core.decoding.growing.lookup_tree import LookupTree
+from sequoia_core.decoding.growing.policies import HybridTree, LookupTree
 from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.decoding.tree_policy import SPECINFER_TREE, TreePolicy

@@ -32,7 +32,7 @@ import numpy as np
 import torch
 
 from sequoia_core.decoding.assemble import assemble
-from sequoia_core.decoding.growing.adaptive import AdaptiveTree
+from sequoia_core.decoding.growing.policies import AdaptiveTree
 from sequoia_core.decoding.sampling import SamplingConfig, distribution, to_float64
 from sequoia_core.decoding.tree_policy import TreePolicy, policy_of
 from sequoia_core.decoding.verifiers import VERIFIERS, sequoia_rule
@@ -44,7 +44,7 @@ from sequoia_core.design.tree import TokenTree
 from sequoia_core.files.prompt_files import load_prompts
 from sequoia_core.models.language_model import ModelPair
 from sequoia_core.models.loading import load_pair
-from sequoia_core.models.prefill import prefill
+from sequoia_core.models.protocol import prefill
 from sequoia_core.studies.measure_acceptance import measure_acceptance
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -10,7 +10,7 @@ import streamlit as st
 
 from sequoia_core.design.profile import PLACES
 from sequoia_core.files.gguf_header import is_gguf, read_gguf_header
-from sequoia_core.models.free_memory import available_bytes
+from sequoia_core.models.device import available_bytes
 from sequoia_core.models.gguf.bindings import load as llama_library
 from sequoia_core.models.pair_spec import PairSpec
 from ui.markdown import escaped

@@ -9,8 +9,7 @@ import torch
 
 from ..models.language_model import ModelPair
 from ..models.protocol import Session
-from .compiled_drafting import CompiledDrafter
-from .drafting import Drafter, LevelDrafter, Reach, RootDrafter
+from .drafting import CompiledDrafter, Drafter, LevelDrafter, Reach, RootDrafter
 from .gpu.drafting import StaticDrafter
 from .gpu.judging import StaticJudge
 from .gpu.phases import padded

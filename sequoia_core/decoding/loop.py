@@ -15,8 +15,7 @@ from ..design.conditions import Conditions
 from ..design.tree import TokenTree
 from ..models.finite_weights import overflow_words
 from ..models.language_model import ModelPair
-from ..models.prefill import prefill
-from ..models.protocol import Session
+from ..models.protocol import Session, prefill
 from .assemble import Parts, assemble
 from .drafting import Drafter
 from .judging import RowJudge

@@ -15,8 +15,7 @@ import torch
 
 from ..design.profile import HardwareProfile
 from ..models.device import describe_device
-from ..models.prefill import prefill
-from ..models.protocol import LanguageModel, causal_mask, dtype_name
+from ..models.protocol import LanguageModel, causal_mask, dtype_name, prefill
 from ..native.compile_c import cache_folder
 from ..native.instruction_sets import instructions_in_use
 from .sampling import most_likely

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 from collections.abc import Iterator
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path, PurePath
 from typing import Any
 
-from .parquet_prompts import parquet_columns, parquet_prompts
+from .bounded_process import BoundedProcess, LimitError
 from .prompt_rows import check_few, choose_column, is_chat, listed, prompt_of, usual_column
 from .safe_files import kind_of, read_bytes, read_json
 
 MAX_PROMPT_BYTES = 16 * 2**20
 CANDIDATE_ROWS = 100  # rows looked at to tell text from numbers
+MAX_TEXT_CHARS = 64 * 2**20  # parquet is compressed, so the unpacked text is limited too
+READER: dict[str, Any] = {
+    "module": f"{__package__}.parquet_reading", "function": "read", "memory_bytes": 2**30, "seconds": 20,
+    "answer_bytes": 4 * MAX_TEXT_CHARS,
+}  # fmt: skip
 JSON_ROWS = "JSON: an object a line, or one list of objects (not CSV or parquet)"
 
 
@@ -205,15 +212,39 @@ def _is_text_cell(cell: str) -> bool:
     return False
 
 
+def _parquet_columns(data: bytes) -> list[str]:
+    return _asked(request("columns", data))
+
+
+def _parquet_prompts(data: bytes, column: str | None) -> list[str]:
+    return _asked(request("prompts", data, column))
+
+
+def request(wanted: str, data: bytes, column: str | None = None) -> bytes:
+    """Return what `parquet_reading.read` takes."""
+    return json.dumps([wanted, column, MAX_TEXT_CHARS]).encode() + b"\n" + data
+
+
+def _asked(question: bytes) -> Any:
+    """Unpack parquet in a child process, because its claimed sizes may be wrong."""
+    if find_spec("pyarrow") is None:
+        raise ValueError("found parquet but no pyarrow to read it, expected it installed: pip install pyarrow")
+    try:
+        with BoundedProcess(**READER) as reader:
+            return reader.ask(question)
+    except LimitError as error:
+        raise ValueError(f"found parquet that {error}, expected at most {MAX_TEXT_CHARS:,} characters") from error
+
+
 _READERS = {
     "jsonl": _jsonl_prompts,
     "csv": _csv_prompts,
     "tsv": lambda data, column: _csv_prompts(data, column, "\t"),
-    "parquet": parquet_prompts,
+    "parquet": _parquet_prompts,
 }
 _COLUMNS = {
     "jsonl": _jsonl_columns,
     "csv": _csv_columns,
     "tsv": lambda data: _csv_columns(data, "\t"),
-    "parquet": parquet_columns,
+    "parquet": _parquet_columns,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -9,6 +10,7 @@ import torch
 
 from ..files.dtypes import DTYPES, check_dtype
 
+CHUNK = 512  # tokens of a text read at once: bounds the mask of a long one to 512 x context
 TORCH_DTYPES = {name: getattr(torch, name) for name in DTYPES}
 
 
@@ -189,3 +191,18 @@ def find_dtype(dtype: str | torch.dtype) -> torch.dtype:
 def causal_mask(count: int) -> torch.Tensor:
     """Return the mask of tokens that each see those before them and themselves, float32 [count, count]."""
     return torch.full((count, count), -torch.inf, dtype=torch.float32).triu_(1)
+
+
+@torch.inference_mode()
+def prefill(session: Session, ids: Sequence[int] | torch.Tensor, *, cancel: threading.Event | None = None) -> bool:
+    """Append a text int [L] to a session in chunks, each token seeing all before it; return whether nobody cancelled.
+
+    `cancel` is looked at before every chunk and after the last one.
+    """
+    ids = torch.as_tensor(ids, dtype=torch.int64)
+    for start in range(0, len(ids), CHUNK):
+        if cancel is not None and cancel.is_set():
+            return False
+        chunk = ids[start : start + CHUNK]
+        session.forward(chunk, torch.arange(len(chunk)) + session.length, causal_mask(len(chunk)), keep=1)
+    return cancel is None or not cancel.is_set()

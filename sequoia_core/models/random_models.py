@@ -14,7 +14,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from ..files.model_names import DEMO_PAIR
 from ..native.instruction_sets import check_environment
-from .free_memory import available_bytes
+from .device import available_bytes
 from .language_model import HuggingFaceModel, ModelPair
 from .protocol import find_dtype
 

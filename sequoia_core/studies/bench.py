@@ -12,8 +12,8 @@ import numpy as np
 import torch
 import transformers
 
-from ..decoding.growing.adaptive import AdaptiveTree
 from ..decoding.growing.growing_tree import GrowingTree, predict_policy
+from ..decoding.growing.policies import AdaptiveTree
 from ..decoding.sampling import SamplingConfig
 from ..decoding.tree_kinds import TREE_KINDS
 from ..decoding.tree_policy import SPECINFER_TREE, TreePolicy

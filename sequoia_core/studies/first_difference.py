@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from ..design.near_ties import gap_words, is_near_tie
-from ..models.prefill import prefill
-from ..models.protocol import LanguageModel, causal_mask, dtype_name
+from ..models.protocol import LanguageModel, causal_mask, dtype_name, prefill
 
 
 @dataclass(frozen=True, slots=True)

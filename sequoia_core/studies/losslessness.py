@@ -22,8 +22,7 @@ from ..decoding.tree_policy import TreePolicy
 from ..design.tree import TokenTree
 from ..files.faults import Cancelled
 from ..models.language_model import ModelPair
-from ..models.prefill import prefill
-from ..models.protocol import LanguageModel, causal_mask
+from ..models.protocol import LanguageModel, causal_mask, prefill
 from .first_difference import Difference, first_difference
 from .prompt_loop import Progress, Report, one_by_one
 

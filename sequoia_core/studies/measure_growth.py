@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..decoding.growing.spec_exec import SpecExecTree
+from ..decoding.growing.policies import SpecExecTree
 from ..decoding.sampling import SamplingConfig
 from ..decoding.tree_policy import FixedTree, TreePolicy
 from ..design.acceptance import AcceptanceVector

@@ -25,8 +25,7 @@ from ..design.optimal_trees import optimal_tree
 from ..design.tree import TokenTree
 from ..design.what_if import power_law
 from ..models.language_model import ModelPair
-from ..models.prefill import prefill
-from ..models.protocol import LanguageModel, causal_mask
+from ..models.protocol import LanguageModel, causal_mask, prefill
 from .prompt_loop import Report
 
 CHUNK = 128  # positions in one pass

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ..decoding.assemble import assemble
-from ..decoding.growing.adaptive import AdaptiveTree
+from ..decoding.growing.policies import AdaptiveTree
 from ..decoding.loop import End, take_step
 from ..decoding.record import DecodeStep
 from ..decoding.sampling import SamplingConfig
@@ -20,7 +20,7 @@ from ..design.profile import HardwareProfile
 from ..design.step_time import level_widths
 from ..design.tree import TokenTree
 from ..models.language_model import ModelPair
-from ..models.prefill import prefill
+from ..models.protocol import prefill
 
 LEVELS, MOST_CHILDREN = 4, 8  # of the trees that are timed
 STEPS = 3  # in a row make one sample, after one with cold caches that is not timed: decoding repeats such steps

@@ -10,7 +10,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 from transformers import GenerationConfig
 
-from sequoia_core.decoding.growing.spec_exec import SpecExecTree
+from sequoia_core.decoding.growing.policies import SpecExecTree
 from sequoia_core.design.plain_trees import branching_tree
 from sequoia_core.studies import race as racing
 from tests.app.conftest import OTHER_DRAFT, metrics, open_page, profile, run_job, settled

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sequoia_core.decoding import assemble
-from sequoia_core.decoding.growing.spec_exec import SpecExecTree
+from sequoia_core.decoding.growing.policies import SpecExecTree
 from sequoia_core.design.plain_trees import branching_tree, chain_tree
 from sequoia_core.design.tree import TokenTree
 from tests.app.conftest import ROOT, as_demo_pair

@@ -16,7 +16,7 @@ from sequoia_core import (
     measure_profile,
 )
 from sequoia_core.decoding.gpu import drafting, judging
-from sequoia_core.decoding.growing.spec_exec import SpecExecTree
+from sequoia_core.decoding.growing.policies import SpecExecTree
 from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.record import StepDetails

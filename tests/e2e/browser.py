@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from tests.served_app import LONG_MS, settle, use_pair
 
@@ -24,6 +26,18 @@ def go(page, name: str) -> None:
     page.get_by_test_id("stSidebarNav").get_by_role("link", name=name, exact=True).click()
     settle(page)
     page.get_by_role("heading", name=re.compile(name, re.I)).first.wait_for()
+
+
+@contextmanager
+def in_popover(page, name: str) -> Iterator[None]:
+    """Open the popover of that name on the decode page for a while."""
+    button = page.locator(".st-key-decode_controls").get_by_test_id("stPopoverButton").filter(has_text=name)
+    button.click()
+    page.get_by_test_id("stPopoverBody").wait_for()
+    yield
+    settle(page)
+    button.click()  # what was written is taken over as the focus leaves it
+    page.get_by_test_id("stPopoverBody").wait_for(state="hidden")
 
 
 def measure(page, name: str, button: str, said: str) -> None:

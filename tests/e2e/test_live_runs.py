@@ -81,6 +81,7 @@ def test_step_by_step_then_planned_from_what_the_run_showed(page, server, shot):
     page.locator(".st-key-decode_start button:enabled").wait_for(timeout=LONG_MS)
     settle(page)
     assert page.locator(".st-key-decode_tree .tt").get_attribute("data-tag") == "kept"
+    page.locator(".st-key-decode_tree .tt").press("End")
     page.locator(".st-key-decode_tree .nodes .node.rejected, .st-key-decode_tree .nodes .node.accepted").last.click()
     details = page.locator(".st-key-decode_tree .details")
     assert "Most likely after" in details.inner_text() and details.locator(".likely td").count() >= 8
@@ -129,6 +130,7 @@ def test_adaptive_trees_change_without_flicker_and_say_what_each_node_adds(page,
 
 def check_gains(tree) -> None:
     """Click the last node of the last step's accepted path, and open what was left out."""
+    tree.locator(".tt").press("End")  # it plays by itself
     tree.locator(".nodes .node.accepted").last.click()
     words = tree.locator(".details").inner_text()
     f, cost = (float(found) for found in re.search(r"f = ([\d.e-]+) .*cost is ([\d.e-]+) tokens", words).groups())

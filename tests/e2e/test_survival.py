@@ -16,7 +16,7 @@ import pytest
 
 from tests.served_app import ROOT
 
-from .browser import heap_mb, settle
+from .browser import heap_mb, in_popover, settle
 from .cable import Cable
 
 WAIT_MS = 120_000
@@ -74,9 +74,9 @@ def choose(tab, noise: Noise) -> None:
     tab.get_by_role("button", name="Use this pair").click()
     settle(tab)
     tab.keyboard.press("Escape")
-    tab.locator(".st-key-decode_tree_file input[type=file]").set_input_files(noise.tree)
-    tab.get_by_text(f"n = {NODES:,}").first.wait_for()
-    settle(tab)
+    with in_popover(tab, "Settings"):
+        tab.locator(".st-key-decode_tree_file input[type=file]").set_input_files(noise.tree)
+        tab.get_by_text(f"n = {NODES:,}").first.wait_for()
 
 
 def start(tab) -> None:
@@ -107,7 +107,7 @@ def wait_for_steps(tab, count: int) -> None:
 
 
 STOPPED = re.compile(r"Stopped after \d+ steps")
-ENDED = re.compile("Ended at the number of tokens asked for|Text and file")
+ENDED = re.compile("Ended at the number of tokens asked for")
 
 
 def stopped_after(tab) -> int:

@@ -10,7 +10,7 @@ from sequoia_core.design.model_shapes import find_shape
 from sequoia_core.design.planning import more_ranks_wanted, smallest_good_shape
 from sequoia_core.design.roofline import largest_tree, tree_bytes
 from sequoia_core.files.dtypes import bytes_of
-from sequoia_core.models.free_memory import available_bytes
+from sequoia_core.models.device import available_bytes
 from sequoia_core.servers.flags import llama_server_sentence
 from ui import charts, controls
 from ui.markdown import escaped

@@ -50,7 +50,7 @@ def grown(
 
 def _profile_of_target() -> HardwareProfile | None:
     """Return the profile in use where it is one of the target, whatever its draft and device."""
-    from sequoia_core.decoding.growing.lookup_tree import profile_of_target
+    from sequoia_core.decoding.growing.policies import profile_of_target
 
     spec, held = session.pair_spec(), session.profile()
     of_target: dict[str, Any] = {"target": spec.names[0], "dtype": predictions.dtype_in_use(), "offload": spec.offload}

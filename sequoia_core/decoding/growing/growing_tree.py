@@ -16,7 +16,6 @@ from ...design.tree import MAX_SIZE, TokenTree
 from ..tree_policy import FixedTree, TreePolicy
 from ..verifiers import VERIFIERS
 from .expansion import DraftChances, TokenCosts, TreeBounds
-from .growing_prediction import predict_growing
 from .recipes import (
     STATIC,
     Controller,
@@ -26,6 +25,7 @@ from .recipes import (
     best_static,
     expectation,
     looked_up_gain,
+    predict_growing,
 )
 from .running_lookup import LookUp
 from .step_costs import LookUpBudget, StepCosts

@@ -13,7 +13,7 @@ from sequoia_core import AdaptiveTree, HybridTree, LookupTree
 from sequoia_core.decoding.drafting import Reach
 from sequoia_core.decoding.growing.compiled_growing import CompiledGrower
 from sequoia_core.decoding.growing.plain_growing import PlainGrower
-from sequoia_core.decoding.growing.spec_exec import SpecExecTree
+from sequoia_core.decoding.growing.policies import SpecExecTree
 from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.record import StepDetails

@@ -408,7 +408,7 @@ def test_nan_logits_name_the_step(tiny_target, tiny_draft):
 
 
 def test_long_prompts_are_prefilled_in_chunks(monkeypatch, tiny_target, tiny_draft):
-    monkeypatch.setattr("sequoia_core.models.prefill.CHUNK", 5)
+    monkeypatch.setattr("sequoia_core.models.protocol.CHUNK", 5)
     prompt = list(range(1, 33))
     assert tokens_of(run(tiny_target, tiny_draft, TREES["binary"], prompt=prompt)) == greedy_reference(
         tiny_target, prompt, 40

@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 
 from sequoia_core.files.bounded_process import BoundedProcess, LimitError
-from sequoia_core.files.parquet_prompts import READER, request
 from sequoia_core.files.prompt_files import (
     MAX_PROMPT_BYTES,
+    READER,
     check_text,
     load_prompts,
     prompts_from_bytes,
+    request,
     split_lines,
     text_columns,
 )
@@ -185,7 +186,7 @@ def test_parquet_columns_are_named_too():
 def test_size_is_bounded(monkeypatch):
     with pytest.raises(ValueError, match="a.txt: found 16,777,217 bytes, expected at most 16,777,216"):
         prompts_from_bytes(b"x" * (MAX_PROMPT_BYTES + 1), "a.txt")
-    monkeypatch.setattr("sequoia_core.files.parquet_prompts.MAX_TEXT_CHARS", 1000)
+    monkeypatch.setattr("sequoia_core.files.prompt_files.MAX_TEXT_CHARS", 1000)
     with pytest.raises(ValueError, match="more than 1,000 characters"):
         prompts_from_bytes(parquet(text=["x" * 100] * 20), "a.parquet")
 

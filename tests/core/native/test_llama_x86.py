@@ -32,9 +32,9 @@ from sequoia_core import (
     load_pair,
     optimal_tree,
 )
-from sequoia_core.decoding.compiled_drafting import CompiledDrafter
+from sequoia_core.decoding.drafting import CompiledDrafter
 from sequoia_core.decoding.growing import compiled_growing
-from sequoia_core.decoding.growing.spec_exec import SpecExecTree
+from sequoia_core.decoding.growing.policies import SpecExecTree
 from sequoia_core.decoding.plan import plan_of
 from sequoia_core.decoding.tree_policy import policy_of
 from sequoia_core.decoding.verifiers import VERIFIERS

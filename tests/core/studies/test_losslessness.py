@@ -25,7 +25,7 @@ from sequoia_core.decoding.verifiers import GREEDY, VERIFIERS, Offer, sequoia_ru
 from sequoia_core.design.plain_trees import branching_tree, chain_tree
 from sequoia_core.files.faults import Cancelled
 from sequoia_core.models.language_model import HuggingFaceModel
-from sequoia_core.models.prefill import prefill
+from sequoia_core.models.protocol import prefill
 from sequoia_core.studies import losslessness as lossless
 from sequoia_core.studies.losslessness import check_losslessness
 from sequoia_core.studies.node_enumeration import acceptance_probability, next_token_distribution

@@ -17,7 +17,7 @@ from sequoia_core.decoding.cutting import cut
 from sequoia_core.decoding.gpu import drafting, judging, phases
 from sequoia_core.decoding.gpu.phases import Phase, padded
 from sequoia_core.decoding.gpu.walk_by_rank import RankedTree, follow_by_rank, offers_by_rank, walk_by_rank
-from sequoia_core.decoding.growing.spec_exec import SpecExecTree
+from sequoia_core.decoding.growing.policies import SpecExecTree
 from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.plan import TreePlan
@@ -28,7 +28,7 @@ from sequoia_core.decoding.verifiers import VERIFIERS, sequoia_rule
 from sequoia_core.design.plain_trees import branching_tree, chain_tree, k_ary_tree
 from sequoia_core.design.tree import TokenTree
 from sequoia_core.models.language_model import HuggingFaceModel
-from sequoia_core.models.prefill import prefill
+from sequoia_core.models.protocol import prefill
 from sequoia_core.models.transformers_passes import TransformersBackend
 from sequoia_core.models.tree_cache import CacheSession
 from sequoia_core.studies.losslessness import check_losslessness

@@ -8,8 +8,8 @@ from sequoia_core import AdaptiveTree
 from sequoia_core.decoding.growing.compiled_growing import CompiledGrower
 from sequoia_core.decoding.growing.expansion import DraftChances, TokenCosts, TreeBounds
 from sequoia_core.decoding.growing.plain_growing import PlainGrower
+from sequoia_core.decoding.growing.policies import SpecExecTree
 from sequoia_core.decoding.growing.sampled_expansion import SampledExpansion
-from sequoia_core.decoding.growing.spec_exec import SpecExecTree
 from sequoia_core.decoding.growing.top_k_expansion import TopKExpansion
 from sequoia_core.decoding.loop import decode
 from sequoia_core.decoding.record import StepDetails

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sequoia_core.decoding.growing.expansion import DraftChances, TreeBounds
-from sequoia_core.decoding.growing.growing_prediction import predict_growing
+from sequoia_core.decoding.growing.recipes import predict_growing
 from sequoia_core.decoding.growing.top_k_expansion import TopKExpansion
 from sequoia_core.design.calibration import CENTRES, Calibration, Sample
 from sequoia_core.design.profile import HardwareProfile

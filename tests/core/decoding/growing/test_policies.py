@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sequoia_core import AdaptiveTree, HardwareProfile, HybridTree, LookupTree
-from sequoia_core.decoding.growing.spec_exec import SpecExecTree
+from sequoia_core.decoding.growing.policies import SpecExecTree
 from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.sampling import SamplingConfig

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sequoia_core import AdaptiveTree, HybridTree, LookupTree, SamplingConfig, decode, load_pair
-from sequoia_core.decoding.growing.spec_exec import SpecExecTree
+from sequoia_core.decoding.growing.policies import SpecExecTree
 from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.loop import autoregressive
 from sequoia_core.design.plain_trees import k_ary_tree

@@ -29,7 +29,7 @@ from sequoia_core.models.offload.layer_ring import slots_for
 from sequoia_core.models.offload.streamed_llama import StreamedLlama
 from sequoia_core.models.offload.streamed_modules import StreamedBackend
 from sequoia_core.models.pair_spec import PairSpec
-from sequoia_core.models.prefill import prefill
+from sequoia_core.models.protocol import prefill
 from sequoia_core.models.transformers_passes import TransformersBackend
 from sequoia_core.native.llama_x86 import CompiledLlama, compiled
 from sequoia_core.studies.measure_profile import measure_profile
