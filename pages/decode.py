@@ -6,7 +6,7 @@ from typing import Any
 import streamlit as st
 
 from sequoia_core.design.conditions import TRAVERSAL
-from ui import controls, page_setup, prompts
+from ui import controls, menu, page_setup, prompts
 from ui.decode import chat, expectation, live_run
 from ui.jobs import decode_job, job_panel, session_jobs
 from ui.jobs.jobs import Job
@@ -48,8 +48,8 @@ def last_prompt(job: Job | None) -> str | None:
     return None if last is None or last.get("turns") else last["prompt"]
 
 
-page_setup.setup_page("Decode", follows="decode")
-st.title("Decode")
+page_setup.setup_page("Live", follows="decode")
+st.title("Live")
 st.caption("A small model drafts a tree of guesses, the large one checks it in one pass, the accepted path is kept.")
 job = session_jobs.job("decode")
 active = job is not None and job.active
@@ -169,3 +169,4 @@ else:
 if chatting:
     chat.draw_conversation()
     chat.draw_read()
+menu.draw_next("Live")

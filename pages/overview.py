@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from ui import controls, page_setup
+from ui import controls, menu, page_setup
 from ui.cards import Card, cards, number, short_reason
 from ui.jobs import job_panel, session_jobs
 from ui.markdown import escaped
@@ -13,7 +13,7 @@ from ui.session import core_cache, predictions, session, tree_in_use
 
 DOORS = (
     ("decode", "Watch one", ":material/play_circle:", "Decode your prompt and see why each guess is kept."),
-    ("acceptance", "My own models", ":material/checklist:", "How often is your draft right, and which tree is best?"),
+    ("draft", "My own models", ":material/checklist:", "How often is your draft right, and which tree is best?"),
     ("server", "My server", ":material/dns:", "Which draft length pays on it, and what is wrong?"),
 )
 
@@ -60,9 +60,9 @@ def standing() -> None:
             help="Tokens per second with the tree ÷ without it, from the last run of this session.",
         ),
     )
-    controls.page_link(places[0], "acceptance", "Is the draft right?", ":material/checklist:")
+    controls.page_link(places[0], "draft", "Is the draft right?", ":material/checklist:")
     controls.page_link(places[1], "tree", "Which tree is best?", ":material/account_tree:")
-    controls.page_link(places[2], "hardware", "What pays here?", ":material/memory:")
+    controls.page_link(places[2], "machine", "What pays here?", ":material/memory:")
     controls.page_link(places[3], "decode", "Does the prediction hold?", ":material/play_circle:")
 
 
@@ -75,7 +75,7 @@ def doors() -> None:
             st.caption(words)
 
 
-page_setup.setup_page("Overview", follows="chain")
+page_setup.setup_page("Start", follows="chain")
 job, running = session_jobs.job("chain"), job_panel.is_active("chain")
 st.title("The same text in fewer passes")
 if job is None:
@@ -98,3 +98,4 @@ if job is not None:
         chain.draw_result(job.result.run)
 st.subheader("Where you stand")
 standing()
+menu.draw_next("Start")

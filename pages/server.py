@@ -4,12 +4,12 @@ import streamlit as st
 
 from sequoia_core.servers.diagnosis import diagnose
 from sequoia_core.servers.plan import plan_server
-from ui import page_setup
+from ui import menu, page_setup
 from ui.markdown import escaped
 from ui.server import costs, figures, reading, verdict
 
-page_setup.setup_page("Server")
-st.title("Server")
+page_setup.setup_page("My server")
+st.title("My server")
 st.caption(
     "Is speculation on your vLLM, SGLang or llama.cpp server healthy, and which draft length pays? Its counts tell."
 )
@@ -19,11 +19,13 @@ with untold_place:
     missing = reading.ask_missing()
 if found is None:
     answer.info("Bring a reading of your server: what to set appears here.", icon=":material/dns:")
+    menu.draw_next("My server")
     st.stop()
 try:
     counts = reading.counts(found, missing.engine, missing.model, missing.rates)
 except ValueError as error:
     answer.error(escaped(str(error)), icon=":material/error:")
+    menu.draw_next("My server")
     st.stop()
 earlier = reading.earlier(found, missing.engine, missing.model)
 try:
@@ -33,6 +35,7 @@ except ValueError as error:
         verdict.card(diagnose(counts, earlier), counts)
         if counts.drafts != 0:
             figures.unplanned(counts, str(error))
+    menu.draw_next("My server")
     st.stop()
 free = chains.drafted_share < 1 if missing.drafts_free is None else missing.drafts_free
 st.subheader("What a step costs")
@@ -57,3 +60,4 @@ if plan is not None:
 for note in chains.notes if plan is None else plan.notes:
     st.caption(f":material/info: {escaped(note)}")
 figures.saving(chains)
+menu.draw_next("My server")

@@ -8,12 +8,12 @@ from sequoia_core import AcceptanceVector, TokenTree
 from sequoia_core.design.growth import next_node_value
 from sequoia_core.design.optimal_trees import expected_tokens, ranks_not_measured
 from sequoia_core.design.plain_trees import chain_tree
-from ui import controls, page_setup, scenarios
+from ui import controls, menu, page_setup, scenarios
 from ui.cards import Card, cards, draw_card, short_reason
 from ui.markdown import escaped
 from ui.phrases import between, count, shape
 from ui.session import core_cache, predictions, session, tree_in_use, tree_kinds
-from ui.tree import comparison, dynamic, files, growth, picture
+from ui.tree import comparison, dynamic, files, growth, picture, regret
 
 OWN_VECTOR = "the vector in use"  # one that is not in the list: a smoothed one
 
@@ -36,7 +36,7 @@ def vector_control() -> None:
         key="vector",
         bind="query-params",
         on_change=use,
-        help="Of the acceptance page; the tree is the best one for it. A link carries the name of a shipped vector.",
+        help="Of the draft page; the tree is the best one for it. A link carries the name of a shipped vector.",
     )
     if choice not in (current, OWN_VECTOR):  # by a link
         session.use_vector(choice)
@@ -210,17 +210,30 @@ if kind != tree_kinds.STATIC:
     dynamic.section(kind)
     dynamic.last_run()
 
-st.subheader("Growth with size")
-growth.section(tree, vector, d)
 
-left, right = st.columns(2)
-with left.container(border=True, height="stretch"):
-    st.subheader("Export")
-    files.draw_export(tree, vector)
-    files.draw_numbers(tree)
-with right.container(border=True, height="stretch"):
-    st.subheader("Import")
-    imported = files.draw_import()
+def export() -> None:
+    """Draw the tree in use as files, and as numbers for tools without a tree file."""
+    left, right = st.columns(2)
+    with left:
+        files.draw_export(tree, vector)
+    with right:
+        files.draw_numbers(tree)
 
-st.subheader("Side by side")
-comparison.section(tree, vector, imported)
+
+def compare() -> None:
+    """Draw another tree beside the one in use: a plain shape, another vector's, or one from a file."""
+    with st.expander("Import a tree", icon=":material/upload_file:", expanded=True, key="tree_import"):
+        imported = files.draw_import()
+    comparison.section(tree, vector, imported)
+
+
+controls.sections(
+    {
+        "Growth": lambda: growth.section(tree, vector, d),
+        "Export": export,
+        "Compare": compare,
+        "One tree for all?": regret.section,
+    },
+    key="tree_section",
+)
+menu.draw_next("Tree")

@@ -346,8 +346,8 @@ def write_robustness() -> None:
     from sequoia_core.files.prompt_files import load_prompts
     from sequoia_core.files.safe_files import json_bytes
     from sequoia_core.studies.verifier_comparison import TreeRun, VerifierComparison
-    from ui.robustness import records
-    from ui.robustness.measurements import Subject, assumption_work, lossless_work, record_now
+    from ui.exact import records
+    from ui.exact.measurements import Subject, assumption_work, lossless_work, record_now
     from ui.session import evidence
     from ui.verifier_names import BESIDE
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -19,7 +19,7 @@ SIZES = sorted({round(2 ** (step / 8)) for step in range(8 * core_cache.MAX_SIZE
 VERIFIERS = {name: NAMES[name] for name in conditions.VERIFIERS}
 TOO_LONG = (
     f"Only trees up to n = {REACH} were searched: this vector has many ranks that rise and fall. Smooth it on the "
-    "acceptance page to search larger ones."
+    "draft page to search larger ones."
 )
 
 
@@ -93,6 +93,20 @@ def primary_button(
     return draw(f":{colour}[{label}]", type="primary", disabled=disabled, **options)
 
 
+def sections(parts: Mapping[str, Callable[[], None]], *, key: str) -> None:
+    """Draw the parts of a page as tabs, kept in the link; one that is closed costs nothing."""
+    tabs = st.tabs(list(parts), key=key, bind="query-params", on_change="rerun")
+    for tab, draw in zip(tabs, parts.values(), strict=True):
+        if tab.open:
+            with tab:
+                draw()
+
+
+def chosen_section(key: str) -> str:
+    """Return which of `sections` is open, before they are drawn; empty while it is the first."""
+    return st.session_state.get(key) or st.query_params.get(key, "")
+
+
 def lacks_draft(what: str) -> bool:
     """Say that something ("Measuring acceptance") needs a draft where one model is alone -> whether it lacks one."""
     alone = session.pair_spec().is_alone
@@ -105,10 +119,12 @@ def lacks_draft(what: str) -> bool:
     return alone
 
 
-def page_link(place: DeltaGenerator | ModuleType, page: str, label: str, icon: str, **query: str) -> None:
+def page_link(
+    place: DeltaGenerator | ModuleType, page: str, label: str, icon: str, *, help: str | None = None, **query: str
+) -> None:
     """Draw a link to another page, as its query says; its name only where this page runs without the router."""
     try:
-        place.page_link(f"pages/{page}.py", label=label, icon=icon, query_params=query or None)
+        place.page_link(f"pages/{page}.py", label=label, icon=icon, help=help, query_params=query or None)
     except StreamlitPageNotFoundError:
         place.caption(f"{icon} {label}")
 

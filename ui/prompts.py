@@ -32,9 +32,9 @@ def begin(key: str, *, first: str | None) -> str:
     return _first_line(st.session_state[key])
 
 
-def one(key: str, *, first: str | None = None) -> str:
-    """Draw a prompt to write, with the shipped ones to pick from -> the prompt; `first` stands there at first."""
-    begin(key, first=first)
+def one(key: str) -> str:
+    """Draw a prompt to write, with the shipped ones to pick from -> the prompt."""
+    begin(key, first=None)
     examples, pick_key = shipped.prompts(), f"{key}_shipped"
     options = [OWN, *examples]
     st.session_state[pick_key] = st.session_state[key] if st.session_state[key] in options else OWN

@@ -96,7 +96,7 @@ def banner() -> None:
             f"*{kind(scenario)}; a what-if for your pair on this machine.*"
         )
         controls.page_link(
-            st.container(), "hardware", "Measure this machine instead", ":material/speed:", hardware_way="Measure"
+            st.container(), "machine", "Measure this machine instead", ":material/speed:", hardware_way="Measure"
         )
 
 

@@ -1,4 +1,4 @@
-"""The sidebar of every page: the model pair in use, with a form to change it, and what the engine does."""
+"""The sidebar of every page: the menu, the model pair in use, with a form to change it, and what the engine does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sequoia_core.files.model_names import NO_DRAFT
 from sequoia_core.models import gemma
 from sequoia_core.models.default_dtype import default_dtype
 from sequoia_core.models.pair_spec import PairSpec
-from ui import scenarios, weights_place
+from ui import menu, scenarios, weights_place
 from ui.jobs import session_jobs, steering
 from ui.markdown import escaped
 from ui.session import machine, model_pairs, predictions, session
@@ -26,6 +26,7 @@ POLL_SEC = 3.0
 def draw(followed: str = "") -> None:
     """Draw the sidebar; it follows this session's active job, unless it is the one `followed` by the page."""
     with st.sidebar:
+        menu.draw()
         scenarios.control()
         _pair_control()
         current = session_jobs.current()

@@ -16,7 +16,7 @@ from sequoia_core.design.plain_trees import chain_tree, k_ary_tree
 from sequoia_core.design.planning import best_shape
 from tests.app.conftest import profile, vector
 from ui import charts
-from ui.robustness import charts as robustness_charts
+from ui.exact import charts as exact_charts
 from ui.tree_layout import visible_nodes
 
 
@@ -111,6 +111,10 @@ def test_acceptance_shows_intervals_and_overlays() -> None:
     one = charts.acceptance_figure({"a": vector()})
     assert isinstance(one.data[0], go.Bar) and one.data[0].error_y.array is not None
     assert list(one.data[0].y) == pytest.approx(vector().probs)
+    longer = vector(ranks=32)
+    rest = charts.acceptance_figure({"a": longer})
+    assert list(rest.data[0].y) == pytest.approx([*longer.probs[:8], longer.probs[8:].sum()])
+    assert rest.data[0].error_y.array[8] == 0 and rest.layout.xaxis.ticktext[-1] == "the rest"
     two = charts.acceptance_figure({"a": vector(), "b": AcceptanceVector(np.array([0.5, 0.0]))}, log=True)
     assert [data.mode for data in two.data] == ["lines+markers"] * 2
     assert two.data[1].error_y.array is None and np.isnan(two.data[1].y[1])  # nothing at 0 on a log axis
@@ -257,12 +261,12 @@ def verifier_rows(name: str, **columns: object) -> list[dict]:
 
 def test_tokens_per_step_are_drawn_by_verifier_with_intervals_side_by_side() -> None:
     rows = [*verifier_rows("topk", tokens_per_step=2.0), *verifier_rows("sequoia", tokens_per_step=2.2)]
-    figure = robustness_charts.tokens_figure(rows)
+    figure = exact_charts.tokens_figure(rows)
     ours, theirs = figure.data
     assert [ours.name, theirs.name] == ["Sequoia", "Top-k"] and list(figure.layout.xaxis.ticktext) == ["0.5", "1"]
     assert list(ours.y) == [2.2, 2.2] and ours.x[0] < 0.5 < theirs.x[0] and theirs.x[1] > ours.x[1]
     assert np.isnan(ours.error_y.array[0]) and ours.error_y.array[1] == pytest.approx(0.3)
-    assert robustness_charts.tokens_figure([]).to_json() and len(robustness_charts.tokens_figure(rows[:1]).data) == 1
+    assert exact_charts.tokens_figure([]).to_json() and len(exact_charts.tokens_figure(rows[:1]).data) == 1
 
 
 def test_rows_of_one_temperature_are_drawn_over_top_p() -> None:
@@ -270,7 +274,7 @@ def test_rows_of_one_temperature_are_drawn_over_top_p() -> None:
         {"verifier": "topk", "temperature": 1.0, "top_p": p, "tokens_per_step": 2.0, "ci_low": 1.0, "ci_high": 3.0}
         for p in (1.0, 0.7)
     ]
-    figure = robustness_charts.tokens_figure(rows, "top_p")
+    figure = exact_charts.tokens_figure(rows, "top_p")
     assert list(figure.layout.xaxis.ticktext) == ["0.7", "1"] and "top-p" in figure.layout.xaxis.title.text
     assert list(figure.data[0].x) == [0.7, 1.0] and "top-p %{customdata[2]}" in figure.data[0].hovertemplate
     assert list(figure.data[0].customdata[:, 2]) == [0.7, 1.0]
@@ -278,7 +282,7 @@ def test_rows_of_one_temperature_are_drawn_over_top_p() -> None:
 
 def test_ratios_have_the_line_of_a_tie() -> None:
     row = {"other": "topk", "temperature": 1.0, "top_p": 1.0, "value": 1.2, "low": None, "high": None}
-    figure = robustness_charts.ratio_figure([row])
+    figure = exact_charts.ratio_figure([row])
     assert figure.data[0].name == "÷ Top-k" and figure.data[0].error_y.array is None
     assert figure.layout.shapes[0].y0 == 1.0 and figure.layout.yaxis.type == "log"
 
@@ -288,17 +292,17 @@ def test_a_rejection_of_zero_has_no_place_on_a_log_axis() -> None:
         {"verifier": "topk", "temperature": 1.0, "top_p": 1.0, "rank": k, "rejection": r, "ci_low": 0.0, "ci_high": 0.6}
         for k, r in ((1, 0.5), (2, 0.0))
     ]
-    points = robustness_charts.verifier_rejection_figure(rows).data[0]
+    points = exact_charts.verifier_rejection_figure(rows).data[0]
     assert points.y[0] == 0.5 and np.isnan(points.y[1]) and points.error_y.arrayminus[0] == 0.0
 
 
 def test_counts_show_texts_literally_and_zero_at_the_edge() -> None:
     cell = {"tokens": [1], "pooled": False, "observed": 0, "expected": 6.0, "expected_low": 0.0, "expected_high": 11.0}
     cells = [cell | {"text": "<b>&\u202e\n"}, cell | {"pooled": True, "text": "", "tokens": [], "observed": 7}]
-    figure = robustness_charts.counts_figure(cells)
+    figure = exact_charts.counts_figure(cells)
     assert list(figure.layout.yaxis.ticktext) == ["'&lt;b&gt;&amp;\\u202e\\n'", "all rarer texts"]
     assert list(trace(figure, "observed").x) == [0.5, 7.0] and trace(figure, "observed").customdata[0][1] == 0
-    assert len(robustness_charts.counts_figure(cells * 20).layout.yaxis.ticktext) == 18
+    assert len(exact_charts.counts_figure(cells * 20).layout.yaxis.ticktext) == 18
 
 
 def test_levels_never_seen_stay_empty() -> None:
@@ -307,7 +311,7 @@ def test_levels_never_seen_stay_empty() -> None:
         {"depth": 2, "rank": 1, "acceptance": None, "offered": 0},
         {"depth": 1, "rank": 2, "acceptance": 0.1, "offered": 10},
     ]
-    heat = robustness_charts.level_acceptance_figure(cells).data[0]
+    heat = exact_charts.level_acceptance_figure(cells).data[0]
     assert heat.z[0].tolist() == [0.5, 0.1] and np.isnan(heat.z[1]).all()
     assert heat.text[0][0] == "0.50<br>of 10" and heat.text[1][0] == ""
 
@@ -325,5 +329,5 @@ def test_confidence_is_drawn_beside_the_diagonal() -> None:
         },
         {"draft_from": 0.5, "draft_to": 1.0, "offered": 0, "mean_draft": None, "rate": None, "ci_low": 0, "ci_high": 1},
     ]
-    points = trace(robustness_charts.confidence_figure(bins), "measured")
+    points = trace(exact_charts.confidence_figure(bins), "measured")
     assert list(points.x) == [0.2] and points.error_y.array[0] == pytest.approx(0.35)

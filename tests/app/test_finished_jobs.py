@@ -41,7 +41,7 @@ def with_jobs(name: str, **jobs: Job) -> AppTest:
     return settled(page.run())
 
 
-@pytest.mark.parametrize("name", ["tree", "regret", "decode"])
+@pytest.mark.parametrize("name", ["tree", "draft", "decode"])
 def test_the_chain_is_adopted_on_any_page(name: str) -> None:
     found = ChainResult(acceptance=vector(0.3), profile=profile(0.5), run=a_run("by the chain"))
     state = with_jobs(name, chain=ended("Whole chain", found, info="demo pair")).session_state

@@ -18,9 +18,9 @@ from ui.session import model_pairs
 ALONE = PairSpec(draft="none")
 BLOCKED = {  # page -> what brings its control up, and the control's label
     "overview": ({}, "Run the whole chain"),
-    "acceptance": ({"acceptance_way": "Measure"}, "Measure on"),
-    "hardware": ({"hardware_way": "Measure"}, "Measure this machine"),
-    "robustness": ({"robustness_section": "Losslessness"}, "Start"),
+    "draft": ({"acceptance_way": "Measure"}, "Measure on"),
+    "machine": ({"hardware_way": "Measure"}, "Measure this machine"),
+    "exact": ({"robustness_section": "Losslessness"}, "Start"),
 }
 
 

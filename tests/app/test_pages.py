@@ -9,6 +9,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from tests.app.conftest import PAGES, ROOT, TIMEOUT_SEC, settled
+from ui import menu
 from ui.session import shipped
 
 WIDGETS = (
@@ -18,8 +19,9 @@ WIDGETS = (
 BY_NAME = pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 
 
-def test_there_are_pages() -> None:
-    assert {"acceptance", "tree", "hardware"} <= {path.stem for path in PAGES}
+def test_the_menu_names_every_page() -> None:
+    assert sorted(page.script for page in menu.MENU) == [path.stem for path in PAGES]
+    assert {script for script, _ in menu.OLD_LINKS.values()} <= {path.stem for path in PAGES}
 
 
 def check(page: AppTest) -> None:

@@ -52,7 +52,7 @@ def test_a_scenario_sets_every_page_and_says_what_it_is(scenario_assets) -> None
 
 
 def test_the_hardware_page_draws_a_scenario_as_modelled_beside_what_was_measured(scenario_assets) -> None:
-    page = choose(open_page("hardware"), TITLE)
+    page = choose(open_page("machine"), TITLE)
     spec = next(c.proto.spec for c in page.get("plotly_chart") if c.proto.id.endswith("-hardware_times"))
     assert "modelled t(n)" in spec and "measured, median" not in spec
     assert "Supposed speedup" in metrics(page)
@@ -70,7 +70,7 @@ def test_what_does_not_fit_ones_own_pair_is_said_once(scenario_assets) -> None:
 
 
 def test_a_profile_of_ones_own_ends_the_scenario(scenario_assets, tmp_path) -> None:
-    page = choose(open_page("hardware"), TITLE)
+    page = choose(open_page("machine"), TITLE)
     settled(page.segmented_control(key="hardware_way").set_value("Upload").run())
     page.file_uploader(key="hardware_file").upload("own.json", json.dumps(profile(0.001).to_json()).encode())
     settled(page.run())

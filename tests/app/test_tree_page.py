@@ -34,6 +34,8 @@ from ui.tree.comparison import plain_shape
 
 pytestmark = pytest.mark.usefixtures("assets")
 PAGE = "tree"
+COMPARE = {"tree_section": "Compare"}
+EXPORT = {"tree_section": "Export"}
 
 
 def best():
@@ -156,7 +158,7 @@ def native(tree: TokenTree) -> bytes:
 
 
 def test_an_imported_tree_is_compared_and_used_until_a_slider_moves() -> None:
-    page = bring(open_page(PAGE), "chain.json", native(chain_tree(5)))
+    page = bring(open_page(PAGE, **COMPARE), "chain.json", native(chain_tree(5)))
     shown = metrics(page)
     assert shown["Imported tree"] == (f"{expected_tokens(chain_tree(5), vector()):.2f}", "tokens/step, n = 6, d = 5")
     more = expected_tokens(optimal_tree(vector(), size=6, depth=5), vector()) / expected_tokens(chain_tree(5), vector())
@@ -170,7 +172,7 @@ def test_an_imported_tree_is_compared_and_used_until_a_slider_moves() -> None:
 
 
 def test_back_from_an_imported_tree_to_the_best_one() -> None:
-    page = bring(open_page(PAGE), "chain.json", native(chain_tree(5)))
+    page = bring(open_page(PAGE, **COMPARE), "chain.json", native(chain_tree(5)))
     settled(page.button(key="tree_use_import").click().run())
     settled(page.button(key="tree_back").click().run())
     assert page.session_state["studio_tree"] is None
@@ -178,13 +180,13 @@ def test_back_from_an_imported_tree_to_the_best_one() -> None:
 
 @pytest.mark.parametrize("content", [b"", b"<html>", b'{"format": "sequoia-tree", "version": 1, "parents": [-1, 5]}'])
 def test_a_broken_tree_file_leaves_the_tree(content: bytes) -> None:
-    page = bring(open_page(PAGE), "bad.json", content)
+    page = bring(open_page(PAGE, **COMPARE), "bad.json", content)
     assert "bad.json" in page.error[0].value and "studio_tree" not in page.session_state
 
 
 def test_a_tree_wider_than_the_vector_is_compared_with_trees_as_wide() -> None:
     star = TokenTree(np.array([-1] + [0] * 40))
-    page = bring(open_page(PAGE), "wide.json", native(star))
+    page = bring(open_page(PAGE, **COMPARE), "wide.json", native(star))
     assert metrics(page)["Best of that size and depth"] == (
         "no more",
         "the imported tree is optimal",
@@ -195,23 +197,23 @@ def test_a_tree_wider_than_the_vector_is_compared_with_trees_as_wide() -> None:
     "label", ["Reference growmap (.pt)", "UMbreLLa JSON", "Path list (Medusa, EAGLE, TensorRT-LLM)"]
 )
 def test_other_formats_can_be_downloaded(label: str) -> None:
-    page = open_page(PAGE)
+    page = open_page(PAGE, **EXPORT)
     settled(page.selectbox(key="tree_format").select(label).run())
     assert "tree_download" in [button.key for button in page.get("download_button")]
     assert any("deprecates" in caption.value for caption in page.caption) == label.startswith("Path list")
 
 
 def test_a_format_that_cannot_hold_the_tree_says_why() -> None:
-    page = open_page(PAGE, n="20", depth="5")
+    page = open_page(PAGE, n="20", depth="5", **EXPORT)
     settled(page.selectbox(key="tree_format").select("vLLM speculative_token_tree").run())
     assert page.warning and "tree_download" not in [button.key for button in page.get("download_button")]
 
 
 def test_a_very_long_imported_chain_does_not_stop_the_page() -> None:
-    page = bring(open_page(PAGE), "long.json", native(chain_tree(3000)))
+    page = bring(open_page(PAGE, **COMPARE), "long.json", native(chain_tree(3000)))
     settled(page.button(key="tree_use_import").click().run())
     assert metrics(page)["Draft passes per step"][0] == "3000" and metrics(page)["The next node adds"][0] == "–"
-    page = bring(open_page(PAGE), "huge.json", native(chain_tree(5000)))
+    page = bring(open_page(PAGE, **COMPARE), "huge.json", native(chain_tree(5000)))
     assert "expected at most 4,096" in page.error[0].value
 
 
@@ -221,7 +223,7 @@ def compared(page, with_what: str):
 
 @pytest.mark.parametrize("shape", ["One chain", "Independent chains", "Beam", "Two children everywhere", "Best first"])
 def test_the_tree_is_set_beside_plain_shapes(shape: str) -> None:
-    page = compared(open_page(PAGE, n="20", depth="5"), shape)
+    page = compared(open_page(PAGE, n="20", depth="5", **COMPARE), shape)
     tree, other = (
         optimal_tree(vector(), size=20, depth=5),
         plain_shape(shape, optimal_tree(vector(), size=20, depth=5), vector()),
@@ -230,24 +232,24 @@ def test_the_tree_is_set_beside_plain_shapes(shape: str) -> None:
     assert other.size <= 20 and shown["The other tree"][0] == f"{expected_tokens(other, vector()):.2f}"
     adds = sum(other.shared_with(tree) < 0)
     assert shown["It adds"][0] == f"{adds} nodes" and shown["It drops"][0] == f"{20 - other.size + adds} nodes"
-    assert len(page.get("plotly_chart")) == 4
+    assert len(page.get("plotly_chart")) == 3
 
 
 @pytest.mark.parametrize("n", ["1", "2", "3"])
 def test_the_smallest_trees_can_be_compared(n: str) -> None:
     for shape in ("One chain", "Independent chains", "Beam", "Two children everywhere", "Best first"):
-        compared(open_page(PAGE, n=n, depth="1"), shape)
+        compared(open_page(PAGE, n=n, depth="1", **COMPARE), shape)
 
 
 def test_chains_may_be_as_many_and_as_long_as_asked_for() -> None:
-    page = open_page(PAGE, n="20", depth="5", against="Independent chains", against_k="16", against_l="48")
+    page = open_page(PAGE, n="20", depth="5", against="Independent chains", against_k="16", against_l="48", **COMPARE)
     expected = expected_tokens(independent_chains(16, 48), vector())
     assert metrics(page)["The other tree"][0] == f"{expected:.2f}"
     assert metrics(page)["The other tree"][1].endswith("n = 769, d = 48")
 
 
 def test_another_shape_another_vector_and_an_import_can_be_compared() -> None:
-    page = compared(open_page(PAGE, n="20", depth="5"), "Best tree of another shape")
+    page = compared(open_page(PAGE, n="20", depth="5", **COMPARE), "Best tree of another shape")
     settled(page.number_input(key="against_n").set_value(40).run())
     assert metrics(page)["The other tree"][1].endswith("n = 40, d = 5")
     settled(page.number_input(key="against_d").set_value(1).run())
@@ -382,21 +384,21 @@ def test_growth_is_not_measured_with_a_vector_of_another_pair(assets) -> None:
     replace(vector(), holds_for=None).save(assets / "acceptance" / "demo-t0.json")
     page = open_page(PAGE)
     assert page.button(key="growth_start").disabled
-    assert any("measure one on the acceptance page" in each.value for each in page.info)
+    assert any("measure one on the draft page" in each.value for each in page.info)
 
 
 def test_a_link_carries_the_vector_and_the_comparison() -> None:
-    page = open_page(PAGE, vector="other", n="12", depth="4", against="Beam")
+    page = open_page(PAGE, vector="other", n="12", depth="4", against="Beam", **COMPARE)
     assert len(page.session_state["studio_acceptance"]) == 5 and sliders(page) == (12, 4)
     assert page.selectbox(key="against").value == "Beam"
     assert open_page(PAGE, vector="../../etc/passwd").selectbox(key="vector").value == "demo-t0"
 
 
 def test_numbers_for_tools_without_trees_are_shown() -> None:
-    assert "speculative_num_steps = 5" in open_page(PAGE, n="20", depth="5").code[0].value
+    assert "speculative_num_steps = 5" in open_page(PAGE, n="20", depth="5", **EXPORT).code[0].value
 
 
-@pytest.mark.parametrize("name", ["tree", "hardware", "decode", "overview", "regret", "acceptance"])
+@pytest.mark.parametrize("name", ["tree", "machine", "decode", "overview", "draft"])
 def test_a_vector_too_long_to_search_for_large_trees_is_searched_for_smaller_ones(name, assets, monkeypatch):
     """A thousand ranks that rise and fall, and gain with every level: the search gives up, the pages do not."""
     monkeypatch.setattr("sequoia_core.design.tree_search.MAX_STEPS", 1_000_000_000)  # a tenth: gives up sooner
@@ -408,7 +410,7 @@ def test_a_vector_too_long_to_search_for_large_trees_is_searched_for_smaller_one
     (assets / "profiles" / "cpu-2core.json").write_text(json.dumps(profile))
     page = open_page(name, n="600", depth="9") if name == "tree" else open_page(name)
     told = " ".join(element.value for element in [*page.warning, *page.caption])
-    if name in ("tree", "hardware"):
+    if name in ("tree", "machine"):
         assert "up to n = 256" in told and "smooth" in told.lower()
     if name == "tree":
         page.number_input(key="n").set_value(100)

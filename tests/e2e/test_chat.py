@@ -37,7 +37,7 @@ def test_two_turns_the_second_reads_the_first_answer(page, server, shot, tmp_pat
     page.goto(server)
     settle(page)
     use_pair(page, *save_chat_pair(tmp_path, CHATML, context=1_024))
-    go(page, "Decode")
+    go(page, "Live")
     with in_popover(page, "Settings"):
         page.get_by_role("slider", name="New tokens").press("Home")
         settle(page)
@@ -50,7 +50,7 @@ def test_two_turns_the_second_reads_the_first_answer(page, server, shot, tmp_pat
     answer = "".join(messages.nth(1).get_by_test_id("stText").all_inner_texts())
 
     go(page, "Tree")  # and back: the conversation and the system prompt are still there
-    go(page, "Decode")
+    go(page, "Live")
     say(page, FORGED)
     read = read_by_the_model(page)
     after = f"<|im_end|>\n<|im_start|>user\n{FORGED}<|im_end|>\n<|im_start|>assistant\n"

@@ -88,7 +88,7 @@ def test_step_by_step_then_planned_from_what_the_run_showed(page, server, shot):
     page.get_by_role("button", name="Plan from what this run showed").click()
     settle(page)
     shot("corrected")
-    go(page, "Acceptance")
+    go(page, "Draft")
     page.get_by_text("corrected by a run").first.wait_for()
 
 
@@ -98,7 +98,7 @@ def test_adaptive_trees_change_without_flicker_and_say_what_each_node_adds(page,
     settle(page)
     page.goto(f"{server}/tree?tree_kind=Adaptive")
     settle(page)
-    go(page, "Decode")
+    go(page, "Live")
     page.locator(".st-key-stepwise label").first.click()
     settle(page)
     page.get_by_role("button", name="Start", exact=True).click()

@@ -163,8 +163,7 @@ def test_a_new_run_may_begin_while_a_step_of_the_last_one_is_waited_for(page) ->
 
 
 def test_steps_that_come_at_once_are_shown_in_turn_until_the_run_ends_or_someone_looks_back(page) -> None:
-    page.set_content(f"<style>{CSS}</style><div id=place>{HTML}</div>")
-    page.evaluate(PLAYED, [SCRIPT, [message(0, 10, first=True) | {"interval_sec": 3.0}]])
+    place(page, message(0, 10, first=True) | {"interval_sec": 3.0})
     at = page.locator(".at")
     assert at.inner_text() == "step 3 of 10"
     for step in (5, 8, 10):  # three more at most in three seconds
@@ -256,13 +255,17 @@ WALKED = {  # the first child is rejected, the second accepted, and the one belo
 }  # fmt: skip
 
 
+def place(page, *messages) -> None:
+    page.set_content(f"<style>{CSS}</style><div id=place>{HTML}</div>")
+    page.evaluate(PLAYED, [SCRIPT, [*messages]])
+
+
 def shown(page, **about) -> None:
     """Show a run of two steps; the second is the last."""
     steps = [WALKED | {"index": index, "finished": end} for index, end in enumerate((None, "length"))]
     sent = message(0, 0, first=True, total=2, running=False) | {"shapes": [TREE], "steps": steps}
     sent["about"] |= {"greedy": False, **about}
-    page.set_content(f"<style>{CSS}</style><div id=place>{HTML}</div>")
-    page.evaluate(PLAYED, [SCRIPT, [sent]])
+    place(page, sent)
 
 
 def states(page) -> dict[str, str]:
@@ -340,8 +343,7 @@ def test_at_true_speed_steps_last_as_long_as_they_did(page) -> None:
     steps = [WALKED | {"index": index, "finished": None, "seconds": [0.5, 0.5, 0.0, 0.0]} for index in range(4)]
     sent = message(0, 0, first=True, total=4, running=False) | {"shapes": [TREE], "steps": steps}
     sent["about"]["at"] = 0
-    page.set_content(f"<style>{CSS}</style><div id=place>{HTML}</div>")
-    page.evaluate(PLAYED, [SCRIPT, [sent]])
+    place(page, sent)
     page.get_by_role("combobox", name="Speed").select_option("True speed")
     page.clock.pause_at("2026-01-02T00:00:00Z")
     page.get_by_role("button", name="Play").click()
@@ -422,8 +424,7 @@ def test_a_tree_of_few_rows_takes_the_whole_width(page) -> None:
     for tree, is_flat in ((TREE, True), (wide, False)):
         sent = message(0, 0, first=True, total=1, running=False) | {"shapes": [tree]}
         sent["steps"] = [WALKED | {"index": 0, "finished": None}]
-        page.set_content(f"<style>{CSS}</style><div id=place>{HTML}</div>")
-        page.evaluate(PLAYED, [SCRIPT, [sent]])
+        place(page, sent)
         main, stage = (page.locator(part).bounding_box() for part in (".main", ".stage"))
         assert (stage["width"] == main["width"], stage["height"] == main["height"]) == (is_flat, not is_flat)
 
@@ -439,8 +440,7 @@ def test_on_a_phone_the_tree_scrolls_sideways_to_where_the_step_is(page) -> None
         "steps": [WALKED | chain | {"index": 0, "finished": None}]
     }
     sent["shapes"] = [{"index": 0, "parents": parents, "across": [0] * 10}]
-    page.set_content(f"<style>{CSS}</style><div id=place>{HTML}</div>")
-    page.evaluate(PLAYED, [SCRIPT, [sent]])
+    place(page, sent)
     stage, bonus = page.locator(".stage"), page.locator(".node.bonus")
     assert stage.evaluate("stage => stage.scrollWidth > 2 * stage.clientWidth && stage.scrollLeft > 300")
     assert bonus.bounding_box()["x"] < 390 and "…" not in "".join(page.locator(".nodes text").all_text_contents())
@@ -493,8 +493,7 @@ def shown_shaped(page, *found) -> None:
     """Show a run of trees that took shape in their steps, one step for each of the gains."""
     steps = [WALKED | {"index": index, "finished": None, "marginal": one} for index, one in enumerate(found)]
     sent = message(0, 0, first=True, total=len(steps), running=False) | {"shapes": [TREE], "steps": steps}
-    page.set_content(f"<style>{CSS}</style><div id=place>{HTML}</div>")
-    page.evaluate(PLAYED, [SCRIPT, [sent]])
+    place(page, sent)
 
 
 def said_of(page, text: str) -> str:
@@ -570,8 +569,7 @@ def test_the_bonus_token_covers_no_drafted_node(page) -> None:
     }  # fmt: skip
     sent = message(0, 0, first=True, total=1, running=False)
     sent |= {"shapes": [star], "steps": [WALKED | step | {"index": 0, "finished": None}]}
-    page.set_content(f"<style>{CSS}</style><div id=place>{HTML}</div>")
-    page.evaluate(PLAYED, [SCRIPT, [sent]])
+    place(page, sent)
     boxes = [box.bounding_box() for box in page.locator(".nodes .box").all()]
     stage = page.locator(".graph").bounding_box()
     assert len(boxes) == 6

@@ -25,17 +25,17 @@ def test_a_target_on_disk_from_the_choice_to_unloading(page, server, shot):
     settle(page)
     assert page.get_by_role("button", name="on the demo pair with its target on disk").first.is_visible()
 
-    measure(page, "Acceptance", "Measure on the demo pair", "measured here on the demo pair with its target on disk")
+    measure(page, "Draft", "Measure on the demo pair", "measured here on the demo pair with its target on disk")
     assert "512" in metric(page, "Positions measured")  # 8 prompts of 64 tokens
 
-    measure(page, "Hardware", "Measure this machine", "measured here on the demo pair with its target on disk")
+    measure(page, "Machine", "Measure this machine", "measured here on the demo pair with its target on disk")
     assert number(page, "Best predicted speedup") > 1
     page.get_by_text("stream from disk, which takes").first.wait_for()
     shot("hardware-disk")
 
     go(page, "Tree")
     assert number(page, "Predicted speedup") > 1
-    go(page, "Decode")
+    go(page, "Live")
     page.get_by_role("button", name="Start").first.click()
     page.get_by_text(re.compile(r"Weights streamed at \d+\.\d+ GB/s")).first.wait_for(timeout=LONG_MS)
     page.locator(".st-key-decode_start button:not([disabled])").first.wait_for(timeout=LONG_MS)

@@ -32,7 +32,7 @@ def test_open_compare_save_and_link(page, server, tmp_path, shot):
     page.goto(server)
     settle(page)
     page.locator(".st-key-overview_ways").get_by_role("button", name="Pause").wait_for()  # it plays before any click
-    go(page, "Runs")
+    go(page, "Race and runs", "Runs")
     file = {"name": "turns.jsonl", "mimeType": "application/json", "buffer": run_to_bytes(other)}
     page.locator(".st-key-runs_file input[type=file]").set_input_files(file)
     page.get_by_text("Two side by side").wait_for()

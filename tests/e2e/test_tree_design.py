@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from .browser import both_themes, go, metric, number, settle
+from .browser import both_themes, go, metric, number, open_section, settle
 
 
 def choose(page, key: str, option: str) -> None:
@@ -43,7 +43,7 @@ def write_probability(page, row: int, value: str) -> None:
 def test_upload_edit_design_compare_export_and_import(page, server, shot, tmp_path):
     page.goto(server)
     settle(page)
-    go(page, "Acceptance")
+    go(page, "Draft")
     own = tmp_path / "own.csv"
     own.write_text("rank,prob\n1,0.62\n2,0.05\n3,0.11\n4,0.04\n")
     page.locator(".st-key-acceptance_way").get_by_text("Upload", exact=True).click()
@@ -83,11 +83,13 @@ def test_upload_edit_design_compare_export_and_import(page, server, shot, tmp_pa
     assert "n=24" in page.url and "depth=6" in page.url
     designed = number(page, "Expected tokens per step")
 
+    open_section(page, "Compare")
     choose(page, "against", "Best first")  # rank 3 beats rank 2, so growing by the next likely node misses some
     assert number(page, "The other tree") <= designed
     assert "nodes" in metric(page, "It adds")
     page.locator(".st-key-compare_here .js-plotly-plot").wait_for()
 
+    open_section(page, "Export")
     with page.expect_download() as download:
         page.get_by_role("button", name="Download tree.json").click()
     saved = tmp_path / "tree.json"
@@ -95,6 +97,7 @@ def test_upload_edit_design_compare_export_and_import(page, server, shot, tmp_pa
     exported = json.loads(saved.read_text())
     assert len(exported["parents"]) == 24 and abs(exported["expected_tokens"] - designed) < 0.01
 
+    open_section(page, "Compare")
     page.locator(".st-key-tree_file input[type=file]").set_input_files(saved)
     page.get_by_text("the imported tree is optimal").wait_for()
     settle(page)
@@ -113,7 +116,7 @@ def test_upload_edit_design_compare_export_and_import(page, server, shot, tmp_pa
 def test_a_large_tree_can_be_read_node_by_node(page, server, shot):
     page.goto(f"{server}/?warm=1")  # the app itself first: a cold deep link makes Streamlit look for files that are not
     settle(page)
-    page.goto(f"{server}/tree?vector=llama3-70b-8b-cnn&n=128&depth=9&against=Independent+chains")
+    page.goto(f"{server}/tree?vector=llama3-70b-8b-cnn&n=128&depth=9&tree_section=Compare&against=Independent+chains")
     settle(page)
     page.locator(".st-key-tree_picture .js-plotly-plot .scatterlayer").first.wait_for()
     both_themes(page, shot, "tree", height=1_500)
@@ -134,7 +137,7 @@ def test_a_large_tree_can_be_read_node_by_node(page, server, shot):
     page.get_by_role("button", name="Unfold all").wait_for()  # below the picture: it is drawn again by then
     settle(page)
     assert page.locator(".st-key-tree_picture .scatterlayer .trace").nth(1).locator("path.point").count() < 128
-    go(page, "Regret")
+    open_section(page, "One tree for all?")
     page.locator(".st-key-regret_matrix .js-plotly-plot").wait_for()
     both_themes(page, shot, "regret")
 

@@ -15,18 +15,24 @@ from ui.markdown import for_chart
 if TYPE_CHECKING:
     from sequoia_core import AcceptanceVector
 
+RANKS = 8  # shown apart: of most vectors the others add up to a few percent
 
-def acceptance_figure(vectors: Mapping[str, AcceptanceVector], *, log: bool = False, ranks: int = 32) -> go.Figure:
-    """Draw p_k by rank, `ranks` at most: bars for one vector, points for several, 95% intervals if trials are known."""
+
+def acceptance_figure(vectors: Mapping[str, AcceptanceVector], *, log: bool = False) -> go.Figure:
+    """Draw p_k of the first `RANKS` ranks and the sum of the rest; 95% intervals of ranks if trials are known.
+
+    One vector is drawn as bars, several as points.
+    """
+    longest = max(len(vector) for vector in vectors.values())
     traces: list[object] = []
     for i, (name, vector) in enumerate(vectors.items()):
         name = for_chart(name)
-        probs = vector.probs[:ranks]
+        probs = np.append(vector.probs[:RANKS], vector.probs[RANKS:].sum())[: len(vector)]
         rank, color = np.arange(1, len(probs) + 1), SERIES[i % len(SERIES)]
         interval = vector.interval()
         bars = None
         if interval is not None:
-            low, high = (np.asarray(bound)[: len(probs)] for bound in interval)
+            low, high = (np.append(np.asarray(bound)[:RANKS], probs[RANKS:])[: len(probs)] for bound in interval)
             bars = {
                 "type": "data",
                 "array": np.maximum(high - probs, 0),
@@ -36,10 +42,19 @@ def acceptance_figure(vectors: Mapping[str, AcceptanceVector], *, log: bool = Fa
                 "width": 3,
             }
         shown = np.where(probs > 0, probs, np.nan) if log else probs  # a log axis has no place for 0
-        hover = f"{name}<br>rank %{{x}}: %{{y:.4f}}<extra></extra>"
+        hover = f"{name}<br>rank %{{customdata}}: %{{y:.4f}}<extra></extra>"
+        ranks = [*map(str, rank[:RANKS]), f"{RANKS + 1} to {len(vector)} together"][: len(probs)]
         if len(vectors) == 1:
             traces.append(
-                go.Bar(x=rank, y=shown, error_y=bars, marker={"color": color}, name=name, hovertemplate=hover)
+                go.Bar(
+                    x=rank,
+                    y=shown,
+                    error_y=bars,
+                    marker={"color": color},
+                    name=name,
+                    customdata=ranks,
+                    hovertemplate=hover,
+                )
             )
         else:
             traces.append(
@@ -49,13 +64,15 @@ def acceptance_figure(vectors: Mapping[str, AcceptanceVector], *, log: bool = Fa
                     error_y=bars,
                     mode="lines+markers",
                     name=name,
+                    customdata=ranks,
                     hovertemplate=hover,
                     line={"color": color, "width": 1.5},
                     marker={"color": color, "size": 7, "symbol": i},
                 )
             )
     figure = new_figure(*traces, x="rank k, in the order drafted", y="probability of acceptance p<sub>k</sub>")
-    figure.update_xaxes(tick0=1, dtick=max(1, min(ranks, max(len(vector) for vector in vectors.values())) // 8))
+    ticks = [*map(str, range(1, RANKS + 1)), "the rest"][:longest]
+    figure.update_xaxes(tickvals=list(range(1, len(ticks) + 1)), ticktext=ticks)
     figure.update_yaxes(rangemode="tozero")
     if log:
         figure.update_yaxes(type="log", dtick=1, exponentformat="power")

@@ -1,4 +1,4 @@
-"""Chat on the decode page: a system prompt, a box to write in, the conversation so far, and what the model read."""
+"""Chat on the live page: a system prompt, a box to write in, the conversation so far, and what the model read."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def draw_new(*, disabled: bool) -> None:
         key="chat_new",
         disabled=disabled or not conversation.current().exchanges,
         on_click=conversation.begin,
-        help="The runs of this one stay on the runs page.",
+        help="The runs of this one stay under *Race and runs*.",
     )
 
 

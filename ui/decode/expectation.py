@@ -27,10 +27,7 @@ PROMPTS, NEW_TOKENS = 8, 64  # of the measurement offered here
 def draw(
     choice: TreeChoice, vector: AcceptanceVector | None, wanted: Conditions, tokens: int
 ) -> tuple[float | None, Estimate | None]:
-    """Say in a line what is decoded with and what is expected of it -> tokens per step, speedup of one prompt, or None.
-
-    Where no vector holds for the conditions its measurement is offered.
-    """
+    """Say what is decoded with and what is expected of it -> tokens per step, speedup of one prompt, or None."""
     with st.container(horizontal=True, vertical_alignment="center", key="decode_expectation"):
         if choice.tree is None:
             st.warning(choice.origin, icon=":material/account_tree:")
@@ -39,48 +36,46 @@ def draw(
             return None, None
         if isinstance(choice.tree, TokenTree):
             of = shape(choice.tree.size, choice.tree.depth)
-            words, expected, speedup, lacks = _of_tree(choice.tree, vector)
+            words, expected, speedup = _of_tree(choice.tree, vector)
         else:
             of = f"up to {shape(choice.tree.max_size, choice.tree.max_depth)}"
-            words, expected, speedup, lacks = _of_policy(choice.tree, vector)
+            words, expected, speedup = _of_policy(choice.tree, vector)
         st.caption(
             f":material/account_tree: {escaped(choice.origin)}: {of} · {tokens} tokens, {escaped(wanted.sampling)} · "
-            f"{'no prediction at these settings yet' if lacks else words}"
+            f"{words or 'no prediction at these settings yet'}"
         )
-        if lacks:
+        if not words:
             offer_measurement(wanted)
     _draw_shorter_draft()
     return expected, speedup
 
 
-def _of_tree(tree: TokenTree, vector: AcceptanceVector | None) -> tuple[str, float | None, Estimate | None, bool]:
-    """Return what is to be said of a tree, tokens per step, speedup, and whether a vector is what is missing."""
+def _of_tree(tree: TokenTree, vector: AcceptanceVector | None) -> tuple[str, float | None, Estimate | None]:
+    """Return what is to be said of a tree, nothing where a vector is missing, its tokens per step and speedup."""
     if vector is None:
-        return "", None, None, True
+        return "", None, None
     expected, found = core_cache.tokens_per_step(vector, tree).value, predictions.prediction(tree, vector, prompts=1)
-    why = escaped(predictions.no_prediction(tree, vector) or "")
-    speed = f"no speedup predicted: {why}" if found is None else f"predicted {spoken(found.speedup)}"
-    return (
-        f"expected {expected:.2f} tokens per step, {speed}",
-        expected,
-        None if found is None else found.speedup,
-        False,
-    )
+    speedup = None if found is None else found.speedup
+    return _said(expected, speedup, predictions.no_prediction(tree, vector) or ""), expected, speedup
 
 
-def _of_policy(policy: TreePolicy, vector: AcceptanceVector | None) -> tuple[str, float | None, Estimate | None, bool]:
+def _of_policy(policy: TreePolicy, vector: AcceptanceVector | None) -> tuple[str, float | None, Estimate | None]:
     """Return the same of trees that change from step to step."""
     if tree_kinds.looks_up(policy):
-        return "what they yield depends on how far the text repeats itself", None, None, False
+        return "what they yield depends on how far the text repeats itself", None, None
     profile = session.profile()
     calibrated = vector is not None and vector.calibration is not None
     if profile is None or not calibrated or policy.max_size > profile.max_size:
-        return "no prediction: it takes a profile and a calibrated vector", None, None, not calibrated
+        return "no prediction: it takes a profile of that size" if calibrated else "", None, None
     found = core_cache.policy_prediction(tree_kinds.current(), *tree_in_use.shape(), vector, profile, 1)
-    expected = found.tokens_per_step.value
-    faults = predictions.profile_faults()
-    speed = f"no speedup predicted: {escaped('; '.join(faults))}" if faults else f"predicted {spoken(found.speedup)}"
-    return f"expected {expected:.2f} tokens per step, {speed}", expected, None if faults else found.speedup, False
+    expected, faults = found.tokens_per_step.value, predictions.profile_faults()
+    speedup = None if faults else found.speedup
+    return _said(expected, speedup, "; ".join(faults)), expected, speedup
+
+
+def _said(expected: float, speedup: Estimate | None, why: str) -> str:
+    speed = f"no speedup predicted: {escaped(why)}" if speedup is None else f"predicted {spoken(speedup)}"
+    return f"expected {expected:.2f} tokens per step, {speed}"
 
 
 def spoken(speedup: Estimate) -> str:
@@ -100,7 +95,7 @@ def offer_measurement(wanted: Conditions) -> None:
         disabled=job_panel.is_active("measure"),
         help=f"No acceptance vector was measured at {escaped(wanted.sampling)} on the {session.pair_name()}; in use is "
         f"{escaped(session.acceptance_source())}. On {PROMPTS} shipped prompts, {NEW_TOKENS} new tokens each: seconds "
-        "with the demo pair. The acceptance page has all settings.",
+        "with the demo pair. The draft page has all settings.",
     ):
         measurement.start_for(wanted, prompts=PROMPTS, tokens=NEW_TOKENS)
     job_panel.draw("measure")

@@ -10,7 +10,6 @@ from sequoia_core import TokenTree
 from sequoia_core.design.what_if import PRIOR_NODES, corrected, count_ranks
 from sequoia_core.studies.run_summary import RunSummary
 from ui.cards import Card, cards, number
-from ui.decode import streaming
 from ui.jobs import job_panel, session_jobs
 from ui.jobs.jobs import Job
 from ui.jobs.steering import Steering
@@ -129,8 +128,7 @@ def draw_last_or_recorded() -> None:
         kept_runs.say_made_with(last)
         draw_run(last, last["id"], last["steps"], active=False)
     elif recording is not None:
-        made = escaped(runs.made_with(recording))
-        st.caption(f":material/movie: A recorded run ({made}). Press Start to decode on this machine.")
+        st.caption(f":material/movie: A recording ({escaped(runs.made_with(recording))}). Press Start to decode here.")
         draw_run(recording, recording["id"], recording["steps"], active=False)
     else:
         st.info(
@@ -181,11 +179,23 @@ def draw_run(
             run_list.downloads(run, key="decode_download")
             st.caption(ENDINGS.get(steps[-1]["finished"], "Ended early."))
     _cards(summary)
-    streaming.caption(run, steps)
+    _draw_streaming(run, steps)
     if not active and steps:
         st.markdown(runs.explain(summary))
         with st.expander("The text alone", icon=":material/notes:", key="decode_text"):
             st.code(run["text"] or "".join(piece for step in steps for piece in step["pieces"]), language=None)
+
+
+def _draw_streaming(run: dict[str, Any], steps: list[dict[str, Any]]) -> None:
+    """Say how the weights came in during the steps so far; nothing for a run with all of them in memory."""
+    rate, verify = run.get("read_bytes_per_sec"), sum(step["seconds"][1] for step in steps)
+    if rate is None or not verify:
+        return
+    waited = sum(step.get("read_wait_sec", 0.0) for step in steps) / verify
+    st.caption(
+        f":material/hard_drive: Weights streamed at {rate / 1e9:.2f} GB/s, with the tree and without it; "
+        f"{waited:.0%} of the target's passes was waiting for them (violet in the lanes)."
+    )
 
 
 def _between(summary: RunSummary, prediction: float) -> str:

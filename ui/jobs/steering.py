@@ -30,10 +30,6 @@ class Steering:
         if self.waiting_after == after:
             self._go.set()
 
-    def hold(self) -> None:
-        """Let the run wait after the step that it takes now."""
-        self.stepwise = True
-
     def run_on(self) -> None:
         """Let the run go on by itself."""
         self.stepwise = False

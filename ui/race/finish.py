@@ -61,7 +61,7 @@ def draw(race: Race, common: DecodeRequest, *, epoch: str) -> None:
             "predicted": st.column_config.NumberColumn(format="%.2f×"),
         },
     )
-    st.caption("Every method leaves a run: the runs page shows it step by step and compares two of them.")
+    st.caption("Every method leaves a run: *Runs* shows it step by step and compares two of them.")
 
 
 def draw_running(job: Job) -> None:

@@ -46,7 +46,7 @@ def _of_example() -> HardwareProfile | None:
 
 def _of_profile(profile: HardwareProfile | None, origin: str, drafts_free: bool) -> ServerCosts | None:
     if profile is None:
-        st.info("There is no such profile: choose one on the hardware page.", icon=":material/memory:")
+        st.info("There is no such profile: choose one on the machine page.", icon=":material/memory:")
         return None
     names = [escaped(str(profile.meta.get(role, "?"))) for role in ("target", "draft")]
     st.caption(

@@ -65,7 +65,7 @@ def looks_up(tree: TokenTree | TreePolicy) -> bool:
 def lacks(vector: AcceptanceVector | None, name: str) -> str | None:
     """Say what is missing for adaptive or hybrid trees, and where to get it; None when nothing is."""
     if session.profile() is None:
-        return f"{name} trees need a hardware profile. Measure one on the hardware page."
+        return f"{name} trees need a hardware profile. Measure one on the machine page."
     if vector is None:
         return f"{name} trees need an acceptance vector of these settings. Measure one."
     if vector.calibration is None:

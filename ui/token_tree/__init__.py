@@ -32,11 +32,8 @@ def read(name: str) -> str:
 
 
 HTML, CSS = read("token_tree.html"), read("token_tree.css")
-SCRIPT = "\n".join(
-    map(
-        read, ("token_tree.js", "clock.js", "shapes.js", "drawing.js", "story.js", "rows.js", "marginal.js", "words.js")
-    )
-)  # one module
+PARTS = "token_tree clock shapes drawing story rows marginal words"
+SCRIPT = "\n".join(read(f"{part}.js") for part in PARTS.split())  # one module
 _COMPONENT = st.components.v2.component("sequoia_token_tree", html=HTML, css=CSS, js=SCRIPT)
 
 
@@ -190,7 +187,7 @@ def _steer(key: str, steering: Steering | None) -> None:
     if steering is None or not isinstance(wish, Mapping):
         return
     if wish.get("hold"):
-        steering.hold()
+        steering.stepwise = True
     elif wish.get("on"):
         steering.run_on()
     elif isinstance(wish.get("next"), int):

@@ -103,7 +103,7 @@ def _measurement(vector: AcceptanceVector) -> None:
         if faults:
             st.info(
                 f"The vector in use is not one of this pair ({escaped('; '.join(faults))}): measure one on the "
-                "acceptance page, so that the trees are the best ones for it.",
+                "draft page, so that the trees are the best ones for it.",
                 icon=":material/info:",
             )
         blocked = controls.lacks_draft("This measurement") or bool(faults) or job_panel.is_active(JOB)
