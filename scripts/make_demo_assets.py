@@ -44,6 +44,7 @@ TEMPERATURES = (0.0, 0.6)
 DTYPE = "bfloat16"  # as the app runs them where passes are compiled
 DRAFTS = {"": "draft", "-large": "draft-large"}  # by what files of theirs have in their names
 EXAMPLE_SIZES, EXAMPLE_DEPTHS = (16, 32, 64), range(3, 25)  # of the trees with texts
+PARTS = "prompts varied edits responses vectors profile disk run tokens race robustness growth sweep card"
 SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 DISK_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)
 PROFILES = {"float32": "cpu-2core", "bfloat16": "cpu-2core-bfloat16"}
@@ -514,7 +515,7 @@ def main() -> None:
     parser.add_argument(
         "parts",
         nargs="+",
-        choices="prompts varied edits responses vectors profile disk run tokens race robustness growth sweep card".split(),
+        choices=PARTS.split(),
     )
     parser.add_argument("--work", type=Path, help="the recipe's work folder, for both kinds of prompts")
     args = parser.parse_args()

@@ -138,7 +138,7 @@ def size_and_depth_sliders(
     size_help: str,
     smallest: int = 1,
 ) -> tuple[int, int]:
-    """Draw the sliders of a tree's shape, sizes by their logarithm and as a number -> (n, d), in the link by their keys.
+    """Draw the sliders of a tree's shape, sizes by their logarithm and as a number -> (n, d), in the link by keys.
 
     `size_help` ends the sentence that begins "Tokens in one target pass, ".
     """

@@ -98,7 +98,7 @@ def tree_figure(
         unselected={"marker": {"opacity": 1.0}},
     )  # fmt: skip
     figure = _framed(
-        graph, len(table), *_edges(drawn, table), marks,
+        graph, table, *_edges(drawn, table), marks,
         None if selected not in nodes.index or texts else _ring(nodes.loc[selected]),
         None if candidate is None else _candidate(table.iloc[-1], candidate[1]),
     )  # fmt: skip
@@ -123,7 +123,7 @@ def comparison_figure(graph: nx.DiGraph, shared: np.ndarray) -> go.Figure:
         if len(chosen):
             marker = {"size": _sizes(chosen["score"], len(nodes)), "color": color, "symbol": symbol}
             traces.append(_marks(chosen, mode="markers", name=f"{name}: {len(chosen)}", marker=marker, showlegend=True))
-    return _framed(graph, len(nodes), *traces)
+    return _framed(graph, nodes, *traces)
 
 
 def _node_table(graph: nx.DiGraph, drawn: nx.DiGraph) -> pd.DataFrame:
@@ -266,15 +266,16 @@ def _sizes(scores: pd.Series, count: int) -> np.ndarray:
     return least + (room - least) * np.sqrt(np.clip(scores, 0.0, 1.0))
 
 
-def _framed(graph: nx.DiGraph, drawn: int, *traces: object) -> go.Figure:
+def _framed(graph: nx.DiGraph, nodes: pd.DataFrame, *traces: object) -> go.Figure:
     widths = Counter(depth for _, depth in graph.nodes(data="depth"))
-    rows = max((max(trace.y, default=0) for trace in traces if trace is not None and trace.y is not None), default=0)
     levels = range(0, len(widths), 1 + len(widths) // 16)
     return new_figure(
         *traces,
         x="",
         y="",
-        height=int(np.clip(110 + ROW * (rows + 1), 260, TALLEST)) if drawn <= TOKENS_UP_TO else TALLEST,
+        height=int(np.clip(110 + ROW * (nodes["y"].max() + 1), 260, TALLEST))
+        if len(nodes) <= TOKENS_UP_TO
+        else TALLEST,
         xaxis={
             "side": "top",
             "showgrid": False,

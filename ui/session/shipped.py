@@ -40,7 +40,7 @@ def sweeps() -> dict[str, Path]:
 
 
 def example_tokens() -> dict[str, str]:
-    """Return what the demo draft proposes after an example prompt, by the path of ranks, such as "1.2"; "" is the root."""
+    """Return what the demo draft proposes after an example prompt by its path of ranks, "1.2"; "" is the root."""
     path = ASSETS / "runs" / "example-tokens.json"
     return json.loads(path.read_text(encoding="utf-8"))["tokens"] if path.is_file() else {}
 

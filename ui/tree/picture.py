@@ -114,11 +114,11 @@ def _details(tree: TokenTree, vector: AcceptanceVector, tokens: list[str]) -> No
 def _said(node: int, facts: NodeFacts, token: str) -> str:
     """Return what a node is, in words."""
     path = " → ".join(["root", *map(str, facts.ranks)][:MAX_PATH])
-    place = f"The draft's guess number {facts.rank} there, right with p = {facts.probability:.4g}"
+    place = f"The draft's guess {facts.rank} there, right with p = {facts.probability:.4g}"
     named = f" “{escaped(token)}”" if token else ""
     return (
         f"**Node {node}**{named}  \n{path}\n\n"
-        f"{place if node else 'The last committed token'}. All up to here is accepted with **f(v) = {facts.score:.4g}**."
-        f"\n\n{count(facts.children, 'child', 'children')}, {count(facts.below, 'node')} below; with them it adds "
+        f"{place if node else 'The last committed token'}. Up to it is accepted with **f(v) = {facts.score:.4g}**.\n\n"
+        f"{count(facts.children, 'child', 'children')}, {count(facts.below, 'node')} below; with them it adds "
         f"{facts.subtree_tokens:.4g} tokens per step."
     )
