@@ -115,7 +115,7 @@ def test_empty_state_invites_and_names_the_tree(assets) -> None:
 def test_a_recorded_run_can_be_replayed_before_the_first(assets) -> None:
     with_a_recorded_run(assets)
     page = open_page("decode")
-    assert "recorded run" in words(page) and "Press Start" in words(page)
+    assert "A recording (" in words(page) and "Press Start" in words(page)
     sent = payload(page)
     assert sent["shapes"][0]["parents"] == [-1, 0, 0] and len(sent["steps"]) == 3 and not sent["running"]
 

@@ -352,6 +352,12 @@ def test_at_true_speed_steps_last_as_long_as_they_did(page) -> None:
     page.get_by_role("combobox", name="Speed").select_option("1/10 speed")
     page.clock.run_for(9_000)
     assert page.locator(".at").inner_text() == "step 3 of 4"
+    short = [WALKED | {"index": index, "finished": None, "seconds": [0.002] * 4} for index in range(90)]
+    place(page, sent | {"epoch": "2", "steps": short, "total": 90})
+    page.get_by_role("combobox", name="Speed").select_option("True speed")
+    page.get_by_role("button", name="Play").click()
+    page.clock.run_for(400)  # 50 steps of 8 ms, more than can be drawn
+    assert 40 <= int(page.locator(".scrub").input_value()) <= 50
 
 
 WISHES = """
