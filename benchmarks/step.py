@@ -38,8 +38,8 @@ class Clocked:
     def __getattr__(self, name: str):
         return getattr(self.model, name)
 
-    def open(self, capacity: int):
-        session = self.model.open(capacity)
+    def open(self, capacity: int, states=()):
+        session = self.model.open(capacity, states)
         append = session.forward
 
         def timed(*args, **options) -> torch.Tensor:

@@ -167,12 +167,18 @@ def server_check_parts(result: Mapping[str, Any], out: Path | None) -> Parts:
     for row in result["rows"]:
         measured, predicted = row["measured"], row["predicted"]
         said = "–" if predicted is None else f"{predicted['value']:.2f}×"
-        seen = "seen by the plan" if row["planned_from"] else ""
         speed = sure(measured["value"], measured["low"], measured["high"], "×") if row["k"] else "1"
-        rows.append((str(row["k"]), said, speed, f"{row['tokens_per_sec']:.1f}", seen))
+        yields = "" if row["tokens_per_step"] is None else f"{row['tokens_per_step']:.2f}"
+        expected = row["predicted_tokens_per_step"]
+        yields += f" ({expected:.2f})" if yields and expected is not None else ""
+        rows.append((str(row["k"]), said, speed, yields, f"{row['tokens_per_sec']:.1f}"))
     requests = f"{counted(result['requests'], 'request')} of {result['max_new_tokens']} tokens"
     yield f"{result['engine']}, {result['method']}: {requests}."
-    yield table(("k", "predicted", "measured", "tokens/s", ""), rows)
+    yield table(("k", "predicted", "measured", "per step", "tokens/s"), rows)
+    seen = ", ".join(str(row["k"]) for row in result["rows"] if row["planned_from"])
+    yield f"Per step: tokens, in brackets as predicted. The plan saw k = {seen}."
+    if apart := [str(row["k"]) for row in result["rows"] if row.get("tokens_per_step_held") is False]:
+        yield f"k = {', '.join(apart)}: tokens per step differ from the prediction by more than chance."
     if result["requests"] < 2:
         yield "One request has no interval over texts."
     error, over = result["median_abs_error"], result["chosen_over_best"]
@@ -181,7 +187,8 @@ def server_check_parts(result: Mapping[str, Any], out: Path | None) -> Parts:
     if over is not None:
         ratio = sure(over["value"], over["low"], over["high"])
         yield f"Best measured: k = {result['best']}; the plan's k = {result['chosen']} has {ratio} times its speed."
-    yield f"{result['same_text']:.0%} of the answers are the same text as without a draft."
+    if result["same_text"] is not None:
+        yield f"{result['same_text']:.0%} of the answers are the same text as without a draft."
     yield from result["notes"]
     if out is None:
         yield "Nothing was saved: --out FILE keeps it."

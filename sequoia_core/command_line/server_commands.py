@@ -10,7 +10,7 @@ import typer
 
 from .design_words import doctor_parts, server_plan_parts, unplanned_parts
 from .inputs import vector_of
-from .options import READ, Entries, Json, Out, app
+from .options import READ, Entries, Json, Out, Rule, app
 from .output import check_out, report
 
 if TYPE_CHECKING:
@@ -105,12 +105,7 @@ def server_plan_command(
     engine: Engine = "auto",
     model: Model = None,
     rates: Rates = None,
-    rule: Annotated[
-        str | None,
-        typer.Option(
-            "--rule", help="How the server accepts, for a vector: match (default of all engines) or rejection."
-        ),
-    ] = None,
+    rule: Rule = None,
     profile: Profile = None,
     draft_profile: BenchDraft = None,
     timed: Timed = None,

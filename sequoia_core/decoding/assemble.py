@@ -43,11 +43,12 @@ def assemble(
     generator: torch.Generator,
 ) -> Parts:
     """Choose a drafter and a judge, and open their sessions for `capacity` committed tokens."""
-    target, draft = pair.target, pair.draft
+    target = pair.target
     draft_sampling = sampling_of_draft(sampling, verifier)
     policy = policy.for_run(target, sampling.temperature)
-    session, own = target.open(capacity + padded(policy.max_size)), None
-    if draft is not None and policy.needs_draft:
+    draft, own = pair.draft if policy.needs_draft else None, None
+    session = target.open(capacity + padded(policy.max_size), () if draft is None else draft.reads)
+    if draft is not None:
         own = draft.open(min(capacity, draft.max_context) + policy.max_inner + 1)
         generator_of_draft, context = _generator_on(draft.device, generator), draft.max_context
     else:

@@ -57,6 +57,7 @@ class DraftTree:
             the draft's row; None where all children were proposed in one way.
         widths: nodes that each pass of the draft read, where the tree was grown; empty for a tree that was given.
         first_rows: as `rows`, what the first child drawn after each node was drawn from; None where that was `rows`.
+        states: float [n, states, H], those of the target's pass that a draft head reads; None for no head.
     """
 
     plan: TreePlan
@@ -70,6 +71,7 @@ class DraftTree:
     looked_up: np.ndarray | None = None
     widths: Sequence[int] = ()
     first_rows: torch.Tensor | None = None
+    states: torch.Tensor | None = None
 
     @property
     def tree(self) -> TokenTree:
@@ -129,6 +131,15 @@ def unseen_tokens(session: Session, sequence: Sequence[int]) -> tuple[torch.Tens
     """Return ids, positions and mask of a step's first pass: the tokens committed since the last one, the root last."""
     unseen = sequence[session.length :]
     return torch.tensor(unseen), torch.arange(session.length, len(sequence)), causal_mask(len(unseen))
+
+
+def commit_path(session: Session, draft: DraftTree, path: tuple[int, ...]) -> None:
+    """Have a draft's session keep what it read of an accepted path, and take the target's states of all of it."""
+    read = [position for position in draft.cache_positions[list(path)].tolist() if position >= 0]
+    if read:  # else nothing was forwarded: the next tree's first pass reads the tokens
+        session.commit(draft.root_position, read)
+    if draft.states is not None:
+        session.see(draft.root_position, draft.states[list(path)])
 
 
 class RootDrafter:
@@ -224,9 +235,7 @@ class LevelDrafter:
         return DraftTree(plan, root_position, tokens, probs, rows, plan.cache_positions, first_rows=self._first_rows)
 
     def commit(self, draft: DraftTree, path: tuple[int, ...]) -> None:
-        read = [position for position in draft.cache_positions[list(path)].tolist() if position >= 0]
-        if read:  # else nothing was forwarded: the next tree's first pass reads the tokens
-            self.session.commit(draft.root_position, read)
+        commit_path(self.session, draft, path)
 
     def wait(self) -> None:
         self.session.wait()

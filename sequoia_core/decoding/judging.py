@@ -48,6 +48,7 @@ class RowJudge:
         plan, draft.tokens = draft.plan, draft.tokens.cpu()
         positions = torch.from_numpy(plan.depths + draft.root_position)
         self.logits = self.session.forward(draft.tokens, positions, plan.tree_mask, keep=plan.tree.size)
+        draft.states = self.session.states
         self._rows.clear()
 
     def _row(self, node: int) -> np.ndarray:

@@ -188,7 +188,7 @@ def _steps(
     drafter, judge, sessions = choose_parts()
     for session, context in zip(sessions, contexts, strict=False):
         # the prompt's last token is the first root
-        if len(sequence) <= context and not prefill(session, sequence[:-1], cancel=cancel):
+        if len(sequence) <= context and not prefill(session, sequence[:-1], reader=sessions[-1], cancel=cancel):
             return
     index, finished = 0, None
     while finished is None and not cancel.is_set():

@@ -48,6 +48,7 @@ class HuggingFaceModel:
     offload: str | None = None
     bytes_read: int = 0
     takes_any_positions = True
+    reads: tuple[int, ...] = ()
 
     def __init__(
         self,
@@ -105,14 +106,17 @@ class HuggingFaceModel:
     def check_weights(self) -> None:
         """Refuse a weight that is not finite where that was not done when it was loaded: one that streams."""
 
+    def wake(self) -> None:
+        """Have the weights of embedding and output layer be there as the model's own, until it rests."""
+
     def rest(self) -> None:
         """Give back what only the model's own forward takes; it takes it again when it is called."""
 
     def close(self) -> None:
         """Give back threads and descriptors, where layers stream; the model can then run no more."""
 
-    def open(self, capacity: int) -> Session:
-        return self._backend.open(capacity, self.vocab_size)
+    def open(self, capacity: int, states: Sequence[int] = ()) -> Session:
+        return self._backend.open(capacity, self.vocab_size, states)
 
 
 def context_of(config: PretrainedConfig) -> int:

@@ -6,7 +6,7 @@ their own forward. Shapes: q = tokens in one pass, H, K = query and key heads, D
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -88,21 +88,19 @@ class TorchLlama:
         compiled = linear.description(self.head)
         return "fused PyTorch operations" + (f" ({reason})" if reason else f", {compiled}" if compiled else "")
 
-    def open(self, capacity: int, vocab_size: int) -> TorchLlamaSession:
-        return TorchLlamaSession(self, capacity, vocab_size)
+    def open(self, capacity: int, vocab_size: int, states: Sequence[int] = ()) -> TorchLlamaSession:
+        return TorchLlamaSession(self, capacity, vocab_size, states)
 
 
 class TorchLlamaSession(CacheSession):
     """One sequence in a `TorchLlama`."""
 
-    any_slot = True
-
-    def __init__(self, model: TorchLlama, capacity: int, vocab_size: int) -> None:
+    def __init__(self, model: TorchLlama, capacity: int, vocab_size: int, states: Sequence[int] = ()) -> None:
         super().__init__(
             len(model.layers), capacity, device=torch.device("cpu"), dtype=model.embedding.dtype,
-            logits_dtype=model.logits_dtype, vocab_size=vocab_size,
+            logits_dtype=model.logits_dtype, vocab_size=vocab_size, reads=states,
         )  # fmt: skip
-        self.model = model
+        self.model, self.any_slot = model, not states
 
     def _logits(self, ids: torch.Tensor, positions: torch.Tensor, tree_mask: torch.Tensor, keep: int) -> torch.Tensor:
         model = self.model
@@ -114,6 +112,7 @@ class TorchLlamaSession(CacheSession):
         cos, sin = model.cos[positions][:, None], model.sin[positions][:, None]
         half, shape = model.head_dim // 2, (hidden_size,)
         hidden = F.embedding(ids, model.embedding)
+        states = [hidden]
         for index, layer in enumerate(model.layers):
             normed = F.rms_norm(hidden, shape, layer.norm, model.eps)
             heads = layer.query_key_value(normed).view(count, -1, model.head_dim)
@@ -128,4 +127,7 @@ class TorchLlamaSession(CacheSession):
             hidden = hidden + layer.output(attended[0].transpose(0, 1).reshape(count, -1))
             gate, up = layer.gate_up(F.rms_norm(hidden, shape, layer.mlp_norm, model.eps)).chunk(2, -1)
             hidden = hidden + layer.down(F.silu(gate).mul_(up))
+            states.append(hidden)
+        if self.reads:
+            self.states = torch.stack([states[number] for number in self.reads], 1)
         return model.head(F.rms_norm(hidden[-keep:], shape, model.norm, model.eps))

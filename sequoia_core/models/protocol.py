@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 from ..files.dtypes import DTYPES, check_dtype
@@ -21,6 +22,7 @@ class Session(Protocol):
         length: tokens held so far.
         logits_dtype: dtype of what `forward` returns.
         read_wait_sec: seconds that the model's passes waited so far for weights from a slower tier; 0 if resident.
+        states: float [q, states, H], those of the last pass that the session was opened for; None where for none.
     """
 
     @property
@@ -29,6 +31,8 @@ class Session(Protocol):
     def logits_dtype(self) -> torch.dtype: ...
     @property
     def read_wait_sec(self) -> float: ...
+    @property
+    def states(self) -> torch.Tensor | None: ...
 
     def forward(
         self, ids: torch.Tensor, positions: torch.Tensor, tree_mask: torch.Tensor, *, keep: int
@@ -53,6 +57,10 @@ class Session(Protocol):
         """
         ...
 
+    def see(self, start: int, states: torch.Tensor) -> None:
+        """Take the target's states of the committed tokens from position `start` on; only a draft head reads them."""
+        ...
+
     def wait(self) -> None:
         """Return when the device has finished all work so far."""
         ...
@@ -68,6 +76,7 @@ class LanguageModel(Protocol):
         eos_ids: tokens that end a text.
         device, dtype: where and in which dtype it runs; of a GGUF file its format in llama.cpp's words ("Q4_K_M").
         offload: the slower tier that its layers stream from in every pass; None where they are in memory.
+        reads: numbers of the target's states that it drafts from, see `open`; none for a model by itself.
     """
 
     name: str
@@ -76,12 +85,17 @@ class LanguageModel(Protocol):
     eos_ids: frozenset[int]
     device: torch.device
     offload: str | None
+    reads: tuple[int, ...]
 
     @property
     def dtype(self) -> torch.dtype | str: ...
 
-    def open(self, capacity: int) -> Session:
-        """Return an empty session with room for `capacity` tokens."""
+    def open(self, capacity: int, states: Sequence[int] = ()) -> Session:
+        """Return an empty session with room for `capacity` tokens.
+
+        Args:
+            states: numbers of states that it keeps of each pass: outputs after so many layers, 0 for the embedding.
+        """
         ...
 
 
@@ -173,8 +187,8 @@ class Backend(Protocol):
     @property
     def description(self) -> str: ...
 
-    def open(self, capacity: int, vocab_size: int) -> Session:
-        """Return an empty session with room for `capacity` tokens, whose logits are cut to `vocab_size`."""
+    def open(self, capacity: int, vocab_size: int, states: Sequence[int] = ()) -> Session:
+        """Return an empty session as `LanguageModel.open` does, whose logits are cut to `vocab_size`."""
         ...
 
 
@@ -193,16 +207,42 @@ def causal_mask(count: int) -> torch.Tensor:
     return torch.full((count, count), -torch.inf, dtype=torch.float32).triu_(1)
 
 
+def parents_of(tree_mask: np.ndarray, held: int) -> np.ndarray:
+    """Return the slot of each new token's parent, the latest one that it sees: int [q], -1 for the first of all.
+
+    Args:
+        tree_mask: float [q, t], as in `Session.forward`.
+        held: tokens held before the pass.
+    """
+    count, covered = tree_mask.shape
+    own = covered - count + np.arange(count)
+    seen = (tree_mask == 0) & (np.arange(covered) < own[:, None])
+    latest = covered - 1 - seen[:, ::-1].argmax(1)
+    before = held + count - covered  # slots before those that the mask covers; all of them are seen
+    return np.where(seen.any(1), before + latest, before - 1)
+
+
 @torch.inference_mode()
-def prefill(session: Session, ids: Sequence[int] | torch.Tensor, *, cancel: threading.Event | None = None) -> bool:
+def prefill(
+    session: Session,
+    ids: Sequence[int] | torch.Tensor,
+    *,
+    reader: Session | None = None,
+    cancel: threading.Event | None = None,
+) -> bool:
     """Append a text int [L] to a session in chunks, each token seeing all before it; return whether nobody cancelled.
 
     `cancel` is looked at before every chunk and after the last one.
+
+    Args:
+        reader: the session of a draft head, which takes the states that this one keeps.
     """
     ids = torch.as_tensor(ids, dtype=torch.int64)
     for start in range(0, len(ids), CHUNK):
         if cancel is not None and cancel.is_set():
             return False
-        chunk = ids[start : start + CHUNK]
-        session.forward(chunk, torch.arange(len(chunk)) + session.length, causal_mask(len(chunk)), keep=1)
+        chunk, first = ids[start : start + CHUNK], session.length
+        session.forward(chunk, torch.arange(len(chunk)) + first, causal_mask(len(chunk)), keep=1)
+        if reader is not None and session.states is not None:
+            reader.see(first, session.states)
     return cancel is None or not cancel.is_set()

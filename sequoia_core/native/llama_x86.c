@@ -27,6 +27,7 @@
 #include "tree_expansion.h"
 
 #define ONE_COPY __attribute__((noinline))
+#define MOST_STATES 16
 
 int rows_softmax_one(const float *, int64_t, float, float *);  // see sampling_ops.c
 int rows_largest(const float *, int64_t, int64_t, int64_t, int64_t *);
@@ -81,6 +82,9 @@ typedef struct {
     bf16 *room;          // see `Matrix`
     float *logits;       // of a drafted level
     size_t logits_size;
+    int states;          // how many of the numbers below
+    int32_t numbers[MOST_STATES];  // outputs after so many layers, which each pass
+    float *kept;         // writes here: [q, states, D], the caller's
 } Cache;
 
 // ---- memory
@@ -587,6 +591,21 @@ static void embedding_row(float *to, const Model *model, int64_t id) {
     }
 }
 
+// This thread's share of the states after so many layers, where they are asked for.
+static void keep_states(const Cache *cache, const Pass *pass, int number) {
+    const size_t D = cache->model->shape.hidden;
+    for (int i = 0; i < cache->states; i++)
+        for (int row = omp_get_thread_num(); cache->numbers[i] == number && row < pass->rows; row += omp_get_num_threads())
+            memcpy(cache->kept + ((size_t)row * cache->states + i) * D, cache->hidden + row * D, D * sizeof(float));
+}
+
+// Have each pass from now on write those states.
+void sequoia_keep_states(Cache *cache, int states, const int32_t *numbers, float *to) {
+    cache->states = states < MOST_STATES ? states : MOST_STATES;
+    memcpy(cache->numbers, numbers, cache->states * sizeof *numbers);
+    cache->kept = to;
+}
+
 // This thread's share of the new tokens' embeddings, normed for the first layer.
 static ONE_COPY void embed(Cache *cache, const Pass *pass) {
     const Model *model = cache->model;
@@ -600,6 +619,7 @@ static ONE_COPY void embed(Cache *cache, const Pass *pass) {
         embedding_row(to, model, pass->ids[row]);
         normalise(cache->input, row, to, model->norms, D, model->shape.eps);
     }
+    keep_states(cache, pass, 0);
 }
 
 // All threads together: one layer, from its normed input to the next one's. `after` is multiplied next.
@@ -629,6 +649,7 @@ static ONE_COPY void pass_layer(Cache *cache, const Pass *pass, const Layer *lay
 #pragma omp barrier
     for (int row = first + thread; row < rows; row += count)
         normalise(cache->input, row - first, cache->hidden + (size_t)row * D, norm + D, D, shape->eps);
+    keep_states(cache, pass, index + 1);
 }
 
 // Every thread of a region calls this with the same pass; `logits` [keep, V] are whole after the next barrier.

@@ -51,6 +51,7 @@ _FUNCTIONS = {
     "sequoia_model_free": (None, _POINTER),
     "sequoia_cache": (_POINTER, _POINTER, _NUMBER),
     "sequoia_cache_free": (None, _POINTER),
+    "sequoia_keep_states": (None, _POINTER, _NUMBER, _POINTER, _POINTER),
     "sequoia_forward": (
         _NUMBER, _POINTER, *[_NUMBER] * 3, _POINTER, _POINTER, _NUMBER, _POINTER, _NUMBER, _POINTER,
     ),
@@ -101,7 +102,7 @@ class CompiledLlama:
         self.instructions = instruction_sets.instructions_in_use()
         base = model.model
         shape = shape_of(model)
-        self.vocab, self.context = shape.vocab, shape.context
+        self.hidden, self.vocab, self.context = shape.hidden, shape.vocab, shape.context
         embedding = base.embed_tokens.weight.detach().contiguous()
         self.tables = tables_of(model)
         weights = [matrix for layer in base.layers for matrix in joined([layer.get_parameter(n) for n in MATRICES])]
@@ -124,8 +125,8 @@ class CompiledLlama:
     def description(self) -> str:
         return f"compiled code for {self.instructions}"
 
-    def open(self, capacity: int, vocab_size: int) -> CompiledSession:
-        return CompiledSession(self, capacity, vocab_size)
+    def open(self, capacity: int, vocab_size: int, states: Sequence[int] = ()) -> CompiledSession:
+        return CompiledSession(self, capacity, vocab_size, states)
 
 
 def fits(model: Any) -> bool:
@@ -192,13 +193,15 @@ class SlotSession:
     """One sequence in a model of the compiled passes. Its KV cache is allocated once; `commit` keeps some slots of it.
 
     Args:
-        model: has `functions`, the `address` of a model in C, and `vocab` and `context`.
+        model: has `functions`, the `address` of a model in C, `hidden`, `vocab` and `context`.
     """
 
     logits_dtype = torch.float32
     read_wait_sec = 0.0
+    states: torch.Tensor | None = None
 
-    def __init__(self, model: Any, capacity: int, vocab_size: int) -> None:
+    def __init__(self, model: Any, capacity: int, vocab_size: int, states: Sequence[int] = ()) -> None:
+        self._reads = (ctypes.c_int32 * len(states))(*states)
         self.capacity, self.length, self.vocab_size = capacity, 0, vocab_size
         self.model = model  # the session needs the model's memory
         self.address = model.functions.sequoia_cache(model.address, capacity)
@@ -222,6 +225,11 @@ class SlotSession:
         count = len(ids)
         self.check_room(count)
         logits = self._room(keep)
+        if len(self._reads):
+            self.states = torch.empty(count, len(self._reads), self.model.hidden, dtype=torch.float32)
+            self.model.functions.sequoia_keep_states(
+                self.address, len(self._reads), self._reads, self.states.data_ptr()
+            )
         ids, positions = ids.to(torch.int64).contiguous(), positions.to(torch.int64).contiguous()
         tree_mask = tree_mask.to(torch.float32).contiguous()
         done = self._pass(
@@ -258,6 +266,9 @@ class SlotSession:
             self.model.functions.sequoia_keep(self.address, start, array, len(slots))
         self.length = start + len(slots)
 
+    def see(self, start: int, states: torch.Tensor) -> None:
+        pass
+
     def wait(self) -> None:
         pass  # compiled code is done when it returns
 
@@ -265,8 +276,8 @@ class SlotSession:
 class CompiledSession(SlotSession):
     """One sequence in a `CompiledLlama`."""
 
-    def __init__(self, model: CompiledLlama, capacity: int, vocab_size: int) -> None:
-        super().__init__(model, capacity, vocab_size)
+    def __init__(self, model: CompiledLlama, capacity: int, vocab_size: int, states: Sequence[int] = ()) -> None:
+        super().__init__(model, capacity, vocab_size, states)
         self.drafting_sec = ctypes.c_double(0.0)  # compiled drafting adds the time of its passes
 
     def _pass(self, request: tuple, logits: torch.Tensor) -> int:

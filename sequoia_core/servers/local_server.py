@@ -19,6 +19,7 @@ LOOPBACK = "127.0.0.1"
 MAX_ANSWER_BYTES = 64 * 2**20
 START_SEC = 600  # a large model is read from disk
 END_SEC = 10  # to end by itself before it is killed
+UNCUT = {"top_k": -1, "min_p": 0}  # of requests: llama.cpp cuts by both unless told
 LAST_WORDS = 300  # characters of a server's log that a fault shows
 
 

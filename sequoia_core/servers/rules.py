@@ -24,7 +24,7 @@ MIN_SECOND_RATE = 0.5
 # of the rate before: a window, block or position limit (vllm#51009: .25 after a first that is near normal)
 CLIFF_RATIO = 0.6
 FADE_RATIO = 0.6  # of the first half's rate: one layer of a head used again and again (vllm#52688)
-MIN_WORSENING = 0.05  # fewer accepted: other texts and another K do 2 to 6 % by themselves (llama.cpp#27106: .7 to .5)
+MIN_WORSENING = 0.05  # fewer accepted: other texts do that by themselves (llama.cpp#27106: .7 to .5)
 MIN_DRAFTED_SHARE = 0.5  # of steps with a draft: a minimum probability, n-grams (llama.cpp#22506)
 MAX_LOOPING_SHARE = 0.2  # of answers that repeat themselves: a draft guesses a loop (model-serving-minefield#108)
 MIN_SPEED = 0.97  # of the speed without a draft (mlx-lm#1132: .65)
@@ -141,7 +141,7 @@ def too_long(counts: ServerCounts) -> Finding | None:
 
 
 def falls_with_length(counts: ServerCounts) -> Finding | None:
-    """Fire where long prompts have half the acceptance of short ones, by more than chance."""
+    """Fire where long prompts have less than two thirds of the acceptance of short ones, by more than chance."""
     comparison = long_prompts(counts.totals)
     if comparison is None or comparison.chance > FALSE_ALARM:
         return None
@@ -158,20 +158,26 @@ def falls_with_length(counts: ServerCounts) -> Finding | None:
 
 
 def worse(counts: ServerCounts, earlier: ServerCounts | None) -> Finding | None:
-    """Fire where fewer tokens are accepted than in another period."""
-    before, now = (None, None) if earlier is None else (_yield(earlier, counts), _yield(counts, earlier))
-    if earlier is None or before is None or now is None:
+    """Fire where fewer tokens are accepted than in another period, or than with a smaller K (vllm#41834)."""
+    if earlier is None:
+        return None
+    known = bool(earlier.positions and counts.positions)
+    before, now = (_yield(period, len(counts.positions) * known) for period in (earlier, counts))
+    if before is None or now is None:
         return None
     spread = float(np.hypot(now[1], (1 - MIN_WORSENING) * before[1]))
     if now[0] + DEVIATIONS * spread >= (1 - MIN_WORSENING) * before[0]:
         return None
-    known = bool(earlier.positions and counts.positions)
     what = "accepted per draft" if known else "drafted tokens accepted"
     seen = (
         Evidence(f"{what}, {when}", mean, max(mean - DEVIATIONS * by, 0.0), mean + DEVIATIONS * by, share=not known)
         for when, (mean, by) in (("before", before), ("now", now))
     )
     mended = tuple(count / (earlier.drafts or 1) for count in earlier.positions[: len(counts.positions)])
+    if known and len(earlier.positions) < len(counts.positions):
+        says = f"Longer drafts, K = {len(counts.positions)} instead of {len(earlier.positions)}, yield less in all."
+        check = f"how many tokens it was trained for, and its block; K = {len(earlier.positions)} again"
+        return Finding(TOO_LONG, tuple(seen), says, check, mended=mended, supposed="the earlier acceptance")
     return Finding(
         WORSE, tuple(seen), "Fewer tokens are accepted than before.",
         "what changed: the engine's version, sampling, thinking on or off, the kind of text, longer prompts",
@@ -289,6 +295,12 @@ def _share(what: str, hits: int, trials: int, counts: ServerCounts) -> Evidence:
     return Evidence(what, hits / trials, *exact_interval(hits, trials, 1 - 2 * FALSE_ALARM), trials)
 
 
+def most_accepted(counts: ServerCounts) -> float:
+    """Return an exact upper bound of the tokens accepted per draft, wrong in FALSE_ALARM of all readings."""
+    each = FALSE_ALARM / len(counts.positions)
+    return sum(exact_interval(hits, counts.drafts or 0, 1 - 2 * each)[1] for hits in counts.positions)
+
+
 def _needed(rate: float, trials: int) -> int | None:
     """Return how many drafts tell such a rate from MIN_FIRST_RATE; None for too many."""
     while trials < MAX_NEEDED_DRAFTS:
@@ -300,10 +312,13 @@ def _needed(rate: float, trials: int) -> int | None:
     return None
 
 
-def _yield(counts: ServerCounts, other: ServerCounts) -> tuple[float, float] | None:
-    """Return the tokens accepted per draft up to a K that both have, and how unsure; of totals, per drafted token."""
-    if counts.positions and other.positions and counts.drafts:
-        longest = min(len(counts.positions), len(other.positions))
+def _yield(counts: ServerCounts, most: int) -> tuple[float, float] | None:
+    """Return the tokens accepted per draft up to `most` positions, and how unsure; without such, per drafted token.
+
+    The first positions of longer drafts are accepted a little less; all of them on the same texts never less.
+    """
+    if most and counts.drafts:
+        longest = min(len(counts.positions), most)
         ends = -np.diff([counts.drafts, *counts.positions[:longest], 0]) / counts.drafts
         lengths = np.arange(longest + 1)
         mean = float(ends @ lengths)

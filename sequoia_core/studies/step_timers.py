@@ -91,7 +91,7 @@ class StepTimer:
             sampling=sampling, capacity=longest, generator=generator,
         )  # fmt: skip
         for session in self.sessions:
-            prefill(session, self.sequence[:-1], cancel=cancel)
+            prefill(session, self.sequence[:-1], reader=self.sessions[-1], cancel=cancel)
         self.widths = [] if policy.fixed is None else level_widths(policy.fixed)
 
     def run(self) -> tuple[float, float, float]:

@@ -1,7 +1,5 @@
 """Which draft pays: a real small sweep read, asked which draft pays, a cell of it used, and a sweep run here."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import asdict, replace

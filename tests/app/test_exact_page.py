@@ -1,7 +1,5 @@
 """The page "Is it exact?": recorded evidence, one's own, guarantees by hand, the check and the assumption."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

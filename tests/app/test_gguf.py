@@ -1,7 +1,5 @@
 """A pair of GGUF files in the app: chosen in the sidebar, decoded with, and what is said of it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

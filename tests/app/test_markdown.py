@@ -1,7 +1,5 @@
 """Names and causes from outside: shown as they are, never as markdown."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.app.conftest import open_page, settled

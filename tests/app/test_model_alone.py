@@ -1,7 +1,5 @@
 """One model without a draft: chosen in the sidebar, decoded with, and every page says what it cannot do."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One tree for all: trees designed for one vector, used under another."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from streamlit.testing.v1 import AppTest

@@ -1,7 +1,5 @@
 """Saved runs: what is listed, opened, refused and compared."""
 
-from __future__ import annotations
-
 from streamlit.testing.v1 import AppTest
 
 from tests.app.conftest import ROOT, metrics, open_page, settled

@@ -1,7 +1,5 @@
 """The server page: the example, readings, records, costs, settings to copy; what cannot be planned; hostile files."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

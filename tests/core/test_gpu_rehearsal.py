@@ -25,6 +25,7 @@ def rehearsed(out, *options, pytest_options=""):
     return done, json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)  # on a busy machine
 def test_every_section_runs_and_is_not_run_again(tmp_path):
     out = tmp_path / "gpu.json"

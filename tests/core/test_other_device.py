@@ -147,6 +147,7 @@ PLACED = [(name, "both") for name in policies(0.0)] + [
 ]
 
 
+@pytest.mark.sample(len(PLACED))
 @pytest.mark.parametrize(("name", "placed"), PLACED)
 def test_greedy_text_is_that_of_the_cpu(name, placed, each_path, pair, tiny_target, tiny_draft):
     here = {"target": tiny_target, "draft": tiny_draft}
@@ -164,6 +165,7 @@ def test_greedy_text_is_that_of_the_cpu(name, placed, each_path, pair, tiny_targ
 SAMPLED = [(name, WARM) for name in policies(0.8)] + [(name, CUT) for name in ("static", "hybrid, in_turn")]
 
 
+@pytest.mark.sample(len(SAMPLED))
 @pytest.mark.parametrize(("name", "sampling"), SAMPLED)
 def test_every_policy_decodes_by_each_of_its_verifiers(name, sampling, each_path, pair):
     tree = policies(sampling.temperature)[name]

@@ -84,8 +84,7 @@ def assert_as_generate(pair, text: str, new_tokens: int, *, ids: list[int] | Non
 
 
 def test_greedy_text_is_that_of_generate(exact):
-    for text in PROMPTS[:2]:
-        assert_as_generate(exact, text, 16)
+    assert_as_generate(exact, PROMPTS[0], 16)
 
 
 @pytest.mark.slow

@@ -1,7 +1,5 @@
 """axe-core finds nothing serious on any page in either theme."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

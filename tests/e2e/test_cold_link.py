@@ -1,7 +1,5 @@
 """A link to one page as the first request that a server gets."""
 
-from __future__ import annotations
-
 import pytest
 
 from ui.menu import MENU, OLD_LINKS

@@ -1,7 +1,5 @@
 """Evidence in Chromium on the real demo pair: at once what is recorded, then a comparison and a check of one's own."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

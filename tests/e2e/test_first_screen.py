@@ -1,7 +1,5 @@
 """Each design page shows its picture where it opens: on the first screen, beside what changes it."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.served_app import ROOT

@@ -3,8 +3,6 @@
 Screenshots go to the folder named by SEQUOIA_SCREENSHOTS (`make screenshots` renews those of the README).
 """
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -118,6 +118,7 @@ def test_adaptive_trees_change_without_flicker_and_say_what_each_node_adds(page,
     assert len(sizes) > 1  # the shape did change
     assert tree.locator(".tt").get_attribute("data-tag") == "kept" and drawn.first.get_attribute("data-tag") == "root"
     tree.locator(".times summary").click()
+    tree.locator(".growth-key span").first.wait_for()
     assert re.search(r"n = \d+ nodes, of \d+ to \d+", tree.locator(".growth-key").inner_text())
     check_gains(tree)
     shot("gains")

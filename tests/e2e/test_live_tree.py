@@ -417,7 +417,7 @@ def test_full_screen_fills_a_projector_and_ends(page) -> None:
     page.wait_for_function("document.fullscreenElement?.className.includes('tt')")
     page.wait_for_timeout(500)
     main = page.locator(".main").bounding_box()
-    assert main["width"] > 1_800 and main["height"] > 700 and main["x"] + main["width"] <= 1_920
+    assert main["width"] > 1_800 and main["height"] > 800 and main["x"] + main["width"] <= 1_920
     page.locator(".nodes .node", has_text="wrong").hover()
     tip, node = page.locator(".tip").bounding_box(), page.locator(".nodes .node", has_text="wrong").bounding_box()
     assert abs(tip["x"] - node["x"]) < 60 and abs(tip["y"] - node["y"]) < 140

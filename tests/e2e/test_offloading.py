@@ -1,7 +1,5 @@
 """A target on disk, in Chromium: choose it, measure, plan, decode, unload."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

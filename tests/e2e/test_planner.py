@@ -1,7 +1,5 @@
 """From a scenario to a reason: a machine that nothing was measured on, a shape taken from the map, a run explained."""
 
-from __future__ import annotations
-
 import pytest
 
 from .browser import LONG_MS, go, metric, settle

@@ -1,7 +1,5 @@
 """Designing a tree in Chromium: upload a vector, edit it, design, compare, export, bring the file back."""
 
-from __future__ import annotations
-
 import io
 import json
 

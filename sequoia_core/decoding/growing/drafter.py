@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ...models.protocol import Session
-from ..drafting import DraftTree, Reach, RootDrafter
+from ..drafting import DraftTree, Reach, RootDrafter, commit_path
 from ..node_facts import MarginalGains
 from ..sampling import SamplingConfig
 from ..tree_policy import TreePolicy
@@ -101,11 +101,10 @@ class GrowingDrafter:
         if self._budget is not None and self._costs is not None:
             saved = 0.0 if self.rested else self._costs.saved_sec(len(path), draft.tree.size)
             self._budget.seen(self._costs.plain_sec(), saved)
+        if self.session is not None:
+            commit_path(self.session, draft, path)
         if self.rested:
             return
-        read = [position for position in draft.cache_positions[list(path)].tolist() if position >= 0]
-        if self.session is not None and read:  # else the next tree's first pass reads the tokens
-            self.session.commit(draft.root_position, read)
         nodes, accepted, expected = self.nodes, 0, 0.0  # of nodes that only the text proposed
         if self._look_up is not None:
             alone = (nodes.looked_up > 0) & (nodes.cache_positions[nodes.parents] < 0)

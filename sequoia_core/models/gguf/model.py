@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -71,6 +72,7 @@ class GGUFModel:
     offload: str | None = None
     bytes_read: int = 0
     takes_any_positions = False
+    reads: tuple[int, ...] = ()
     device: torch.device = torch.device("cpu")  # where logits arrive
 
     def __init__(
@@ -130,7 +132,8 @@ class GGUFModel:
     def close(self) -> None:
         """Nothing streams."""
 
-    def open(self, capacity: int) -> LlamaCppSession:
+    def open(self, capacity: int, states: Sequence[int] = ()) -> LlamaCppSession:
+        assert not states, "loading refuses a head for a GGUF file"
         make_context = partial(self._context, capacity)
         return LlamaCppSession(
             self._library, make_context, capacity, rows=self._rows, vocab_size=self.vocab_size, owner=self.weights

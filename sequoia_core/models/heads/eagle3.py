@@ -165,6 +165,12 @@ class Eagle3Head(nn.Module):
         self.frequencies = rotary.inv_freq.float()  # no buffer, which another dtype would round
         self.rotary_scaling = float(rotary.attention_scaling)
 
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """Numbers of the target's states that it reads."""
+        assert self.settings.reads is not None, "reading a head for a target settles them"
+        return self.settings.reads
+
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the embeddings of the target's tokens [.., n] -> [.., n, H]."""
         shared = self.shared[0]

@@ -136,6 +136,7 @@ def test_what_is_whole_is_read(name):
     assert read(data, name) is not None
 
 
+@pytest.mark.sample(60)
 @pytest.mark.parametrize("name", WHOLE)
 @pytest.mark.parametrize("junk", JUNK)
 def test_junk_is_refused_by_every_reader(name, junk):

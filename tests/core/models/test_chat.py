@@ -1,7 +1,5 @@
 """Conversations as a chat template writes them: real tokenizers, templates that refuse, fail, or make nonsense."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

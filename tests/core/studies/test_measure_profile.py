@@ -109,12 +109,12 @@ class ClockedSession(CacheSession):
 
 
 class ClockedModel:
-    vocab_size, max_context, device, dtype, offload = 50, 64, "cpu", torch.float32, None
+    vocab_size, max_context, device, dtype, offload, reads = 50, 64, "cpu", torch.float32, None, ()
 
     def __init__(self, name: str, bench: Bench) -> None:
         self.name, self.bench, self.last = name, bench, None
 
-    def open(self, capacity: int) -> ClockedSession:
+    def open(self, capacity: int, states=()) -> ClockedSession:
         return ClockedSession(self, capacity)
 
     def run(self, ids, positions, cache, tree_mask, keep):

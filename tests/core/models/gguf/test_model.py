@@ -66,6 +66,7 @@ def test_greedy_text_is_that_of_one_token_at_a_time_but_for_near_ties(pair, name
             break
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("temperature", [0.6, 1.0])
 @pytest.mark.parametrize(("name", "verifier"), [("static", "sequoia"), ("static", "specinfer"), ("specexec", "topk")])
 def test_the_law_is_the_targets(tiny_files, name, verifier, temperature):
@@ -113,7 +114,7 @@ def test_quantised_files_decode(tmp_path, dtype, demo_files):
     assert len(tokens_of(decode(ids, pair, tree=k_ary_tree(2, 3), max_new_tokens=16)))
 
 
-def test_no_memory_is_lost_over_a_hundred_loads(tiny_files):
+def test_no_memory_is_lost_over_a_hundred_loads(tiny_files, full):
     def use() -> int:
         pair = load_pair(tiny_files["target"], tiny_files["draft"])
         list(decode([1, 2], pair, tree=k_ary_tree(2, 2), max_new_tokens=4))
@@ -121,9 +122,9 @@ def test_no_memory_is_lost_over_a_hundred_loads(tiny_files):
         gc.collect()
         return psutil.Process().memory_info().rss
 
-    before = [use() for _ in range(20)][-1]
-    after = [use() for _ in range(100)][-1]
-    assert after - before < 24e6  # one pair with its contexts takes 5 MB: a hundred would take 500
+    before = [use() for _ in range(20 if full else 5)][-1]
+    after = [use() for _ in range(100 if full else 15)][-1]
+    assert after - before < 24e6  # one pair with its contexts takes 5 MB: fifteen would take 75
 
 
 def broken(demo_files, tmp_path, kind):

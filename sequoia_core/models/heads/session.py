@@ -1,0 +1,147 @@
+"""A draft head as the engine sees it, and its session, which drafts from the target's states. n = tokens."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+
+from ...native import linear
+from ..protocol import causal_mask, parents_of
+from ..tree_cache import CacheSession
+
+if TYPE_CHECKING:
+    from ..language_model import HuggingFaceModel
+    from .eagle3 import Eagle3Head
+
+
+class HeadModel:
+    """A draft head beside its target (see `protocol.LoadedModel` for the attributes).
+
+    Args:
+        head: on the target's device and in its dtype.
+    """
+
+    offload: str | None = None
+    bytes_read = 0
+    takes_any_positions = True
+    is_exact = False  # alone it says nothing
+
+    def __init__(self, head: Eagle3Head, name: str, target: HuggingFaceModel) -> None:
+        self.head, self.name, self.target = head.eval(), name, target
+        settings = head.settings
+        self.reads, self.max_context, self.kind = head.reads, settings.context, settings.form
+        self.vocab_size, self.eos_ids, self.dtype = target.vocab_size, target.eos_ids, target.model.dtype
+        self.device, self.parameters = target.device, sum(weights.numel() for weights in head.parameters())
+        linear.compile_layers(head)
+
+    @property
+    def backend(self) -> str:
+        numbers = ", ".join(map(str, self.reads))
+        return ", ".join(filter(None, [f"{self.kind} head of states {numbers}", linear.description(self.head)]))
+
+    def open(self, capacity: int, states: Sequence[int] = ()) -> HeadSession:
+        return HeadSession(self, capacity)
+
+    def rows(self, output: torch.Tensor) -> torch.Tensor:
+        """Return logits of an output [n, H] over the target's tokens, float32 [n, V]; -inf where it has none."""
+        logits = self.head.logits(output).float()
+        tokens = self.head.tokens
+        if tokens is None:
+            return logits[:, : self.vocab_size]
+        rows = logits.new_full((len(logits), self.head.settings.vocab), -torch.inf)
+        return rows.index_copy_(1, tokens, logits)[:, : self.vocab_size]
+
+    @torch.inference_mode()
+    def plain_logits(self, ids: torch.Tensor) -> torch.Tensor:
+        """Return the logits of a text, float32 [tokens, V], that the target reads first, without a cache."""
+        count, mask = len(ids), causal_mask(len(ids))
+        session = self.target.open(count, self.reads)
+        session.forward(ids, torch.arange(count), mask, keep=1)
+        assert session.states is not None, "it was opened for some"
+        states = session.states[:-1].flatten(1).to(self.device, self.dtype)
+        features = F.pad(self.head.project(states), (0, 0, 1, 0))
+        mask[1:, 0] = -torch.inf
+        places, mask = torch.arange(count, device=self.device), mask.to(self.device, self.dtype)
+        return self.rows(self.head(self.head.embed(ids.to(self.device)), features, places, mask))
+
+    def ignore_eos(self) -> HeadModel:
+        twin = copy.copy(self)
+        twin.eos_ids = frozenset()
+        return twin
+
+    def check_weights(self) -> None:
+        """They were checked when they were read."""
+
+    def rest(self) -> None:
+        """Nothing to free."""
+
+    def close(self) -> None:
+        """Nothing streams."""
+
+
+class HeadSession(CacheSession):
+    """One sequence in a head. It reads committed tokens with the target's states, drafted ones with its own outputs.
+
+    A commit drops all drafted tokens but the root; the next pass reads the accepted ones again, with true states. The
+    text's first token has no token before it: it is read so that slots are positions, and seen by no other.
+    """
+
+    def __init__(self, model: HeadModel, capacity: int) -> None:
+        super().__init__(
+            model.head.settings.layers, capacity, device=torch.device(model.device), dtype=model.dtype,
+            logits_dtype=torch.float32, vocab_size=model.vocab_size,
+        )  # fmt: skip
+        self.model = model
+        self._true = torch.zeros(capacity + 1, model.head.settings.hidden, dtype=model.dtype, device=self.device)
+        self._own = torch.zeros_like(self._true)  # by slot, what a token's output is for those after it
+        self._known = 0  # the last position whose token has a feature in `_true`
+
+    @torch.inference_mode()
+    def see(self, start: int, states: torch.Tensor) -> None:
+        stop = min(start + 1 + len(states), len(self._true))
+        if stop > start + 1:
+            taken = states[: stop - start - 1].flatten(1).to(self._true)
+            self._true[start + 1 : stop] = self.model.head.project(taken)
+            self._known = stop - 1
+
+    def commit(self, start: int, slots: Sequence[int]) -> None:
+        super().commit(start, slots[:1])
+        self._known = min(self._known, start)
+
+    def _logits(self, ids: torch.Tensor, positions: torch.Tensor, tree_mask: torch.Tensor, keep: int) -> torch.Tensor:
+        head, start, count = self.model.head, self.cache.length, len(ids)
+        mask = self.mask(tree_mask)[0, 0]
+        mask[positions > 0, 0] = -torch.inf
+        parents = torch.from_numpy(parents_of(tree_mask.numpy(), start))
+        drafted = positions > self._known
+        turns = torch.zeros(count, dtype=torch.int64)  # a drafted token waits for its parent where both are new
+        for index, parent in enumerate((parents - start).tolist()):
+            if drafted[index] and parent >= 0:
+                turns[index] = turns[parent] + 1
+        embeddings, places = head.embed(ids.to(self.device)), positions.to(self.device)
+        outputs = torch.empty_like(embeddings)
+        for turn in range(int(turns.max()) + 1):
+            rows = torch.nonzero(turns == turn)[:, 0]
+            slots = start + rows
+            features = self._true[positions[rows].clamp(max=len(self._true) - 1)]
+            features = torch.where(drafted[rows, None].to(self.device), self._own[parents[rows]], features)
+            seen = mask
+            if len(rows) < count:
+                self.cache.slots = slots.to(self.device)
+                seen = mask.new_full((len(rows), self.cache.capacity), -torch.inf)
+                seen[:, : start + count] = mask[rows]
+            try:
+                output = head(embeddings[rows], features, places[rows], seen, self._write)
+            finally:
+                self.cache.slots = None
+            self._own[slots] = head.feedback(output)
+            outputs[rows] = output
+        return self.model.rows(outputs[-keep:])
+
+    def _write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        keys, values = self.cache.write(layer, keys[None], values[None])
+        return keys[0], values[0]
