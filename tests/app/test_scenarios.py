@@ -46,7 +46,7 @@ def test_a_scenario_sets_every_page_and_says_what_it_is(scenario_assets) -> None
     assert "hundreds of drafted tokens" in text(page) and "times modelled" in text(page)
     assert metrics(page)["Speedup in this scenario"][0].endswith("×")
     assert len(page.session_state["studio_profile"].sizes) > 10 and page.session_state["studio_profile"].modelled
-    n, d = page.slider(key="n").value, page.slider(key="depth").value
+    n, d = page.number_input(key="n").value, page.slider(key="depth").value
     assert n >= 100 and d >= 8  # a tree worth looking at
     assert "Predicted speedup" not in metrics(page)
 
