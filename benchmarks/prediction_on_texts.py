@@ -15,7 +15,7 @@ import sequoia_core.native.short_spins  # noqa: F401  before torch, whose thread
 import numpy as np
 import torch
 
-from sequoia_core.decoding.drafting import DraftTree, Reach
+from sequoia_core.decoding.drafting import DraftOptions, DraftTree, Reach
 from sequoia_core.decoding.growing.drafter import GrowingDrafter
 from sequoia_core.decoding.growing.policies import HybridTree, LookupTree
 from sequoia_core.decoding.sampling import SamplingConfig
@@ -81,12 +81,10 @@ def _drafter(
         policy = replace(policy, temperature=temperature)
     elif draft is not None:
         session, context = draft.open(capacity + policy.max_inner + 1), draft.max_context
-    return (GrowingDrafter if policy.verifiers == (TOPK,) else _Promising)(
-        session, policy,
-        draft_sampling=choose_verifier(policy.verifiers[0], greedy=temperature == 0.0).draft_sampling,
-        sampling=SamplingConfig(temperature or 1.0), reach=Reach(whole, context),
-        generator=torch.Generator().manual_seed(seed),
-    )  # fmt: skip
+    drafted_by = choose_verifier(policy.verifiers[0], greedy=temperature == 0.0).draft_sampling
+    generator = torch.Generator().manual_seed(seed)
+    options = DraftOptions(drafted_by, SamplingConfig(temperature or 1.0), Reach(whole, context), generator)
+    return (GrowingDrafter if policy.verifiers == (TOPK,) else _Promising)(session, policy, options)
 
 
 class _Promising(GrowingDrafter):

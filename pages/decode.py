@@ -10,10 +10,10 @@ from ui import controls, menu, page_setup, prompts
 from ui.decode import chat, expectation, live_run
 from ui.jobs import decode_job, job_panel, session_jobs
 from ui.jobs.jobs import Job
-from ui.jobs.steering import Steering
 from ui.markdown import escaped
 from ui.runs import kept_runs, runs
-from ui.session import conversation, earlier_answers, predictions, session, tree_choice, tree_kinds
+from ui.session import earlier_answers, model_pairs, predictions, session, tree_choice, tree_kinds
+from ui.token_tree.steering import Steering
 
 PROMPT_CHARS = 18  # of the prompt on its button
 FLUSH_SEC = 0.03  # the server sends what is queued every 10 ms
@@ -57,7 +57,7 @@ linked = linked_run(job)
 
 controls_row = st.container(horizontal=True, vertical_alignment="center", key="decode_controls")
 first_words = prompts.begin("decode_prompt", first=last_prompt(job))
-chatting = conversation.offered() and st.session_state.get("ask", chat.WAYS[0]) == chat.WAYS[0]
+chatting = model_pairs.has_chat(session.pair_spec()) and st.session_state.get("ask", chat.WAYS[0]) == chat.WAYS[0]
 with controls_row.popover(
     "Conversation" if chatting else f"Prompt: {escaped(first_words, PROMPT_CHARS)}", icon=":material/edit_note:"
 ):
@@ -70,7 +70,7 @@ with controls_row.popover(
 with controls_row.popover("Settings", icon=":material/tune:"):
     choice = tree_choice.draw()
     first, second = st.columns(2)
-    temperature, top_p = controls.sampling(first, first, keys=("temperature", "top_p"), warmest=1.5, in_form=False)
+    temperature, top_p = controls.sampling(first, first, in_form=False)
     tokens = second.slider(
         "New tokens",
         16,

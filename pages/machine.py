@@ -30,7 +30,7 @@ cost = step_limit(best, profile)
 with left:
     cards(
         Card(
-            "Supposed speedup" if foreign else "Best predicted speedup",
+            "Best predicted speedup",
             f"{best.predicted_speedup:.2f}×",
             f"{best.predicted_speedup - 1:+.2f}× vs 1.00×",
             signed=True,
@@ -43,7 +43,7 @@ with left:
             help="Tree size and depth at the optimum; the paper writes the depth as levels, D = d + 1.",
         ),
     )
-    surface.section(vector, profile, foreign=foreign)
+    surface.section(vector, profile)
     st.markdown(sentences.limit_sentence(best, cost))
     with st.container(horizontal=True):
         surface.take(best.size, best.depth, key="hardware_use", label="Use the best shape")

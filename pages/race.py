@@ -5,11 +5,11 @@ import streamlit as st
 from sequoia_core.design.plain_trees import chain_tree
 from ui import controls, menu, page_setup, prompts
 from ui.jobs import job_panel, session_jobs
-from ui.markdown import escaped
+from ui.measuring import state_chip
 from ui.race import entrants, finish, race_job
 from ui.runs import saved_runs
 from ui.runs.runs import DecodeRequest
-from ui.session import predictions, session
+from ui.session import session
 
 
 def race_section() -> None:
@@ -24,7 +24,7 @@ def race_section() -> None:
         prompting = prompts.template_arguments()
     with right:
         first, second = st.columns(2)
-        temperature, top_p = controls.sampling(first, second, keys=("temperature", "top_p"), warmest=1.5)
+        temperature, top_p = controls.sampling(first, second)
         tokens = first.slider(
             "New tokens",
             16,
@@ -45,18 +45,9 @@ def race_section() -> None:
             help="The same for every method; without effect at temperature 0. Above it texts differ all the same: each "
             "way of decoding draws other numbers, from one distribution.",
         )
-        if (
-            not session.pair_spec().is_alone
-            and session.profile() is not None
-            and (faults := predictions.profile_faults())
-        ):
-            st.caption(
-                f":material/info: Chain and trees are planned by times that are not of this pair here "
-                f"({escaped('; '.join(faults))}): a plan for this machine may be another."
-            )
-            controls.page_link(
-                st.container(), "machine", "Measure this machine first", ":material/speed:", hardware_way="Measure"
-            )
+        if not session.pair_spec().is_alone:
+            st.caption("Chain and trees are planned by what this says:")
+            state_chip.draw()
 
     methods = st.pills(
         "Beside autoregressive decoding",

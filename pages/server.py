@@ -13,8 +13,9 @@ st.title("My server")
 st.caption(
     "Is speculation on your vLLM, SGLang or llama.cpp server healthy, and which draft length pays? Its counts tell."
 )
+answer = st.container()  # before what it is read from: on a phone the first that is seen
 found = reading.section()
-answer, pictures, untold_place = st.container(), st.container(), st.container()
+pictures, untold_place = st.container(), st.container()
 with untold_place:
     missing = reading.ask_missing()
 if found is None:
@@ -23,11 +24,11 @@ if found is None:
     st.stop()
 try:
     counts = reading.counts(found, missing.engine, missing.model, missing.rates)
+    earlier = reading.earlier(found, missing.engine, missing.model)
 except ValueError as error:
     answer.error(escaped(str(error)), icon=":material/error:")
     menu.draw_next("My server")
     st.stop()
-earlier = reading.earlier(found, missing.engine, missing.model)
 try:
     chains = reading.chains(counts, found, missing.engine, missing.model, missing.rates, missing.new_tokens)
 except ValueError as error:

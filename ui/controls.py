@@ -40,21 +40,23 @@ def sampling(
     left: DeltaGenerator,
     right: DeltaGenerator,
     *,
-    keys: tuple[str, str],
+    apart: str = "",
     default: float = 0.0,
-    warmest: float = 2.0,
     in_form: bool = True,
 ) -> tuple[float, float]:
-    """Draw one way of sampling -> (temperature, top-p), both kept in the link.
+    """Draw one way of sampling -> (temperature, top-p), both kept in the link: the session's, or one `apart`.
 
     Args:
-        keys: of the two sliders, which are their names in the link.
+        apart: begins the names in the link of a way of sampling that is not the session's.
         in_form: leave top-p open at temperature 0, because a form does not know yet what was chosen in it.
     """
+    keys = f"{apart}temperature", f"{apart}top_p"
+    if not apart and session.sampling_of_another_page():
+        st.session_state[keys[0]], st.session_state[keys[1]] = session.sampling()
     temperature = left.slider(
         "Temperature",
         0.0,
-        warmest,
+        2.0,
         default,
         0.1,
         key=keys[0],
@@ -73,6 +75,8 @@ def sampling(
         help="Keeps only the target's likeliest tokens that add up to this; 1 keeps everything, and so does "
         "temperature 0. What is kept is preserved exactly.",
     )
+    if not apart:
+        session.set_sampling(temperature, top_p)
     return temperature, top_p
 
 
@@ -112,19 +116,16 @@ def lacks_draft(what: str) -> bool:
     alone = session.pair_spec().is_alone
     if alone:
         st.info(
-            f"{what} needs a draft model, and in use is the {session.pair_name()}: name one under *Change pair* in the "
-            "sidebar.",
+            f"{what} needs a draft model, and the {session.pair_name()} has none: choose one under *Change pair*.",
             icon=":material/info:",
         )
     return alone
 
 
-def page_link(
-    place: DeltaGenerator | ModuleType, page: str, label: str, icon: str, *, help: str | None = None, **query: str
-) -> None:
+def page_link(place: DeltaGenerator | ModuleType, page: str, label: str, icon: str, **query: str) -> None:
     """Draw a link to another page, as its query says; its name only where this page runs without the router."""
     try:
-        place.page_link(f"pages/{page}.py", label=label, icon=icon, help=help, query_params=query or None)
+        place.page_link(f"pages/{page}.py", label=label, icon=icon, query_params=query or None)
     except StreamlitPageNotFoundError:
         place.caption(f"{icon} {label}")
 

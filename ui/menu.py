@@ -77,7 +77,7 @@ def draw() -> None:
             if page.section != section:
                 section = page.section
                 st.caption(section)
-            controls.page_link(st, page.script, page.title, page.icon, help=page.question)
+            controls.page_link(st, page.script, page.title, page.icon)
 
 
 def draw_next(title: str) -> None:

@@ -14,7 +14,7 @@ from sequoia_core.models.prompting import Prompting, parsed_arguments
 from ui import uploads
 from ui.markdown import escaped, quoted
 from ui.phrases import count
-from ui.session import conversation, core_cache, shipped
+from ui.session import core_cache, model_pairs, session, shipped
 
 MAX_CHARS = 20_000  # far beyond any demo context; a pasted book is refused before it reaches the tokenizer
 MAX_FROM_FILE = 2_000  # prompts of one file: hours on a laptop
@@ -61,7 +61,7 @@ def one(key: str) -> str:
 
 def template_arguments() -> Prompting | None:
     """Draw the chat template's arguments, if it has any -> how texts become prompts; None for a mistake."""
-    if not conversation.offered():
+    if not model_pairs.has_chat(session.pair_spec()):
         return Prompting()
     st.text_input(
         "Template arguments (optional)",
@@ -88,7 +88,7 @@ def prompting() -> Prompting | None:
 
 def _prompting() -> Prompting:
     given = st.session_state.get(ARGUMENTS) or ""
-    if not given.strip() or not conversation.offered():
+    if not given.strip() or not model_pairs.has_chat(session.pair_spec()):
         return Prompting()
     try:
         parts = shlex.split(given)

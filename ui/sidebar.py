@@ -13,10 +13,11 @@ from sequoia_core.files.model_names import NO_DRAFT
 from sequoia_core.models import gemma
 from sequoia_core.models.default_dtype import default_dtype
 from sequoia_core.models.pair_spec import PairSpec
-from ui import menu, scenarios, weights_place
-from ui.jobs import session_jobs, steering
+from ui import glossary, menu, scenarios, weights_place
+from ui.jobs import session_jobs
 from ui.markdown import escaped
 from ui.session import machine, model_pairs, predictions, session
+from ui.token_tree import steering
 
 CHOICES_OF_DTYPE: dict[str, str | None] = {"Default": None} | {name: name for name in DTYPES}
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
@@ -27,6 +28,7 @@ def draw(followed: str = "") -> None:
     """Draw the sidebar; it follows this session's active job, unless it is the one `followed` by the page."""
     with st.sidebar:
         menu.draw()
+        glossary.draw()
         scenarios.control()
         _pair_control()
         current = session_jobs.current()

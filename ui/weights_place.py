@@ -132,4 +132,4 @@ def _can_tell(spec: PairSpec) -> bool:
 def _needs(spec: PairSpec, dtype: str) -> OffloadNeeds:
     from sequoia_core.models.loading import streaming_needs  # heavy: torch and transformers
 
-    return streaming_needs(replace(spec, dtype=dtype)).needs
+    return streaming_needs(replace(spec, dtype=dtype))

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..design.plain_trees import chain_tree
+from ..design.prediction import tokens_per_step
 from .figures import command, counted, duration, durations, figure, percent, sure, table
 from .output import AsItIs
 from .progress import span
@@ -50,6 +52,7 @@ def measure_parts(
         f"{counted(len(vector), 'choice')} {percent(1 - vector.reject)}: {vector.trials:,} positions of "
         f"{counted(prompts, 'prompt')}, {result['source']}."
     )
+    yield from _by_depth(vector)
     more = result["more_prompts"]
     if vector.of_one_prompt:
         yield "One prompt has no interval over texts: measure on two or more (--prompt-count, --prompts)."
@@ -61,6 +64,22 @@ def measure_parts(
     if out is None:
         yield "Nothing was saved: --out vector.json keeps it, prompt by prompt."
     yield command("profile", *models, "--out", "profile.json")
+
+
+def _by_depth(vector: AcceptanceVector) -> Parts:
+    """Say what each depth of a draft head is worth."""
+    if vector.by_depth is None:
+        return
+    bounds, rows, before = vector.by_depth.interval(), [], 1.0
+    for depth, row in enumerate(vector.by_depth.probs, start=1):
+        low, high = (None, None) if bounds is None else (100 * float(part[depth - 1, 0]) for part in bounds)
+        tokens = tokens_per_step(chain_tree(depth), vector)
+        rows.append(
+            (str(depth), sure(100 * float(row[0]), low, high, " %"), percent(row.sum()), f"+{tokens - before:.2f}")
+        )
+        before = tokens
+    yield table(("depth", "first choice, 95 % interval", "one of all", "tokens that a chain gains"), rows)
+    yield "Beyond the first depth the head reads its own outputs; trees are planned by these chances."
 
 
 def profile_parts(

@@ -9,7 +9,7 @@ import torch
 
 from ..models.language_model import ModelPair
 from ..models.protocol import Session
-from .drafting import CompiledDrafter, Drafter, LevelDrafter, Reach, RootDrafter
+from .drafting import CompiledDrafter, Drafter, DraftOptions, LevelDrafter, Reach, RootDrafter
 from .gpu.drafting import StaticDrafter
 from .gpu.judging import StaticJudge
 from .gpu.phases import padded
@@ -60,10 +60,8 @@ def assemble(
         chosen = next((kind for kind in DRAFTERS if kind.supports(own, policy, verifier.draft_sampling)), None)
         if chosen is None:
             raise ValueError(f"tree: found a {type(policy).__name__}, expected a policy that some drafter supports")
-        drafter = chosen(
-            own, policy, draft_sampling=verifier.draft_sampling, sampling=draft_sampling,
-            reach=Reach(target.max_context, context), generator=generator_of_draft,
-        )  # fmt: skip
+        reach = Reach(target.max_context, context)
+        drafter = chosen(own, policy, DraftOptions(verifier.draft_sampling, draft_sampling, reach, generator_of_draft))
     on_cpu = all(torch.device(model.device).type == "cpu" for model in pair.models)
     judges = CPU_JUDGES if on_cpu else JUDGES
     judging = next(kind for kind in judges if kind.supports(session, verifier=verifier, sampling=sampling))

@@ -127,6 +127,15 @@ class Reach(NamedTuple):
         return max(0, min(self.verified(length), self.draft - length + 1))
 
 
+class DraftOptions(NamedTuple):
+    """How a run drafts; the sampling's top-p and top-k cut the rows of first children (`draft_probabilities`)."""
+
+    draft_sampling: DraftSampling
+    sampling: SamplingConfig
+    reach: Reach
+    generator: torch.Generator
+
+
 def unseen_tokens(session: Session, sequence: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return ids, positions and mask of a step's first pass: the tokens committed since the last one, the root last."""
     unseen = sequence[session.length :]
@@ -167,21 +176,10 @@ class LevelDrafter:
     Args:
         session: holds all of the prompt except its last token.
         policy: one that `supports` accepts.
-        sampling: of the draft; its top-p and top-k cut the rows of first children (`draft_probabilities`).
     """
 
-    def __init__(
-        self,
-        session: Session,
-        policy: TreePolicy,
-        *,
-        draft_sampling: DraftSampling,
-        sampling: SamplingConfig,
-        reach: Reach,
-        generator: torch.Generator,
-    ) -> None:
-        self.session, self.policy, self.draft_sampling, self.sampling = session, policy, draft_sampling, sampling
-        self.reach, self.generator = reach, generator
+    def __init__(self, session: Session, policy: TreePolicy, options: DraftOptions) -> None:
+        self.session, self.policy, self.options = session, policy, options
         self.fixed_plan = None if policy.fixed is None else plan_of(policy.fixed)
         self._rows: torch.Tensor | None = None  # allocated when the first row tells how long it is
         self._first_rows: torch.Tensor | None = None
@@ -197,7 +195,7 @@ class LevelDrafter:
     def plan_below(self, sequence: Sequence[int]) -> TreePlan:
         """Return the plan of the fixed tree, cut where contexts end."""
         assert self.fixed_plan is not None
-        depth = self.reach.drafted(len(sequence))
+        depth = self.options.reach.drafted(len(sequence))
         whole = depth >= len(self.fixed_plan.levels)
         return self.fixed_plan if whole else plan_of(self.fixed_plan.tree.down_to(depth))
 
@@ -218,9 +216,9 @@ class LevelDrafter:
                 positions = torch.full((len(ids),), root_position + depth)
                 tree_mask = level.tree_mask
             logits = self.session.forward(ids, positions, tree_mask, keep=len(level.nodes))
-            block, first = draft_probabilities(logits, self.sampling)
+            block, first = draft_probabilities(logits, self.options.sampling)
             check_probabilities(block, "draft")
-            drawn = self.draft_sampling(block, level.most_children, self.generator, first)
+            drawn = self.options.draft_sampling(block, level.most_children, self.options.generator, first)
             drawn = drawn.take(level.draw_indices.to(block.device))
             tokens[level.children] = drawn
             probs[level.children] = block.take(level.rows.to(block.device) * block.shape[1] + drawn)
@@ -244,13 +242,13 @@ class LevelDrafter:
 class CompiledDrafter(LevelDrafter):
     """Drafts a fixed tree in one call; equal seeds draw the tokens that `LevelDrafter` draws on the same session."""
 
-    def __init__(self, session: CompiledSession, policy: TreePolicy, **options) -> None:
-        super().__init__(session, policy, **options)
+    def __init__(self, session: CompiledSession, policy: TreePolicy, options: DraftOptions) -> None:
+        super().__init__(session, policy, options)
         assert self.fixed_plan is not None
         self._plan = self.fixed_plan
         self._call = DraftCall(
-            session, self._plan.levels, draft_sampling=DRAFT_SAMPLINGS[self.draft_sampling],
-            top_p=self.sampling.top_p, top_k=self.sampling.top_k,
+            session, self._plan.levels, draft_sampling=DRAFT_SAMPLINGS[options.draft_sampling],
+            top_p=options.sampling.top_p, top_k=options.sampling.top_k,
         )  # fmt: skip
 
     @staticmethod
@@ -263,8 +261,8 @@ class CompiledDrafter(LevelDrafter):
             return super().grow(sequence)
         root_position = len(sequence) - 1
         grown = self._call.grow(
-            sequence[self.session.length :], root_position=root_position, temperature=self.sampling.temperature,
-            generator=self.generator,
+            sequence[self.session.length :], root_position=root_position,
+            temperature=self.options.sampling.temperature, generator=self.options.generator,
         )  # fmt: skip
         return DraftTree(
             self._plan, root_position, *finite(grown, "draft"), self._plan.cache_positions,

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..files.json_models import naming
 from ..files.safe_files import kind_of, read_json
 from .profile import HardwareProfile
 from .profile_files import MIN_SEC
@@ -40,10 +41,8 @@ def profile_from_bench(files: Iterable[tuple[bytes, str]], *, needs_draft: bool 
     """
     passes: list[Pass] = []
     for data, name in files:
-        try:
+        with naming(name):
             passes += _passes(data)
-        except ValueError as error:
-            raise ValueError(f"{name}: {error}") from error
     models = sorted({(each.parameters, each.model) for each in passes}, reverse=True)
     if len(models) > 2 or not models or (len(models) == 1 and needs_draft):
         listed = ", ".join(name[:40] for _, name in models) or "none"

@@ -13,6 +13,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from .bounded_process import BoundedProcess, LimitError
+from .json_models import naming
 from .prompt_rows import check_few, choose_column, is_chat, listed, prompt_of, usual_column
 from .safe_files import kind_of, read_bytes, read_json
 
@@ -42,7 +43,7 @@ def prompts_from_bytes(data: bytes, name: str, column: str | None = None) -> lis
         column: which column (in JSON, key) holds the prompts, as text or as a chat. None takes the usual names in
             their order (`prompt_rows.USUAL_COLUMNS`), or the only column of text there is.
     """
-    try:
+    with naming(name):
         if len(data) > MAX_PROMPT_BYTES:
             raise ValueError(f"found {len(data):,} bytes, expected at most {MAX_PROMPT_BYTES:,}")
         kind = _kind(name)
@@ -54,8 +55,6 @@ def prompts_from_bytes(data: bytes, name: str, column: str | None = None) -> lis
             prompts = _READERS[kind](data, column)
         if not prompts:
             raise ValueError("found no prompts, expected at least one line")
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from error
     return prompts
 
 
@@ -76,11 +75,9 @@ def check_text(text: str) -> None:
 
 def text_columns(data: bytes, name: str) -> list[str]:
     """Return the columns of a file that could hold prompts, in the file's order; none for plain text."""
-    try:
+    with naming(name):
         kind = _kind(name)
         return [] if kind == "text" else _COLUMNS[kind](data)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from error
 
 
 def _kind(name: str) -> str:
@@ -129,10 +126,8 @@ def _json_values(data: bytes) -> Iterator[tuple[str, Any]]:
 
 
 def _json_line(where: str, line: str) -> Any:
-    try:
+    with naming(where):
         return read_json(line.encode())
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from error
 
 
 def _jsonl_prompts(data: bytes, column: str | None) -> list[str]:
@@ -187,10 +182,8 @@ def _csv_prompts(data: bytes, column: str | None, delimiter: str = ",") -> list[
     prompts = []
     for number, cells in rows:
         row = dict(zip(header, cells, strict=True))
-        try:
+        with naming(f"line {number}"):
             prompts += [prompt_of(row, name)] if row[name].strip() else []
-        except ValueError as error:
-            raise ValueError(f"line {number}: {error}") from error
     return prompts
 
 

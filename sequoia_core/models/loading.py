@@ -28,7 +28,7 @@ from .heads.session import HeadModel
 from .language_model import HuggingFaceModel, ModelPair, context_of
 from .model_files import Source, explained, locate, one_line
 from .offload.loading import check_tier, load_offloaded, predicted_needs
-from .offload.needs import OffloadNeeds, free_bytes
+from .offload.needs import OffloadNeeds
 from .offload.packed_layers import DamagedCopy
 from .pair_spec import PairSpec
 from .pair_tokenizer import cut_to_real_tokens, known_ids, tokenizer_of
@@ -142,14 +142,7 @@ def _load(
     return pair
 
 
-class StreamingNeeds(NamedTuple):
-    """What a pair takes whose target streams, and the bytes of memory that are free (None where that is not known)."""
-
-    needs: OffloadNeeds
-    free: int | None
-
-
-def streaming_needs(spec: PairSpec) -> StreamingNeeds:
+def streaming_needs(spec: PairSpec) -> OffloadNeeds:
     """Predict what loading a pair that streams would take, from settings and file headers; nothing large is read.
 
     Raises:
@@ -164,7 +157,7 @@ def streaming_needs(spec: PairSpec) -> StreamingNeeds:
     beside = _weights_bytes(draft_files, dtype)
     needs = predicted_needs(source, plan, device, dtype, spec.offload, beside=beside)
     needs.check(source.name, device)
-    return StreamingNeeds(needs, free_bytes(device))
+    return needs
 
 
 class PairFacts(NamedTuple):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
@@ -99,8 +101,8 @@ class LanguageModel(Protocol):
         ...
 
 
-class LoadedModel(LanguageModel, Protocol):
-    """A model that was loaded from files: one of transformers or a GGUF file.
+class LoadedModel(ABC):
+    """A `LanguageModel` that was loaded from files: one of transformers, a GGUF file or a draft head.
 
     Attributes:
         parameters: how many it has.
@@ -111,37 +113,49 @@ class LoadedModel(LanguageModel, Protocol):
         bytes_read: of streamed weights so far; 0 for a model in memory.
     """
 
+    name: str
+    vocab_size: int
+    max_context: int
+    eos_ids: frozenset[int]
+    device: torch.device
+    dtype: torch.dtype | str
     parameters: int
-    takes_any_positions: bool
+    offload: str | None = None
+    reads: tuple[int, ...] = ()
+    bytes_read: int = 0
+    takes_any_positions = True
 
     @property
-    def bytes_read(self) -> int: ...
-    @property
+    @abstractmethod
     def kind(self) -> str: ...
     @property
+    @abstractmethod
     def backend(self) -> str: ...
     @property
-    def is_exact(self) -> bool: ...
+    def is_exact(self) -> bool:
+        return False
 
+    @abstractmethod
+    def open(self, capacity: int, states: Sequence[int] = ()) -> Session: ...
+
+    @abstractmethod
     def plain_logits(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the logits of a text, float [tokens, V], read in one pass without a tree."""
-        ...
 
-    def ignore_eos(self) -> LoadedModel:
-        """Return this model, weights shared, with no end of text."""
-        ...
+    def ignore_eos(self) -> Self:
+        """Return this model, weights shared, with no end of text: for races in which all must write equally much."""
+        twin = copy.copy(self)
+        twin.eos_ids = frozenset()
+        return twin
 
-    def check_weights(self) -> None:
+    def check_weights(self) -> None:  # noqa: B027
         """Refuse a weight that is not finite where loading did not: one that streams."""
-        ...
 
-    def rest(self) -> None:
+    def rest(self) -> None:  # noqa: B027
         """Free the buffers of `plain_logits`; the next call allocates them again."""
-        ...
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """End threads and close files, where layers stream; the model can then run no more."""
-        ...
 
 
 class Tokenizer(Protocol):

@@ -110,9 +110,6 @@ class DraftCall:
         Returns:
             Tokens int64 [n], their probabilities float32 [n], and the rows they were drawn from, float32 [forwarded,
             V], all of them overwritten by the next call; None when logits are not finite.
-
-        Raises:
-            MemoryError: when scratch memory cannot be allocated.
         """
         session, call = self.session, self._call
         count = len(unseen) + self.forwarded - 1
@@ -163,9 +160,6 @@ class GrowCall:
 
         Returns:
             How many nodes each pass read; None when logits are not finite.
-
-        Raises:
-            MemoryError: when scratch memory cannot be allocated.
         """
         session, call = self.session, self._call
         session.check_room(len(unseen) - 1 + self.shaping.most_read)

@@ -217,11 +217,7 @@ class SlotSession:
     def forward(
         self, ids: torch.Tensor, positions: torch.Tensor, tree_mask: torch.Tensor, *, keep: int
     ) -> torch.Tensor:
-        """Run a pass, see `protocol.Session`.
-
-        Raises:
-            MemoryError: when scratch memory cannot be allocated.
-        """
+        """Run a pass, see `protocol.Session`."""
         count = len(ids)
         self.check_room(count)
         logits = self._room(keep)

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..design.acceptance import AcceptanceMatrix, AcceptanceVector
+from ..design.acceptance import AcceptanceVector
+from ..design.acceptance_matrix import AcceptanceMatrix
 from ..design.bootstrap import LEVEL, RESAMPLES, Estimate, estimate, interval, resampled, wilson_interval
 from ..design.conditions import TOPK
 from ..design.replay import replay_while_growing

@@ -89,12 +89,6 @@ def check_losslessness(
         prompt_ids: int [L], at least one token.
         new_tokens: tokens compared per continuation, fewer where it meets EOS.
         generator: one source for all runs; None seeds a fresh one.
-        cancel: looked at between phases of a run, and while the prompt is read after every 512 tokens; what is
-            complete by then is tested.
-
-    Raises:
-        Cancelled: before the first sample.
-        FloatingPointError: when a model returns logits that are not finite.
     """
     sampling, cancel = sampling or SamplingConfig(), cancel or threading.Event()
     prompt = [int(token) for token in prompt_ids]

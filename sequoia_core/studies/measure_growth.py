@@ -79,10 +79,6 @@ def measure_growth(
             decides on them.
         sizes: nodes of a tree at most. Kinds that stop growing before have fewer points.
         depth: edges at most; less where the shorter context leaves less room after the longest prompt and its text.
-        cancel: looked at within every step; prompts complete with every tree are kept.
-
-    Raises:
-        Cancelled: before the first prompt was complete.
     """
     needed_draft(pair.draft, "the growth of trees is that of drafted ones")
     sampling = sampling or SamplingConfig()

@@ -15,11 +15,12 @@ from tests.app.conftest import ROOT, TIMEOUT_SEC, settled, wait_for
 from tests.app.test_decode_page import finish, payload
 from tests.chat_pair import CHATML, FAILING, NO_SYSTEM, save_chat_pair
 from ui.decode import live_run
-from ui.jobs import engine_queue, steering
+from ui.jobs import engine_queue
+from ui.jobs.conversation import Conversation, Exchange
 from ui.jobs.jobs import Job
 from ui.runs import run_files
 from ui.runs.runs import DecodeRequest
-from ui.session.conversation import Conversation, Exchange
+from ui.token_tree import steering
 
 pytestmark = pytest.mark.usefixtures("assets", "nothing_left_waiting")
 

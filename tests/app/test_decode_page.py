@@ -30,9 +30,9 @@ from tests.chat_pair import save_chat_pair
 from ui import token_tree
 from ui.decode import live_run
 from ui.jobs import decode_job, engine_queue, jobs
-from ui.jobs.steering import Steering
 from ui.runs import run_files, runs
 from ui.session import machine
+from ui.token_tree.steering import Steering
 
 HOSTILE = '<img src=x onerror="alert(1)"> ![](http://x) $$x$$ \u202e שלום 🙂 \x00 :material/home: {braces}'
 

@@ -14,9 +14,9 @@ from sequoia_core.files.model_names import ASSETS
 from sequoia_core.studies.lookup_replay import Request, replay_log
 from tests.app.conftest import ROOT, TIMEOUT_SEC, metrics, open_page, settled, vector, wait_for
 from ui import sidebar
-from ui.jobs import engine_queue
+from ui.jobs import engine_queue, replays
 from ui.jobs.replay_job import Replayed
-from ui.session import replays, shipped
+from ui.session import shipped
 
 pytestmark = pytest.mark.usefixtures("assets")
 
@@ -321,7 +321,7 @@ def test_a_cut_measurement_can_be_continued(pair, monkeypatch: pytest.MonkeyPatc
 def test_what_an_upload_holds_for_is_asked_and_shown_as_declared(assets) -> None:
     page = open_page("draft", acceptance_way="Upload")
     page = settled(page.file_uploader(key="acceptance_file").upload("own.csv", b"0.5\n0.2\n").run())
-    assert any("does not say what it holds for" in element.value for element in page.caption)
+    assert any("Tell us the temperature" in element.value for element in page.caption)
     page.number_input(key="acceptance_for_temperature").set_value(0.6)
     page.text_input(key="acceptance_for_target").set_value("![x](http://x)")
     submit = next(button for button in page.button if button.label == "Declare")
@@ -384,10 +384,10 @@ def scenario(page: AppTest):
 def test_an_upload_leaves_the_scenario_at_once(monkeypatch) -> None:
     monkeypatch.setattr(shipped, "ASSETS", ASSETS)
     page = open_page("draft")
-    settled(scenario(page).select(scenario(page).options[0]).run())
-    assert scenario(page).value is not None
+    settled(scenario(page).select(scenario(page).options[1]).run())
+    assert scenario(page).key != "sidebar_scenario_own"
     page = upload(page, "mine.csv", b"0.7\n0.1\n")
-    assert scenario(page).key == "sidebar_scenario_own" and scenario(page).value is None
+    assert scenario(page).key == "sidebar_scenario_own" and scenario(page).value == scenario(page).options[0]
     assert "mine.csv: 2 ranks in use" in page.success[0].value
 
 

@@ -11,7 +11,7 @@ from streamlit.testing.v1 import AppTest
 
 from tests.app.conftest import PAGES, ROOT, TIMEOUT_SEC, settled
 from tests.app.test_run_comparison import a_run
-from ui.session import conversation
+from ui.session import model_pairs
 
 JUNK = {
     "empty": "", "spaces": "   ", "overflowing": "1e999", "negative": "-1e999", "nan": "nan", "inf": "inf",
@@ -57,7 +57,7 @@ def states(assets: Path, monkeypatch: pytest.MonkeyPatch, full: bool):
     """
     for kind in ("runs", "sweeps"):
         (assets / kind).symlink_to(ROOT / "assets" / kind)
-    monkeypatch.setattr(conversation, "offered", lambda: True)
+    monkeypatch.setattr(model_pairs, "has_chat", lambda spec: True)
     read: set[str] = set()
     value_of = QueryParams.__getitem__
     monkeypatch.setattr(QueryParams, "__getitem__", lambda self, key: read.add(key) or value_of(self, key))

@@ -15,9 +15,9 @@ from sequoia_core.studies import lookup_replay
 from sequoia_core.studies.lookup_replay import encode_requests, replay_log
 from tests.app.conftest import ROOT, metrics, open_page, profile, run_job, settled
 from ui.draft import replay_figures
+from ui.jobs import replays
 from ui.jobs.jobs import Job, JobContext
 from ui.jobs.replay_job import replay_work
-from ui.session import replays
 
 LOG = ROOT / "assets" / "responses" / "demo-greedy.jsonl"
 TOKENIZER = ROOT / "assets" / "demo" / "target"

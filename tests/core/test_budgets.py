@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-LINES = {"sequoia_core": 30_560, "ui": 12_460, "pages": 940, "tests": 34_680}
+LINES = {"sequoia_core": 30_580, "ui": 12_560, "pages": 870, "tests": 35_080}
 FILE_LINES = 350  # of the engine and the app
-WORDS = 15_840
+WORDS = 15_900
 
 
 def length(path: Path) -> int:

@@ -273,7 +273,7 @@ def _framed(graph: nx.DiGraph, nodes: pd.DataFrame, *traces: object) -> go.Figur
         *traces,
         x="",
         y="",
-        height=int(np.clip(110 + ROW * (nodes["y"].max() + 1), 260, TALLEST))
+        height=int(np.clip(110 + ROW * (nodes["y"].max() + 1), 320, TALLEST))
         if len(nodes) <= TOKENS_UP_TO
         else TALLEST,
         xaxis={

@@ -8,10 +8,10 @@ import streamlit as st
 
 from sequoia_core.models.chat import Turn
 from ui import controls, prompts
-from ui.jobs import session_jobs
+from ui.jobs import conversation, session_jobs
+from ui.jobs.conversation import CUT, Exchange
 from ui.markdown import escaped
-from ui.session import conversation
-from ui.session.conversation import CUT, Exchange
+from ui.session import model_pairs, session
 from ui.session.state import get, put
 
 WAYS = ("Chat", "Plain text")
@@ -23,7 +23,7 @@ def chosen() -> bool:
     """Draw the choice between chat and plain text where the target has a chat template -> whether it is chat."""
     if conversation.drop_of_another_pair():
         st.info("The conversation was dropped: it was with another pair of models.", icon=":material/forum:")
-    if not conversation.offered():
+    if not model_pairs.has_chat(session.pair_spec()):
         return False
     chat = controls.source_picker("How to ask", WAYS, key="ask") == WAYS[0]
     if not chat:

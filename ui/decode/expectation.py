@@ -11,9 +11,9 @@ from sequoia_core.design.bootstrap import Estimate
 from sequoia_core.design.conditions import Conditions
 from sequoia_core.files.written_context import written_context
 from ui import controls
-from ui.jobs import acceptance_measurement as measurement
 from ui.jobs import job_panel
 from ui.markdown import escaped
+from ui.measuring import acceptance as measurement
 from ui.phrases import beside, shape
 from ui.session import core_cache, predictions, session, tree_choice, tree_in_use, tree_kinds
 from ui.session.tree_choice import TreeChoice

@@ -12,13 +12,13 @@ from sequoia_core.studies.run_summary import RunSummary
 from ui.cards import Card, cards, number
 from ui.jobs import job_panel, session_jobs
 from ui.jobs.jobs import Job
-from ui.jobs.steering import Steering
 from ui.markdown import escaped
 from ui.phrases import beside, count
 from ui.runs import kept_runs, run_list, runs
 from ui.runs.runs import DecodeRequest
 from ui.session import machine, predictions, session, tree_in_use
 from ui.token_tree import live_tree
+from ui.token_tree.steering import Steering
 
 ENDINGS = {
     "eos": "Ended at the end-of-text token.",

@@ -8,8 +8,9 @@ from sequoia_core.design.plain_trees import chain_limit
 from ui import charts, controls, uploads
 from ui.cards import Card, cards, number
 from ui.draft import changing, declaring, supposing, which_draft
-from ui.jobs import acceptance_measurement as measurement
 from ui.markdown import escaped
+from ui.measuring import acceptance as measurement
+from ui.measuring import state_chip
 from ui.phrases import between, count
 from ui.session import session
 
@@ -162,7 +163,8 @@ def section() -> None:
         alt="Probability that the first k children are all rejected, falling with k on log-log axes",
     )
 
-    st.markdown(f":material/label: **In use:** {escaped(session.acceptance_source())}")
+    st.markdown(f":material/label: **Current:** {escaped(session.acceptance_source())}")
+    state_chip.draw()
     ending = vector.meta.get("prompt_ending")
     said = vector.note, vector.meta.get("source"), precision(vector), ending and f"prompts end: {ending}"
     notes = [str(text)[:MAX_NOTE].strip(" .") for text in said if text]

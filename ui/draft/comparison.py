@@ -13,6 +13,7 @@ def section() -> None:
     st.caption(
         "Which draft pays, at which temperature, on which kind of text? Each cell is one drafter that a sweep measured."
     )
+    top = st.container()  # the answer: on a phone the first that is seen
     folder = sweep_source.section()
     view = st.container()
     sweep_here.section()
@@ -35,11 +36,11 @@ def section() -> None:
         speeds = sweeps.speeds(folder, shown.profiles, shown.setting)
         answers = which_pays(comparison, speeds, shown.setting)
         for answer in answers:
-            st.markdown(f":material/arrow_forward: **{escaped(answer.words)}** {escaped(answer.beside)}")
+            top.markdown(f":material/arrow_forward: **{escaped(answer.words)}** {escaped(answer.beside)}")
         picture = st.container()
         chosen = heat_map.cell_controls(comparison, next((a.best for a in answers if a.best), None), shown.setting)
         with picture:
-            heat_map.draw(comparison, speeds, shown.quantity, chosen)
+            heat_map.draw(comparison, speeds, shown.quantity, shown.setting, chosen)
         speeds = sweeps.speeds(folder, shown.profiles, chosen[1])  # its interval
         cell.draw(comparison.cells.get(chosen), speeds.get(chosen), *chosen)
         sweep_races.draw(sweep.races)

@@ -15,7 +15,7 @@ def section(vector: AcceptanceVector) -> None:
     """Say what the vector holds for, and let its user say so where the file does not."""
     held = vector.holds_for
     if held is None:
-        st.caption(":material/help: This vector does not say what it holds for, so it predicts nothing yet.")
+        st.caption(":material/help: Tell us the temperature and models of this vector to get predictions.")
     else:
         by = "as you declared" if held.declared else "as the measurement recorded"
         st.caption(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -94,13 +94,16 @@ def controls(comparison: Comparison, machines: Mapping[str, tuple[HardwareProfil
     return Shown(quantity, machines.get(machine, ()), settings[setting])
 
 
-def draw(comparison: Comparison, speeds: Speeds, quantity: str, chosen: tuple[Drafter, Setting]) -> None:
-    """Draw the map; a click chooses a cell."""
+def draw(comparison: Comparison, speeds: Speeds, quantity: str, at: Setting, chosen: tuple[Drafter, Setting]) -> None:
+    """Draw the map of one way of sampling, the best of each column framed; a click chooses a cell."""
     what = QUANTITIES[quantity]
-    drafters, settings = comparison.drafters, comparison.settings
+    drafters = comparison.drafters
+    settings = [each for each in comparison.settings if each.sampling == at.sampling]  # all would not fit a phone
     values = np.full((len(drafters), len(settings)), np.nan)
     texts = [[GAP] * len(settings) for _ in drafters]
     for (drafter, setting), cell in comparison.cells.items():
+        if setting not in settings:
+            continue
         speed = speeds[drafter, setting]
         value = what.of(cell, None if isinstance(speed, str) else speed)
         if value is not None:
@@ -112,26 +115,32 @@ def draw(comparison: Comparison, speeds: Speeds, quantity: str, chosen: tuple[Dr
         values,
         texts,
         title=quantity,
-        chosen=(drafters.index(chosen[0]), settings.index(chosen[1])),
+        chosen=(drafters.index(chosen[0]), settings.index(chosen[1])) if chosen[1] in settings else None,
+        best=[] if quantity.startswith("Regret") else best_rows(values),
     )
     st.plotly_chart(
         figure,
         width="stretch",
         key="compare_map",
-        on_select=lambda: _choose(comparison),
+        on_select=lambda: _choose(drafters, settings),
         selection_mode="points",
         alt=f"{quantity} of {len(drafters)} drafters at {len(settings)} settings; –: not known",
     )
-    st.caption(f"{what.help} A dash is a gap: not measured, or not known. Click a cell to look at it below.")
+    st.caption(f"{what.help} {at.sampling}; framed: the best of a column; –: not known. Click a cell.")
 
 
-def _choose(comparison: Comparison) -> None:
+def best_rows(values: np.ndarray) -> list[tuple[int, int]]:
+    """Return (row, column) of the largest of each column that has values."""
+    return [(int(np.nanargmax(column)), i) for i, column in enumerate(values.T) if not np.isnan(column).all()]
+
+
+def _choose(drafters: Sequence[Drafter], settings: Sequence[Setting]) -> None:
     """Take the cell that was clicked."""
     points = st.session_state["compare_map"].selection.points
     if points and isinstance(place := points[0].get("customdata"), list):
         row, column = map(int, place[:2])
-        st.session_state["compare_drafter"] = comparison.drafters[row].name
-        st.session_state["compare_setting"] = str(comparison.settings[column])
+        st.session_state["compare_drafter"] = drafters[row].name
+        st.session_state["compare_setting"] = str(settings[column])
 
 
 def cell_controls(comparison: Comparison, best: Drafter | None, setting: Setting) -> tuple[Drafter, Setting]:

@@ -8,10 +8,10 @@ from sequoia_core.files.model_names import DEMO_PAIR, model_folder
 from sequoia_core.files.response_logs import responses_from_bytes
 from ui import controls, uploads
 from ui.draft import replay_figures
-from ui.jobs import job_panel
+from ui.jobs import job_panel, replays
 from ui.jobs.replay_job import replay_work
 from ui.phrases import count
-from ui.session import replays, session
+from ui.session import session
 
 
 def tokenizer() -> tuple[Path, str]:

@@ -59,7 +59,7 @@ def draw(found: Replayed) -> None:
         key="replay_table",
     )
     st.subheader("Nearest settings of servers")
-    st.caption("Their rules of matching differ, so their numbers will a little.")
+    st.caption("Servers match text slightly differently; expect small deviations.")
     for name, settings in report.server_settings(profile).items():
         st.markdown(f"**{name}**")
         st.code(settings, language="bash", wrap_lines=True)

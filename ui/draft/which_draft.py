@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import streamlit as st
 
 from ui import controls
+from ui.jobs import replays
 from ui.markdown import escaped
 from ui.phrases import beside
-from ui.session import evidence, predictions, replays, session
+from ui.session import evidence, predictions, session
 
 if TYPE_CHECKING:
     from sequoia_core import AcceptanceVector

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from ui.charts.style import BLUE, BROWN, FAINT, GREEN, GREY, OCHRE, PLUM, RUST, SERIES, log2_ticks
+from ui.charts.style import BLUE, BROWN, FAINT, GREEN, GREY, OCHRE, PLUM, RUST, SERIES, bars, line, log2_ticks
 from ui.charts.style import figure as new_figure
 from ui.exact.wording import cell_name, outcome, sampling_label
 from ui.markdown import for_chart
@@ -46,33 +46,18 @@ def _column(rows: Rows, name: str) -> np.ndarray:
 
 def _bars(rows: Rows, value: str, low: str, high: str) -> dict[str, Any] | None:
     """Error bars of rows; None where nothing is known of the spread."""
-    middle, below, above = (_column(rows, name) for name in (value, low, high))
-    if np.isnan(below).all():
-        return None
-    return {
-        "type": "data",
-        "array": np.maximum(above - middle, 0.0),
-        "arrayminus": np.maximum(middle - below, 0.0),
-        "thickness": 1.4,
-        "width": 4,
-    }
+    return bars(*(_column(rows, name) for name in (value, low, high)))
 
 
 def _series(
     rows: Rows, verifier: str, x: np.ndarray, value: str, low: str, high: str, hover: str, axis: str = "temperature"
 ) -> go.Scatter:
     color, symbol, dash = MARKS.get(verifier, (PLUM, "circle", "solid"))
-    return go.Scatter(
-        x=x,
-        y=_column(rows, value),
-        error_y=_bars(rows, value, low, high),
-        mode="lines+markers",
-        name=COMPARED.get(verifier, verifier),
-        line={"color": color, "width": 2, "dash": dash},
-        marker={"color": color, "size": 9, "symbol": symbol},
-        customdata=np.column_stack([_column(rows, low), _column(rows, high), _column(rows, axis)]),
-        hovertemplate=hover,
-    )
+    told = np.column_stack([_column(rows, low), _column(rows, high), _column(rows, axis)])
+    marks = {"color": color, "size": 9, "symbol": symbol}
+    name, values, spread = COMPARED.get(verifier, verifier), _column(rows, value), _bars(rows, value, low, high)
+    curve = line(x, values, name, color, dash=dash, hover=hover, error_y=spread, customdata=told)
+    return curve.update(mode="lines+markers", marker=marks)
 
 
 def _along(axis: str, rows: Rows, by: str, value: str, low: str, high: str, y: str, hover: str) -> go.Figure:
@@ -93,23 +78,9 @@ def tokens_figure(runs: Rows, axis: str = "temperature") -> go.Figure:
     """Draw tokens per step with 95% intervals over temperature (of one top-p) or top-p, one line per verifier."""
     hover = (
         f"%{{fullData.name}}, {AXES[axis][1]} %{{customdata[2]}}<br>%{{y:.2f}} tokens per step"
-        "<br>95%: %{customdata[0]:.2f} to %{customdata[1]:.2f}<extra></extra>"
+        "<br>95%: %{customdata[0]:.2f} to %{customdata[1]:.2f}"
     )
     return _along(axis, runs, "verifier", "tokens_per_step", "ci_low", "ci_high", "tokens per step", hover)
-
-
-def ratio_figure(ratios: Rows, axis: str = "temperature") -> go.Figure:
-    """Draw Sequoia's tokens per step ÷ each rival's, with 95% intervals and the line of a tie; axis as above."""
-    hover = (
-        f"÷ %{{fullData.name}}, {AXES[axis][1]} %{{customdata[2]}}<br>%{{y:.2f}}×"
-        "<br>95%: %{customdata[0]:.2f} to %{customdata[1]:.2f}<extra></extra>"
-    )
-    figure = _along(axis, ratios, "other", "value", "low", "high", "Sequoia ÷ the other (log scale)", hover)
-    figure.for_each_trace(lambda trace: trace.update(name=f"÷ {trace.name}"))
-    ticks = [0.2, 0.33, 0.5, 0.67, 0.8, 1, 1.25, 1.5, 2, 3, 4, 6, 8]
-    figure.update_yaxes(type="log", tickvals=ticks, ticktext=["equal" if tick == 1 else f"{tick:g}×" for tick in ticks])
-    figure.add_hline(y=1.0, line={"color": GREY, "width": 1.5, "dash": "dot"})
-    return figure
 
 
 def outcomes_figure(ratios: Rows, chosen: str | None = None) -> go.Figure:
@@ -167,7 +138,7 @@ def verifier_rejection_figure(rows: Rows) -> go.Figure:
         if own:
             hover = (
                 "%{fullData.name}, k = %{x}<br>all rejected: %{y:.4f}"
-                "<br>95%: %{customdata[0]:.4f} to %{customdata[1]:.4f}<extra></extra>"
+                "<br>95%: %{customdata[0]:.4f} to %{customdata[1]:.4f}"
             )
             traces.append(_series(own, name, _column(own, "rank"), "rejection", "ci_low", "ci_high", hover))
     figure = new_figure(*traces, x="children tried k (log scale)", y="P(all k rejected) (log scale)")
@@ -273,25 +244,16 @@ def confidence_figure(bins: Rows) -> go.Figure:
     """Draw how often an offered child was accepted over the draft's probability of it, with 95% intervals."""
     seen = [row for row in bins if row["offered"]]
     return new_figure(
-        go.Scatter(
-            x=[0, 1],
-            y=[0, 1],
-            mode="lines",
-            name="accepted as often as the draft thinks",
-            hoverinfo="skip",
-            line={"color": GREY, "width": 1.5, "dash": "dot"},
-        ),
-        go.Scatter(
-            x=_column(seen, "mean_draft"),
-            y=_column(seen, "rate"),
-            error_y=_bars(seen, "rate", "ci_low", "ci_high"),
+        line([0, 1], [0, 1], "accepted as often as the draft thinks", GREY, width=1.5, dash="dot"),
+        line(
+            _column(seen, "mean_draft"),
+            _column(seen, "rate"),
+            "measured",
+            BLUE,
             mode="lines+markers",
-            name="measured",
-            line={"color": BLUE, "width": 2},
-            marker={"color": BLUE, "size": 9},
+            error_y=_bars(seen, "rate", "ci_low", "ci_high"),
             customdata=[[row["offered"], row["draft_from"], row["draft_to"]] for row in seen],
-            hovertemplate="draft %{customdata[1]:.1f} to %{customdata[2]:.1f}<br>accepted %{y:.1%} of %{customdata[0]}"
-            "<extra></extra>",
+            hover="draft %{customdata[1]:.1f} to %{customdata[2]:.1f}<br>accepted %{y:.1%} of %{customdata[0]}",
         ),
         x="draft probability of the child's token",
         y="share accepted of those offered",
@@ -308,25 +270,10 @@ def dynamic_trees_figure(rows: Rows) -> go.Figure:
     traces = []
     for colour, name in zip(SERIES, dict.fromkeys(row["tree"] for row in rows), strict=False):
         own = [row for row in rows if row["tree"] == name]
-        values = [row["over_static"] for row in own]
-        spread = None
-        if all(value["low"] is not None for value in values):
-            spread = {
-                "array": [value["high"] - value["value"] for value in values],
-                "arrayminus": [value["value"] - value["low"] for value in values],
-                "thickness": 1,
-            }
-        traces.append(
-            go.Scatter(
-                x=[row["temperature"] for row in own],
-                y=[value["value"] for value in values],
-                name=name,
-                mode="lines+markers",
-                line={"color": colour, "width": 2},
-                error_y=spread,
-                hovertemplate=f"{name}, T = %{{x}}<br>%{{y:.2f}}× the static tree<extra></extra>",
-            )
-        )
+        value, low, high = ([row["over_static"][part] for row in own] for part in ("value", "low", "high"))
+        told = f"{name}, T = %{{x}}<br>%{{y:.2f}}× the static tree"
+        at, spread = [row["temperature"] for row in own], bars(value, low, high)
+        traces.append(line(at, value, name, colour, hover=told, mode="lines+markers", error_y=spread))
     figure = new_figure(*traces, x="temperature", y="tokens per step ÷ static tree's")
     figure.add_hline(y=1.0, line={"color": GREY, "width": 1.5, "dash": "dot"})
     return figure

@@ -42,7 +42,7 @@ def result(part: str) -> Row | None:
         return None
     settings = record["settings"]
     how = f"recorded on {settings['recorded']} on the" if "recorded" in settings else "measured here on the"
-    st.markdown(f":material/label: **On show:** {how} {escaped(settings['pair'])}, {escaped(_conditions(settings))}")
+    st.markdown(f":material/label: **Shown:** {how} {escaped(settings['pair'])}, {escaped(_conditions(settings))}")
     if job is not None and job.state == "cancelled":
         kept = "nothing was complete by then" if job.result is None else "what was complete by then is on show"
         st.caption(f":material/stop_circle: Cancelled: {kept}.")

@@ -60,8 +60,7 @@ def text_controls(part: str, usual: int) -> tuple[list[str], int]:
 
 def sampling_controls(part: str, temperature: float) -> tuple[float, float]:
     """Draw one way of sampling -> (temperature, top-p)."""
-    keys = f"robustness_{part}_temperature", f"robustness_{part}_top_p"
-    return controls.sampling(*st.columns(2), keys=keys, default=temperature)
+    return controls.sampling(*st.columns(2), apart=f"robustness_{part}_", default=temperature)
 
 
 def tree_control(part: str, kinds: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from ui.exact.spread import count_bounds, quartile_ratio
 from ui.exact.wording import Row, sampling_label
 
 if TYPE_CHECKING:
-    from sequoia_core.design.acceptance import AcceptanceMatrix
+    from sequoia_core.design.acceptance_matrix import AcceptanceMatrix
     from sequoia_core.studies.losslessness import LosslessnessReport
     from sequoia_core.studies.prediction_check import StaticVersusReal
     from sequoia_core.studies.step_counts import ConfidenceCurve

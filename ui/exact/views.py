@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from ui.cards import Card, cards
 from ui.exact import charts, current_result, wording
@@ -69,12 +70,13 @@ def show_comparison(record: Row) -> None:
     if (lacking := wording.lacking_beside(runs, record["settings"])) is not None:
         st.caption(f":material/info: {lacking}")
     if st.toggle("Curves and all numbers", key="robustness_curves", bind="query-params"):
-        _along("temperature", record, run)
+        left, right = st.columns(2)
+        _along(left, "temperature", record, run)
         if len({row["top_p"] for row in wording.along("top_p", runs, run)}) > 1:
-            _along("top_p", record, run)
+            _along(right, "top_p", record, run)
         else:
             whose = "This recording" if "recorded" in record["settings"] else "This comparison"
-            st.caption(f":material/info: {whose} has no two values of top-p: run one on your pair with several.")
+            right.caption(f":material/info: {whose} has no two values of top-p: run one on your pair with several.")
         _at_setting(record, here)
     st.caption(
         f":material/timer: Sequoia at {shown}: {wording.speed_sentence(run)} Intervals are 95% each by itself: of "
@@ -92,28 +94,19 @@ def _look_at(labels: list[str]) -> None:
         st.session_state["robustness_curves"] = True
 
 
-def _along(axis: str, record: Row, here: Row) -> None:
-    """Draw tokens per step and ratios over temperature or top-p, with the setting of the row `here` on show."""
-    runs, ratios = (wording.along(axis, record[name], here) for name in ("runs", "ratios"))
+def _along(place: DeltaGenerator, axis: str, record: Row, here: Row) -> None:
+    """Draw tokens per step over temperature or top-p, with the setting of the row `here` on show."""
+    runs = wording.along(axis, record["runs"], here)
     name = charts.AXES[axis][0]
     held = f"T = {runs[-1]['temperature']:g}" if axis == "top_p" else f"top-p {runs[-1]['top_p']:g}"
-    left, right = st.columns(2)
-    left.subheader(f"Tokens per step over {name}, {held}")
-    left.plotly_chart(
+    place.subheader(f"Tokens per step over {name}, {held}")
+    place.plotly_chart(
         charts.tokens_figure(runs, axis),
         width="stretch",
         key="robustness_tokens" if axis == "temperature" else f"robustness_tokens_{axis}",
         alt=f"Tokens per step over {name} at {held} by verifier; Sequoia {here['tokens_per_step']:.2f} at "
         f"{wording.sampling_label(here)}",
     )
-    if ratios:
-        right.subheader("Sequoia ÷ the others")
-        right.plotly_chart(
-            charts.ratio_figure(ratios, axis),
-            width="stretch",
-            key="robustness_ratios" if axis == "temperature" else f"robustness_ratios_{axis}",
-            alt=f"Sequoia's tokens per step divided by each other verifier's over {name}, with 95% intervals",
-        )
 
 
 def _at_setting(record: Row, here: Row) -> None:

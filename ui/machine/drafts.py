@@ -10,9 +10,10 @@ import streamlit as st
 from sequoia_core.design.draft_choice import DraftPlan
 from sequoia_core.design.planning import pair_mismatches
 from sequoia_core.design.profile import PLACES
+from ui.jobs import replays
 from ui.markdown import escaped
 from ui.phrases import beside, shape
-from ui.session import core_cache, replays, session, shipped
+from ui.session import core_cache, session, shipped
 
 if TYPE_CHECKING:
     from sequoia_core import AcceptanceVector, HardwareProfile

@@ -9,24 +9,18 @@ from sequoia_core.design.profile import HardwareProfile
 LIMITS = {
     "nothing pays": "**speculation will not pay here**: guesses cost as much as they save. A better or cheaper draft "
     "helps.",
-    "acceptance": "almost what one token costs anyway, so **acceptance is the limit**: a better draft would help most.",
-    "drafting": "**drafting is the limit**: a cheaper draft would help more than a faster target pass.",
+    "acceptance": "**acceptance is the limit**: a better draft would help most.",
+    "drafting": "**drafting is the limit**: a cheaper draft would help most.",
     "verifying": "**verification is the limit**: this device has little idle arithmetic for more tokens in one pass.",
 }
 
 
 def idle_sentence(idle: IdleArithmetic, largest: int) -> str:
     """Say how much arithmetic lies idle in a pass over one token: what speculation lives on."""
-    free = f"Up to n = {idle.tokens}" if idle.tokens > 1 else "Not even two tokens"
+    free = f"Up to {idle.tokens} tokens are" if idle.tokens > 1 else "Not even two tokens are"
     if idle.tokens == largest:
-        return (
-            f"{free}, the largest size measured, a pass costs hardly more than one token: large trees are cheap here."
-        )
-    costs = "a pass costs at most 10% more than one token" if idle.tokens > 1 else "cost as little as one"
-    return (
-        f"{free} {costs}: so much arithmetic lies idle while the weights are read. Each token beyond costs "
-        f"{idle.further_cost:.2f} of a pass and must earn it. The faster a processor reads, the less lies idle."
-    )
+        return f"{free} nearly free, and no more were measured: large trees are cheap here."
+    return f"{free} nearly free (10% of a pass). Each further one costs {idle.further_cost:.2f} pass."
 
 
 def reading_sentence(profile: HardwareProfile, ends: int | None) -> str:
@@ -48,8 +42,9 @@ def reading_sentence(profile: HardwareProfile, ends: int | None) -> str:
 def limit_sentence(best: BestShape, cost: StepCost) -> str:
     """Say in one sentence where a step's time goes and what would help most."""
     return (
-        f"At the best shape a step yields {best.expected_tokens:.2f} tokens and costs {cost.total:.2f} single-token "
-        f"passes, {cost.verify:.2f} to verify and {cost.draft:.2f} to draft; {LIMITS[cost.limit]}"
+        f"At the best shape a step yields {best.expected_tokens:.2f} tokens. Of the {cost.total - 1:.2f} passes that "
+        f"it costs extra, {cost.draft:.2f} are drafting and {cost.verify - 1:.2f} verifying more tokens: "
+        f"{LIMITS[cost.limit]}"
     )
 
 
@@ -78,10 +73,9 @@ def break_even_rows(found: dict[str, BreakEven], size: int) -> list[dict[str, st
 def gains_sentence(gains: Gains) -> str:
     """Say what a tenth better would bring, the largest first."""
     parts = {
-        "acceptance": (gains.acceptance, "accepted guesses"),
-        "drafting": (gains.drafting, "less time in draft passes"),
-        "verifying": (gains.verifying, "less extra time for more tokens in a target pass"),
+        "acceptance": (gains.acceptance, "10% more accepted guesses"),
+        "drafting": (gains.drafting, "10% shorter draft passes"),
+        "verifying": (gains.verifying, "10% less extra time for more tokens in a target pass"),
     }
-    first, *others = sorted(parts.values(), reverse=True)
-    rest = ", ".join(f"{words} {gain - 1:+.1%}" for gain, words in others)
-    return f"A tenth more or less would help: **{first[1]} {first[0] - 1:+.1%}** speedup, {rest}."
+    first, *others = (f"{words}: {gain - 1:+.1%} speed" for gain, words in sorted(parts.values(), reverse=True))
+    return f"**{first}**, {', '.join(others)}."

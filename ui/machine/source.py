@@ -8,9 +8,10 @@ import streamlit as st
 
 from sequoia_core.design.profile_files import odd_times
 from ui import controls, scenarios, uploads
-from ui.machine import measurement
 from ui.markdown import escaped
-from ui.session import machine, predictions, session, shipped
+from ui.measuring import profile as profile_measurement
+from ui.measuring import state_chip
+from ui.session import machine, session, shipped
 
 if TYPE_CHECKING:
     from sequoia_core import HardwareProfile
@@ -52,7 +53,7 @@ def section() -> None:
     if way == "Upload":
         upload_profile()
     elif way == "Measure":
-        measurement.section()
+        profile_measurement.section()
     else:
         name = session.profile_name()
         st.selectbox(
@@ -69,21 +70,13 @@ def section() -> None:
 def in_use(profile: HardwareProfile) -> None:
     """Say where the profile in use comes from, whether it is of this pair and machine, and what this machine is."""
     st.markdown(
-        f":material/label: **In use:** {escaped(session.profile_source())} &nbsp;·&nbsp; "
+        f":material/label: **Current:** {escaped(session.profile_source())} &nbsp;·&nbsp; "
         f"acceptance {escaped(session.acceptance_source())}"
     )
     if profile.meta.get("passes_by"):
         st.caption(escaped(f"Target passes in {profile.dtype} by {str(profile.meta['passes_by'])[:120]}."))
     if (fall := odd_times(profile.sizes, profile.verify_sec)) is not None:
         st.warning(fall, icon=":material/warning:")
-    scenarios.banner()
+    state_chip.draw()
     scenarios.beside_reported()
-    foreign = predictions.faults()
-    if foreign and scenarios.in_use() is None:
-        st.warning(
-            f"A what-if, not a prediction for the {session.pair_name()} on this machine: "
-            f"{escaped('; '.join(foreign))}. "
-            "Measure acceptance and passes here before believing a speedup.",
-            icon=":material/warning:",
-        )
     st.caption(f":material/memory: This machine: {escaped(' · '.join(machine.facts()))}")

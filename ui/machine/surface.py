@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from sequoia_core.models.pair_spec import PairSpec
 
 
-def section(vector: AcceptanceVector, profile: HardwareProfile, *, foreign: bool) -> None:
+def section(vector: AcceptanceVector, profile: HardwareProfile) -> None:
     """Draw the surface, by our formula or the paper's, and let a click choose a shape."""
-    st.subheader("Speedup if both held" if foreign else "Predicted speedup")
+    st.subheader("Predicted speedup")
     left, right = st.columns(2)
     solid = left.toggle("3-D surface", key="hardware_3d", bind="query-params", help="Needs WebGL in the browser.")
     paper = right.toggle(

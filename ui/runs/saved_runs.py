@@ -9,7 +9,7 @@ from ui.runs import divergence, kept_runs, run_comparison, run_list
 
 def section() -> None:
     """Draw the runs that this session has, and two of them side by side."""
-    st.caption("Which run was better, and where do two of them part? Open one that a colleague sent, or save your own.")
+    st.caption("Which run was better, and where do two differ? Open one that a colleague sent, or save your own.")
     opened = kept_runs.upload(key="runs_file")
     if opened is not None and opened.error is not None:
         st.error(f"{opened.name} was refused: {opened.error}", icon=":material/error:")

@@ -149,7 +149,7 @@ def settings(plan: ServerPlan, chains: ChainAcceptance, *, drafts_free: bool) ->
         left, "draft", "Would text already seen help? Replay a log", ":material/replay:", draft_section="No draft"
     )
     controls.page_link(right, "tree", "What a tree yields by the vector in use", ":material/account_tree:")
-    st.subheader("To copy")
+    st.subheader("Settings to copy")
     st.caption("Names in angle brackets are yours. Other options of yours stay as they are.")
     for name, text in flags_by_batch(
         chains.counts.engine, plan.best, method=METHODS[1] if drafts_free else METHODS[0]

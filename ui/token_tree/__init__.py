@@ -17,7 +17,7 @@ import numpy as np
 import streamlit as st
 
 from sequoia_core.design.tree import TokenTree
-from ui.jobs.steering import Steering
+from ui.token_tree.steering import Steering
 from ui.tree_layout import tidy_layout
 from ui.verifier_names import AFTER_REJECTION, DRAWN, NAMES, RIVALS
 

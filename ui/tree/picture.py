@@ -119,6 +119,6 @@ def _said(node: int, facts: NodeFacts, token: str) -> str:
     return (
         f"**Node {node}**{named}  \n{path}\n\n"
         f"{place if node else 'The last committed token'}. Up to it is accepted with **f(v) = {facts.score:.4g}**.\n\n"
-        f"{count(facts.children, 'child', 'children')}, {count(facts.below, 'node')} below; with them it adds "
-        f"{facts.subtree_tokens:.4g} tokens per step."
+        f"{count(facts.children, 'child', 'children')}, {count(facts.below, 'node')} below; f(v) with them "
+        f"adds up to {facts.subtree_tokens:.4g}."
     )

@@ -18,7 +18,6 @@ from ..architectures import EAGLE3, head_kind
 from ..finite_weights import not_finite
 from ..model_files import Source, explained, locate
 from .eagle3 import Eagle3Head, HeadSettings
-from .head_config import head_settings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -56,6 +55,8 @@ def find_head(source: Source, *, needed: bool = False) -> HeadFiles | None:
         return None
     if path is None:
         raise ValueError(f"{source.name}: found neither {' nor '.join(WEIGHTS)}, expected the weights of a draft head")
+    from .head_config import head_settings  # needs pydantic, which a rented GPU lacks
+
     with naming(f"{source.name}/config.json"):
         return HeadFiles(source, head_settings(fields), path)
 

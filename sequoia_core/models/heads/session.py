@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from ...native import linear
-from ..protocol import causal_mask, parents_of
+from ..protocol import LoadedModel, causal_mask, parents_of
 from ..tree_cache import CacheSession
 
 if TYPE_CHECKING:
@@ -18,25 +17,26 @@ if TYPE_CHECKING:
     from .eagle3 import Eagle3Head
 
 
-class HeadModel:
+class HeadModel(LoadedModel):
     """A draft head beside its target (see `protocol.LoadedModel` for the attributes).
 
     Args:
         head: on the target's device and in its dtype.
     """
 
-    offload: str | None = None
-    bytes_read = 0
-    takes_any_positions = True
-    is_exact = False  # alone it says nothing
+    dtype: torch.dtype
 
     def __init__(self, head: Eagle3Head, name: str, target: HuggingFaceModel) -> None:
         self.head, self.name, self.target = head.eval(), name, target
         settings = head.settings
-        self.reads, self.max_context, self.kind = head.reads, settings.context, settings.form
+        self.reads, self.max_context = head.reads, settings.context
         self.vocab_size, self.eos_ids, self.dtype = target.vocab_size, target.eos_ids, target.model.dtype
         self.device, self.parameters = target.device, sum(weights.numel() for weights in head.parameters())
         linear.compile_layers(head)
+
+    @property
+    def kind(self) -> str:
+        return self.head.settings.form
 
     @property
     def backend(self) -> str:
@@ -67,20 +67,6 @@ class HeadModel:
         mask[1:, 0] = -torch.inf
         places, mask = torch.arange(count, device=self.device), mask.to(self.device, self.dtype)
         return self.rows(self.head(self.head.embed(ids.to(self.device)), features, places, mask))
-
-    def ignore_eos(self) -> HeadModel:
-        twin = copy.copy(self)
-        twin.eos_ids = frozenset()
-        return twin
-
-    def check_weights(self) -> None:
-        """They were checked when they were read."""
-
-    def rest(self) -> None:
-        """Nothing to free."""
-
-    def close(self) -> None:
-        """Nothing streams."""
 
 
 class HeadSession(CacheSession):
@@ -117,7 +103,7 @@ class HeadSession(CacheSession):
         mask = self.mask(tree_mask)[0, 0]
         mask[positions > 0, 0] = -torch.inf
         parents = torch.from_numpy(parents_of(tree_mask.numpy(), start))
-        drafted = positions > self._known
+        drafted = torch.arange(start, start + count) > self._known  # slots of committed tokens are their positions
         turns = torch.zeros(count, dtype=torch.int64)  # a drafted token waits for its parent where both are new
         for index, parent in enumerate((parents - start).tolist()):
             if drafted[index] and parent >= 0:

@@ -36,18 +36,17 @@ class LayerRing:
 
     Args:
         slots: buffers, at least 2; None for `slots_for` these layers.
-        readers: threads, each with one outstanding read.
 
     Attributes:
         wait_sec: seconds that passes have waited for layers so far.
     """
 
-    def __init__(self, source: LayerSource, *, slots: int | None = None, readers: int = READERS) -> None:
+    def __init__(self, source: LayerSource, *, slots: int | None = None) -> None:
         slots = slots or slots_for(source.layer_count, source.layer_bytes)
         self.source, self.slots, self.wait_sec = source, max(2, min(slots, source.layer_count + 1)), 0.0
         self._buffers: list[torch.Tensor] = []
         self._ahead: deque[Reads] = deque()  # the next turns, and the one in use
-        self._readers = ThreadPoolExecutor(readers, thread_name_prefix="layer reader")
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="layer reader")
         self._turn, self._taken_bytes = 0, 0
         self._in_pass, self._at_start, self._closed = False, False, False
         weakref.finalize(self, _cancel, self._ahead).atexit = False  # readers of a ring that was dropped soon end

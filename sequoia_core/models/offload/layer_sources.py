@@ -106,9 +106,9 @@ class PackedSource(LayerSource):
 
     device = torch.device("cpu")
 
-    def __init__(self, file: DirectFile, layer_count: int, layer_bytes: int, *, offset: int = 0) -> None:
-        assert layer_bytes % ALIGNMENT == 0 and offset % ALIGNMENT == 0, "direct reads begin and end at whole blocks"
-        self.file, self.layer_count, self.layer_bytes, self.offset = file, layer_count, layer_bytes, offset
+    def __init__(self, file: DirectFile, layer_count: int, layer_bytes: int) -> None:
+        assert layer_bytes % ALIGNMENT == 0, "direct reads begin and end at whole blocks"
+        self.file, self.layer_count, self.layer_bytes = file, layer_count, layer_bytes
 
     def parts(self, layer: int) -> int:
         return -(-self.layer_bytes // PIECE)
@@ -117,7 +117,7 @@ class PackedSource(LayerSource):
         begin = part * PIECE
         count = min(PIECE, self.layer_bytes - begin)
         memory = buffer.numpy().data[begin : begin + count]
-        self.file.read(memory, self.offset + layer * self.layer_bytes + begin, count)
+        self.file.read(memory, layer * self.layer_bytes + begin, count)
         return count
 
     def check(self) -> None:

@@ -53,8 +53,8 @@ class TakingTurns(TreePolicy):
 
 
 class TurnDrafter(LevelDrafter):
-    def __init__(self, session, policy, **options):
-        super().__init__(session, policy, **options)
+    def __init__(self, session, policy, options):
+        super().__init__(session, policy, options)
         self.turns = count()
 
     @staticmethod

@@ -150,6 +150,7 @@ def test_repeated_text_in_parquet_takes_its_memory_once():
         ("a.csv", CSV, "found columns id, question, answer, expected one named text, prompt, turns"),
         ("a.csv", b"text,id\nx\n", "line 2: found 1 cells, expected the header's 2"),
         ("a.csv", b'text\n"open', "line 2: found broken CSV"),
+        ("a.csv", b'messages,id\n"[3]",1\n', "line 2: found a turn '3'"),
         ("a.csv", b"text\n" + b"x" * 200_000, "broken CSV .*limit"),
         ("a.parquet", b"PAR1 not really", "no parquet"),
         ("a.parquet", b"", "no parquet"),

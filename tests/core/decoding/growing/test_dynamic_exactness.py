@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from sequoia_core.decoding.drafting import Reach
+from sequoia_core.decoding.drafting import DraftOptions, Reach
 from sequoia_core.decoding.growing.drafter import GrowingDrafter
 from sequoia_core.decoding.growing.expansion import Nodes, TokenCosts, TreeBounds
 from sequoia_core.decoding.growing.growing_tree import GrowingTree
@@ -19,7 +19,7 @@ from sequoia_core.decoding.growing.sampled_expansion import SampledExpansion
 from sequoia_core.decoding.growing.top_k_expansion import TopKExpansion
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.decoding.verifiers import VERIFIERS
-from sequoia_core.decoding.walk import offers_at
+from sequoia_core.decoding.walk import ScoredTree
 from sequoia_core.models.protocol import prefill
 from tests.conftest import tiny_llama
 from tests.head_folders import random_head
@@ -127,8 +127,8 @@ def outcomes(drafted, target, verifier, node=0, path=()):
     """Yield (tokens committed, probability) for every way the walk can go."""
     children, tokens, left, reach = list(drafted.tree.children(node)), drafted.tokens.tolist(), target[path], 1.0
     if children:
-        rule, texts = VERIFIERS[verifier].rule, [tokens[child] for child in children]
-        offers = offers_at(rule, node, left, drafted.row(node), texts, drafted.looked_up, drafted.first_row(node))
+        scored = ScoredTree(drafted.tree, tokens, target.__getitem__, drafted.row, drafted.first_row, drafted.looked_up)
+        offers = scored.offers(VERIFIERS[verifier].rule, node, left, drafted.row(node))
         for child, offer in zip(children, offers, strict=True):
             chance = reach * offer.accept_prob
             if chance > 0.0:
@@ -150,11 +150,9 @@ def law_of_a_step(expansion, verifier, target, draft, vocab, reach=Reach(99, 99)
     """
     law, shapes, script = np.zeros((vocab,) * (DEPTH + 1)), set(), Script()
     while True:
-        drafter = GrowingDrafter(
-            draft() if callable(draft) else TableSession(draft), Grows(expansion),
-            draft_sampling=filled_by(script, verifier), sampling=sampling,
-            reach=reach, generator=torch.Generator(),
-        )  # fmt: skip
+        options = DraftOptions(filled_by(script, verifier), sampling, reach, torch.Generator())
+        session = draft() if callable(draft) else TableSession(draft)
+        drafter = GrowingDrafter(session, Grows(expansion), options)
         drafted = drafter.grow(before)
         weight = script.weight
         shapes.add(drafted.tree)

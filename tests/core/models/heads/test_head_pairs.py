@@ -47,7 +47,7 @@ def test_a_head_is_loaded_as_any_draft_is(dtype, offload, form, demo_head, copie
 def test_what_is_known_before_weights_are_read(demo_head):
     facts = pair_facts(PairSpec(TARGET, demo_head[PUBLISHED], "cpu"))
     assert facts.contexts == (512, 512) and facts.vocab_size == 4096
-    needs = [streaming_needs(PairSpec(TARGET, draft, "cpu", "bfloat16", "disk")).needs for draft in
+    needs = [streaming_needs(PairSpec(TARGET, draft, "cpu", "bfloat16", "disk")) for draft in
              (demo_head[PUBLISHED], DEMO_PAIR / "draft")]  # fmt: skip
     assert needs[0] != needs[1]
 

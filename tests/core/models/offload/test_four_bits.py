@@ -127,7 +127,7 @@ def test_a_draft_in_4_bits_takes_what_it_takes_dequantised(tmp_path):
     folder = quantised(tmp_path, share=32)
     plain = str(tmp_path / "plain")
     needs = {
-        name: streaming_needs(PairSpec(target, draft, "cpu", "float32", "disk")).needs
+        name: streaming_needs(PairSpec(target, draft, "cpu", "float32", "disk"))
         for name, target, draft in (("plain", plain, plain), ("draft", plain, folder))
     }
     assert 1.0 < needs["draft"].beside / needs["plain"].beside < 1.1  # scales come on top

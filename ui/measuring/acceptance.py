@@ -76,7 +76,7 @@ def settings(uploaded: list[str]) -> Request:
     from sequoia_core.studies.measure_acceptance import is_partial
 
     left, right = st.columns(2)
-    temperature, top_p = controls.sampling(left, left, keys=("acceptance_temperature", "acceptance_top_p"))
+    temperature, top_p = controls.sampling(left, left)
     verifier = controls.verifier(
         left,
         key="acceptance_verifier",

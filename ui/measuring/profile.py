@@ -47,12 +47,16 @@ def section() -> None:
             icon=":material/speed:",
             disabled=blocked,
         ):
-            start(largest, context, repeats)
+            if submit(largest, context, repeats):
+                st.rerun()
     job_panel.draw("profile")
 
 
-def start(largest: int, context: int, repeats: int) -> None:
-    """Queue the profiling behind whatever else uses the device, or its timings would be wrong."""
+def submit(largest: int, context: int, repeats: int, *, bound: bool = True) -> bool:
+    """Queue the profiling behind whatever else uses the device, or its timings would be wrong -> whether it is.
+
+    `bound`: measure as well what the device's bandwidth and arithmetic allow, which takes longer.
+    """
     spec = session.pair_spec()
     sizes = [2**k for k in range(largest.bit_length())]
 
@@ -69,6 +73,6 @@ def start(largest: int, context: int, repeats: int) -> None:
             progress=job.progress,
             cancel=job.cancel,
         )
-        return profile if job.cancel.is_set() else with_bound(profile, pair.target)
+        return with_bound(profile, pair.target) if bound and not job.cancel.is_set() else profile
 
-    job_panel.start("profile", "Profiling", work, info=f"measured here on the {session.pair_name()}")
+    return job_panel.submit("profile", "Profiling", work, info=f"measured here on the {session.pair_name()}")

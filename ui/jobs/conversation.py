@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sequoia_core.files.gguf_header import is_gguf, read_gguf_header
-from sequoia_core.files.model_names import model_folder
-from sequoia_core.models.chat import Turn, has_chat_template
+from sequoia_core.models.chat import Turn
 from ui.jobs import session_jobs
 from ui.jobs.jobs import Job
 from ui.session import session
@@ -61,16 +59,6 @@ def _cut(job: Job) -> str:
     finished = job.result["steps"][-1]["finished"]
     ending = job.state if finished is None else finished
     return ending if ending in CUT else ""
-
-
-def offered() -> bool:
-    """Whether the target in use has a chat template, as far as its files are on this machine."""
-    spec = session.pair_spec()
-    name = spec.sources[0]
-    if is_gguf(name):
-        return "tokenizer.chat_template" in read_gguf_header(name).fields
-    folder = model_folder(name)
-    return folder is not None and has_chat_template(folder)
 
 
 def current() -> Conversation:
