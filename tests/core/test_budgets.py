@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-LINES = {"sequoia_core": 30_740, "ui": 12_690, "pages": 870, "tests": 35_290}
+LINES = {"sequoia_core": 30_750, "ui": 12_680, "pages": 870, "tests": 35_310}
 FILE_LINES = 350  # of the engine and the app
 WORDS = 15_900
 
