@@ -1,7 +1,5 @@
 """The picture of the tree, folded up where nodes are unlikely, and beside it what one node is worth."""
 
-from __future__ import annotations
-
 import numpy as np
 import streamlit as st
 
