@@ -167,9 +167,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rehearse", action="store_true")
     parser.add_argument("--sections", default=",".join(WORK))
+    parser.add_argument("--models", type=Path, help="folder that keeps the model that streams, for another run")
     parser.add_argument("--out", type=Path, default=Path("gpu.json"))
     args = parser.parse_args()
-    machine, expected = Machine(args.rehearse), estimates(Peaks.stated())
+    machine, expected = Machine(args.rehearse, args.models), estimates(Peaks.stated())
     found = json.loads(args.out.read_text()) if args.out.exists() else {}
     if {key: found.get(key) for key in machine.facts()} != machine.facts():
         found = machine.facts() | {"sections": {}}

@@ -54,7 +54,8 @@ class LayerSource:
         """Return memory for one layer, uint8 [at least layer_bytes] on the device, aligned to 64 bytes."""
         if self.device.type == "cpu":
             return host_buffer(self.layer_bytes)
-        return torch.empty(self.layer_bytes, dtype=torch.uint8, device=self.device)
+        with torch.inference_mode(False):  # else the threads that fill it could not
+            return torch.empty(self.layer_bytes, dtype=torch.uint8, device=self.device)
 
     def parts(self, layer: int) -> int:
         """Return the number of parts in which a layer is read."""
