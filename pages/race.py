@@ -20,7 +20,7 @@ def race_section() -> None:
     )
     left, right = st.columns([3, 2], gap="large")
     with left:
-        prompt = prompts.one("race_prompt", first=None)
+        prompt = prompts.one("race_prompt")
         prompting = prompts.template_arguments()
     with right:
         first, second = st.columns(2)

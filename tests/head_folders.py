@@ -16,13 +16,14 @@ from sequoia_core.models.heads.session import HeadModel
 PUBLISHED, SPECULATORS = "published", "speculators"
 
 
-def head_fields(target, form=PUBLISHED, *, draft_vocab=None, reads=None, layers=1, **fields):
-    """Return the config.json of a head for a target's configuration; fields may change or add some."""
+def head_fields(target, form=PUBLISHED, *, draft_vocab=None, reads=None, layers=1, layer=(), **fields):
+    """Return the config.json of a head for a target's configuration; `layer` and fields may change or add some."""
     config = target.config
     own = {
-        "model_type": "llama", "hidden_size": config.hidden_size, "intermediate_size": 48, "num_attention_heads": 4,
+        "model_type": "llama", "hidden_size": config.hidden_size, "intermediate_size": 64, "num_attention_heads": 4,
         "num_key_value_heads": 2, "num_hidden_layers": layers, "rms_norm_eps": 1e-6, "max_position_embeddings": 512,
         "vocab_size": config.vocab_size, "rope_theta": 10_000.0, "architectures": ["LlamaForCausalLMEagle3"],
+        **dict(layer),
     }  # fmt: skip
     draft_vocab, layers = draft_vocab or config.vocab_size, config.num_hidden_layers
     if form == PUBLISHED:

@@ -25,11 +25,17 @@ ARGUMENTS = "template_arguments"  # key of the field, the same on every page
 OWN_BELOW, OWN_PLACE = "Your own, below", -1
 
 
-def one(key: str, *, first: str | None) -> str:
-    """Draw a prompt to write, with the shipped ones to pick from -> the prompt; `first` stands there at first."""
-    examples, pick_key = shipped.prompts(), f"{key}_shipped"
+def begin(key: str, *, first: str | None) -> str:
+    """Let the prompt of `one` begin with `first`, else with a shipped one -> the first words of what it is now."""
     if key not in st.session_state:
-        st.session_state[key] = first or (examples[0] if examples else FIRST_PROMPT)
+        st.session_state[key] = first or next(iter(shipped.prompts()), FIRST_PROMPT)
+    return _first_line(st.session_state[key])
+
+
+def one(key: str) -> str:
+    """Draw a prompt to write, with the shipped ones to pick from -> the prompt."""
+    begin(key, first=None)
+    examples, pick_key = shipped.prompts(), f"{key}_shipped"
     options = [OWN, *examples]
     st.session_state[pick_key] = st.session_state[key] if st.session_state[key] in options else OWN
 

@@ -16,8 +16,8 @@ from sequoia_core.models.pair_spec import PairSpec
 from ui import glossary, menu, scenarios, weights_place
 from ui.jobs import session_jobs
 from ui.markdown import escaped
-from ui.runs import steering
 from ui.session import machine, model_pairs, predictions, session
+from ui.token_tree import steering
 
 CHOICES_OF_DTYPE: dict[str, str | None] = {"Default": None} | {name: name for name in DTYPES}
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -37,12 +37,13 @@ class Shape(ctypes.Structure):
         *((name, ctypes.c_int32) for name in "hidden inner layers heads key_heads head_size vocab context".split()),
         ("four_bits", ctypes.c_int32),
         ("eps", ctypes.c_float),
+        *((name, ctypes.c_int32) for name in ("outputs", "draft_head")),
     ]
 
 
 _FUNCTIONS = {
     "sequoia_supported": (_NUMBER,),
-    "sequoia_model": (_POINTER, ctypes.POINTER(Shape), *[_POINTER] * 7),
+    "sequoia_model": (_POINTER, ctypes.POINTER(Shape), *[_POINTER] * 9),
     "sequoia_streamed_model": (_POINTER, ctypes.POINTER(Shape), *[_POINTER] * 7),
     "sequoia_layer_bytes": (ctypes.c_int64, ctypes.POINTER(Shape)),
     "sequoia_head_bytes": (ctypes.c_int64, ctypes.POINTER(Shape)),
@@ -52,6 +53,7 @@ _FUNCTIONS = {
     "sequoia_cache": (_POINTER, _POINTER, _NUMBER),
     "sequoia_cache_free": (None, _POINTER),
     "sequoia_keep_states": (None, _POINTER, _NUMBER, _POINTER, _POINTER),
+    "sequoia_features": (None, *[_POINTER] * 4),
     "sequoia_forward": (
         _NUMBER, _POINTER, *[_NUMBER] * 3, _POINTER, _POINTER, _NUMBER, _POINTER, _NUMBER, _POINTER,
     ),
@@ -101,14 +103,18 @@ class CompiledLlama:
             raise OSError(reason)
         self.instructions = instruction_sets.instructions_in_use()
         base = model.model
-        shape = shape_of(model)
+        self._copy(shape_of(model), base.embed_tokens.weight, tables_of(model), base.layers, model.lm_head.weight)
+
+    def _copy(
+        self, shape: Shape, embedding: torch.Tensor, tables: list[torch.Tensor | None], layers: Iterable[Any],
+        output: torch.Tensor, *features: torch.Tensor | None,
+    ) -> None:  # fmt: skip
         self.hidden, self.vocab, self.context = shape.hidden, shape.vocab, shape.context
-        embedding = base.embed_tokens.weight.detach().contiguous()
-        self.tables = tables_of(model)
-        weights = [matrix for layer in base.layers for matrix in joined([layer.get_parameter(n) for n in MATRICES])]
-        weights = [weight.detach().contiguous() for weight in [*weights, model.lm_head.weight]]
+        weights = [matrix for layer in layers for matrix in joined([layer.get_parameter(n) for n in MATRICES])]
+        weights = [weight.detach().contiguous() for weight in [*weights, output]]
+        self.tables, embedding, extra = [*tables, *features], embedding.detach().contiguous(), addresses(features)
         self.address = self.functions.sequoia_model(
-            ctypes.byref(shape), embedding.data_ptr(), *addresses(self.tables), addresses(weights)
+            ctypes.byref(shape), embedding.data_ptr(), *addresses(tables), addresses(weights), *(extra or (None, None))
         )
         if not self.address:
             raise MemoryError("found no memory for packed weights")
@@ -148,7 +154,7 @@ def shape_of(model: PreTrainedModel, *, four_bits: int = 0) -> Shape:
     return Shape(
         config.hidden_size, config.intermediate_size, config.num_hidden_layers, config.num_attention_heads,
         config.num_key_value_heads, head_size(model), config.vocab_size, config.max_position_embeddings,
-        four_bits, config.rms_norm_eps,
+        four_bits, config.rms_norm_eps, config.vocab_size,
     )  # fmt: skip
 
 
@@ -163,8 +169,8 @@ def tables_of(model: PreTrainedModel) -> list[torch.Tensor | None]:
         cos[0, :, :half].contiguous(),
         sin[0, :, :half].contiguous(),
         torch.stack([norm.weight.detach().float() for norm in [*norms, base.norm]]),
-        torch.stack([_biases(own) for own in attentions]) if has_biases(model) else None,
-        _head_norms(attentions) if has_head_norms(model) else None,
+        torch.stack([projection_biases(own) for own in attentions]) if has_biases(model) else None,
+        norms_of_heads(attentions) if has_head_norms(model) else None,
     ]
 
 
@@ -178,14 +184,14 @@ def addresses(tensors: Sequence[torch.Tensor | None]) -> ctypes.Array:
     return (_POINTER * len(tensors))(*(None if tensor is None else tensor.data_ptr() for tensor in tensors))
 
 
-def _biases(attention: Any) -> torch.Tensor:
+def projection_biases(attention: Any) -> torch.Tensor:
     parts = (attention.q_proj, attention.k_proj, attention.v_proj)
     return torch.cat(
         [torch.zeros(part.out_features) if part.bias is None else part.bias.detach().float() for part in parts]
     )
 
 
-def _head_norms(attentions: Sequence[Any]) -> torch.Tensor:
+def norms_of_heads(attentions: Sequence[Any]) -> torch.Tensor:
     return torch.stack([torch.stack([own.q_norm.weight, own.k_norm.weight]).detach().float() for own in attentions])
 
 

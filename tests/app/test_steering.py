@@ -13,9 +13,9 @@ from tests.app.conftest import wait_for
 from ui.jobs.decode_job import decode_work
 from ui.jobs.engine_queue import EngineQueue
 from ui.jobs.jobs import Job
-from ui.runs import steering
 from ui.runs.runs import DecodeRequest, summary_of
-from ui.runs.steering import Steering
+from ui.token_tree import steering
+from ui.token_tree.steering import Steering
 
 
 @pytest.fixture

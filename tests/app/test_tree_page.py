@@ -375,7 +375,7 @@ def test_numbers_for_tools_without_trees_are_shown() -> None:
     assert "speculative_num_steps = 5" in open_page(PAGE, n="20", depth="5", **EXPORT).code[0].value
 
 
-@pytest.mark.parametrize("name", ["tree", "machine", "decode", "overview", "draft"])
+@pytest.mark.parametrize("name", ["tree", "machine", "decode", "draft"])
 def test_a_vector_too_long_to_search_for_large_trees_is_searched_for_smaller_ones(name, assets, monkeypatch):
     """A thousand ranks that rise and fall, and gain with every level: the search gives up, the pages do not."""
     monkeypatch.setattr("sequoia_core.design.tree_search.MAX_STEPS", 1_000_000_000)  # a tenth: gives up sooner

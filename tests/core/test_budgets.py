@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-LINES = {"sequoia_core": 30_550, "ui": 12_490, "pages": 930, "tests": 34_720}
+LINES = {"sequoia_core": 30_750, "ui": 12_560, "pages": 870, "tests": 35_190}
 FILE_LINES = 350  # of the engine and the app
-WORDS = 15_870
+WORDS = 15_900
 
 
 def length(path: Path) -> int:

@@ -1,6 +1,7 @@
 """Everything that PyTorch runs, with models on another device than the CPU: nothing mixes, and greedy text stays."""
 
 import threading
+from functools import cache
 
 import numpy as np
 import pytest
@@ -40,6 +41,7 @@ COSTS = HardwareProfile(np.array([1, 2, 4, 8, 16, 32]), 1.0 + 0.02 * np.arange(6
 WARM, CUT = SamplingConfig(0.8), SamplingConfig(0.8, 0.9, 20)
 
 
+@cache
 def policies(temperature: float) -> dict:
     """Return every tree policy, and every recipe of those that have some."""
     grown = {"calibration": calibration_of(0.6, temperature=temperature), "max_size": 12, "max_depth": 4, "beam": 3}

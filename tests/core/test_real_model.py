@@ -63,6 +63,7 @@ def test_file_and_folder_have_one_tokenizer(rounded, places):
     assert ids[:2] == [2, 105]  # of BOS and of a mark that is read as such
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("pair", ["exact", "rounded"])
 def test_the_check_at_load_finds_faults_of_a_real_model(pair, fault, request):

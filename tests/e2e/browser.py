@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from tests.served_app import LONG_MS, settle, use_pair
 
@@ -34,6 +36,18 @@ def open_section(page, name: str) -> None:
     """Open a tab of the page."""
     page.get_by_role("tab", name=name).click()
     settle(page)
+
+
+@contextmanager
+def in_popover(page, name: str) -> Iterator[None]:
+    """Open the popover of that name on the live page for a while."""
+    button = page.locator(".st-key-decode_controls").get_by_test_id("stPopoverButton").filter(has_text=name)
+    button.click()
+    page.get_by_test_id("stPopoverBody").wait_for()
+    yield
+    settle(page)
+    button.click()  # what was written is taken over as the focus leaves it
+    page.get_by_test_id("stPopoverBody").wait_for(state="hidden")
 
 
 def measure(page, name: str, button: str, said: str) -> None:

@@ -16,7 +16,7 @@ from tests.served_app import ROOT
 from ui.menu import MENU
 from ui.runs.run_files import load_run, run_to_bytes
 
-from .browser import LONG_MS, go, settle
+from .browser import LONG_MS, go, in_popover, settle
 
 HOST = "evil.example"
 PAYLOADS = (
@@ -242,13 +242,13 @@ def test_a_hostile_prompt_is_decoded_and_shown_as_it_is(page, server):
     page.goto(server)
     settle(page)
     go(page, "Live")
-    box = page.locator(".st-key-decode_prompt textarea")
     prompt = " ".join(PAYLOADS[:5]) + " \u202eabc שלום 👩‍👩‍👧 \u2028\x00\x07 "
-    box.fill(prompt)
-    box.press("Control+Enter")
-    settle(page)
+    with in_popover(page, "Prompt:"):
+        box = page.locator(".st-key-decode_prompt textarea")
+        box.fill(prompt)
+        box.press("Control+Enter")
     page.locator(".st-key-decode_start button").click()
-    page.get_by_text("A recorded run").first.wait_for(state="hidden", timeout=LONG_MS)
+    page.get_by_text("A recording (").first.wait_for(state="hidden", timeout=LONG_MS)
     page.locator(".st-key-decode_start button:not([disabled])").first.wait_for(timeout=LONG_MS)
     settle(page)
     page.locator(".st-key-decode_tree").get_by_text(PAYLOADS[0]).first.wait_for(timeout=LONG_MS)
@@ -264,23 +264,24 @@ def test_half_of_a_surrogate_pair_in_the_prompt_box_does_no_harm(page, server):
     page.goto(server)
     settle(page)
     go(page, "Live")
-    box = page.locator(".st-key-decode_prompt textarea")
-    box.evaluate(
-        """(box, text) => {
-            Object.getOwnPropertyDescriptor(HTMLTextAreaElement.prototype, 'value').set.call(box, text)
-            box.dispatchEvent(new Event('input', {bubbles: true}))
-        }""",
-        "def f(x):\n    return 'A'",
-    )
-    box.evaluate(
-        """box => {
-            Object.getOwnPropertyDescriptor(HTMLTextAreaElement.prototype, 'value').set.call(box, 'def \\ud800f(x):')
-            box.dispatchEvent(new Event('input', {bubbles: true}))
-        }"""
-    )
-    box.press("Control+Enter")
-    page.wait_for_timeout(1_000)
-    settle(page)
+    with in_popover(page, "Prompt:"):
+        box = page.locator(".st-key-decode_prompt textarea")
+        box.evaluate(
+            """(box, text) => {
+                Object.getOwnPropertyDescriptor(HTMLTextAreaElement.prototype, 'value').set.call(box, text)
+                box.dispatchEvent(new Event('input', {bubbles: true}))
+            }""",
+            "def f(x):\n    return 'A'",
+        )
+        box.evaluate(
+            """box => {
+                const prototype = HTMLTextAreaElement.prototype
+                Object.getOwnPropertyDescriptor(prototype, 'value').set.call(box, 'def \\ud800f(x):')
+                box.dispatchEvent(new Event('input', {bubbles: true}))
+            }"""
+        )
+        box.press("Control+Enter")
+        page.wait_for_timeout(1_000)
     page.locator(".st-key-decode_start button").click()
     page.wait_for_timeout(1_000)
     page.locator(".st-key-decode_start button:not([disabled])").first.wait_for(timeout=LONG_MS)

@@ -1,4 +1,4 @@
-"""Chat on the live page: the conversation so far, a system prompt, a box to write in, and what the model read."""
+"""Chat on the live page: a system prompt, a box to write in, the conversation so far, and what the model read."""
 
 from __future__ import annotations
 
@@ -31,21 +31,25 @@ def chosen() -> bool:
     return chat
 
 
-def draw_conversation() -> str:
-    """Draw the system prompt and what was said so far -> the system prompt."""
-    job = session_jobs.job("decode")
-    asking = job is not None and job.active and bool(job.info.turns)
-    system = st.text_area(
+def draw_system() -> str:
+    """Draw the system prompt -> it."""
+    return st.text_area(
         "System prompt (optional)",
         key="chat_system",
         height=68,
         persist_state="session",
         help="Goes before the conversation, in every run from the next one on. Some templates refuse one.",
     )
+
+
+def draw_conversation() -> None:
+    """Draw what was said so far."""
+    job = session_jobs.job("decode")
+    asking = job is not None and job.active and bool(job.info.turns)
     exchanges = conversation.current().exchanges
     if not exchanges and not asking:
-        st.caption("Nothing was said yet. Each answer is a run: it grows step by step below, then stands here.")
-        return system
+        st.caption("Nothing was said yet. Each answer is a run: it grows step by step above, then stands here.")
+        return
     earlier = max(len(exchanges) + asking - SHOWN, 0)
     if earlier:
         with st.expander(f"Earlier messages: {2 * earlier}", icon=":material/history:", key="chat_earlier"):
@@ -54,8 +58,7 @@ def draw_conversation() -> str:
     if job is not None and asking:
         _message("user", job.info.turns[-1].text)
         with st.chat_message("assistant"):
-            st.caption("Decoding: the answer grows below.")
-    return system
+            st.caption("Decoding: the answer grows above.")
 
 
 def _draw(exchanges: Sequence[Exchange]) -> None:

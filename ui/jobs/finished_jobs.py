@@ -43,17 +43,15 @@ def _keep_runs(job: Job) -> None:
 
 
 def _use_chain(job: Job) -> None:
-    """Use what each finished stage of the whole chain has found; its run takes the place of an earlier decode."""
-    if job.state == "failed":
-        return
+    """Use what the whole chain has measured, however it ended; its run takes the place of an earlier decode."""
     found = job.result
     if found.acceptance is not None:
         session.set_acceptance(found.acceptance, f"measured here on the {job.info}, temperature 0", "measured, T = 0")
     if found.profile is not None:
         session.set_profile(found.profile, f"measured here on the {job.info}")
         tree_in_use.set_size_and_depth(None)
-    if found.run is not None and found.run["steps"]:
-        session.set_last_run(found.run)
+    if found.runs and found.runs[0]["steps"]:
+        session.set_last_run(found.runs[0])
         session_jobs.forget("decode", older_than=job)
 
 

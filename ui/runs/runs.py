@@ -25,8 +25,8 @@ from sequoia_core.models.pair_spec import PairSpec
 from sequoia_core.models.prompting import RAW, Prompting
 from sequoia_core.studies.run_summary import Baseline, RunSummary, summarize_run
 from ui.markdown import safe_name
-from ui.runs.steering import Steering
 from ui.token_text import TokenText
+from ui.token_tree.steering import Steering
 from ui.tree_layout import MAX_DRAWN
 from ui.verifier_names import NAMES
 

@@ -171,10 +171,17 @@ class Eagle3Head(nn.Module):
         assert self.settings.reads is not None, "reading a head for a target settles them"
         return self.settings.reads
 
+    def weights_at_ends(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the embedding [vocab, H] and the output layer [draft vocab, H], its own or the target's."""
+        embedding, output = self.shared
+        return (
+            self.embed_tokens.weight if embedding is None else embedding,
+            self.lm_head.weight if output is None else output,
+        )
+
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the embeddings of the target's tokens [.., n] -> [.., n, H]."""
-        shared = self.shared[0]
-        return F.embedding(ids, self.embed_tokens.weight if shared is None else shared)
+        return F.embedding(ids, self.weights_at_ends()[0])
 
     def project(self, states: torch.Tensor) -> torch.Tensor:
         """Return the features of the target's states, one beside the other: [.., n, k · target's H] -> [.., n, H]."""

@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from ...native import linear
 from ..protocol import LoadedModel, causal_mask, parents_of
 from ..tree_cache import CacheSession
+from .compiled_head import CompiledHead, CompiledHeadSession
+from .features import GivenFeatures
 
 if TYPE_CHECKING:
     from ..language_model import HuggingFaceModel
@@ -33,6 +35,7 @@ class HeadModel(LoadedModel):
         self.vocab_size, self.eos_ids, self.dtype = target.vocab_size, target.eos_ids, target.model.dtype
         self.device, self.parameters = target.device, sum(weights.numel() for weights in head.parameters())
         linear.compile_layers(head)
+        self._compiled = CompiledHead(head) if CompiledHead.supports(head) else None
 
     @property
     def kind(self) -> str:
@@ -41,10 +44,14 @@ class HeadModel(LoadedModel):
     @property
     def backend(self) -> str:
         numbers = ", ".join(map(str, self.reads))
-        return ", ".join(filter(None, [f"{self.kind} head of states {numbers}", linear.description(self.head)]))
+        compiled = self._compiled
+        how = linear.description(self.head) if compiled is None else compiled.description
+        return ", ".join(filter(None, [f"{self.kind} head of states {numbers}", how]))
 
-    def open(self, capacity: int, states: Sequence[int] = ()) -> HeadSession:
-        return HeadSession(self, capacity)
+    def open(self, capacity: int, states: Sequence[int] = ()) -> HeadSession | CompiledHeadSession:
+        if self._compiled is None:
+            return HeadSession(self, capacity)
+        return CompiledHeadSession(self._compiled, capacity, self.vocab_size)
 
     def rows(self, output: torch.Tensor) -> torch.Tensor:
         """Return logits of an output [n, H] over the target's tokens, float32 [n, V]; -inf where it has none."""
@@ -69,7 +76,7 @@ class HeadModel(LoadedModel):
         return self.rows(self.head(self.head.embed(ids.to(self.device)), features, places, mask))
 
 
-class HeadSession(CacheSession):
+class HeadSession(GivenFeatures, CacheSession):
     """One sequence in a head. It reads committed tokens with the target's states, drafted ones with its own outputs.
 
     A commit drops all drafted tokens but the root; the next pass reads the accepted ones again, with true states. The
@@ -82,28 +89,20 @@ class HeadSession(CacheSession):
             logits_dtype=torch.float32, vocab_size=model.vocab_size,
         )  # fmt: skip
         self.model = model
-        self._true = torch.zeros(capacity + 1, model.head.settings.hidden, dtype=model.dtype, device=self.device)
-        self._own = torch.zeros_like(self._true)  # by slot, what a token's output is for those after it
-        self._known = 0  # the last position whose token has a feature in `_true`
-
-    @torch.inference_mode()
-    def see(self, start: int, states: torch.Tensor) -> None:
-        stop = min(start + 1 + len(states), len(self._true))
-        if stop > start + 1:
-            taken = states[: stop - start - 1].flatten(1).to(self._true)
-            self._true[start + 1 : stop] = self.model.head.project(taken)
-            self._known = stop - 1
+        hidden = model.head.settings.hidden
+        self._take(model.head, torch.zeros(capacity + 1, hidden, dtype=model.dtype, device=self.device))
+        self._own = torch.zeros_like(self._given)  # by slot, what a token's output is for those after it
 
     def commit(self, start: int, slots: Sequence[int]) -> None:
         super().commit(start, slots[:1])
-        self._known = min(self._known, start)
+        self._forget(start)
 
     def _logits(self, ids: torch.Tensor, positions: torch.Tensor, tree_mask: torch.Tensor, keep: int) -> torch.Tensor:
         head, start, count = self.model.head, self.cache.length, len(ids)
         mask = self.mask(tree_mask)[0, 0]
         mask[positions > 0, 0] = -torch.inf
         parents = torch.from_numpy(parents_of(tree_mask.numpy(), start))
-        drafted = torch.arange(start, start + count) > self._known  # slots of committed tokens are their positions
+        drafted = torch.arange(start, start + count) > self._known.value  # committed tokens' slots are positions
         turns = torch.zeros(count, dtype=torch.int64)  # a drafted token waits for its parent where both are new
         for index, parent in enumerate((parents - start).tolist()):
             if drafted[index] and parent >= 0:
@@ -113,7 +112,7 @@ class HeadSession(CacheSession):
         for turn in range(int(turns.max()) + 1):
             rows = torch.nonzero(turns == turn)[:, 0]
             slots = start + rows
-            features = self._true[positions[rows].clamp(max=len(self._true) - 1)]
+            features = self._given[positions[rows].clamp(max=len(self._given) - 1)]
             features = torch.where(drafted[rows, None].to(self.device), self._own[parents[rows]], features)
             seen = mask
             if len(rows) < count:

@@ -34,6 +34,12 @@ def test_another_period_is_compared_with(found, files, tmp_path):
     assert found("--after", files("last"), "--before", files("first"))["verdict"] == "worse than before"
 
 
+def test_speeds_at_several_contexts_are_not_compared(found, files, capsys):
+    assert found("--after", files("after"), "--timed", "0=60@1:500,2=70@1:500,4=80@1:500")["verdict"] == "healthy"
+    assert main(["doctor", "--after", files("after"), "--timed", "0=60@1:500,4=50@1:9000"]) == 2
+    assert "expected one context: of these counts" in " ".join(capsys.readouterr().err.split())
+
+
 def test_what_cannot_be_planned_has_a_verdict(found, files):
     assert found("--after", files("pmin"), "--timed", "0=60,2=70,4=80")["verdict"] == "drafts rarely"
     assert found("--after", files("off"), "--timed", "0=60,2=70,4=80")["verdict"] == "never drafted"

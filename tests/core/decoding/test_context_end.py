@@ -5,6 +5,7 @@ Drafts have the target's weights where that can be, so that trees are accepted u
 
 import itertools
 import warnings
+from functools import cache
 
 import pytest
 import torch
@@ -39,6 +40,7 @@ REPEATED = [5, 9, 2, 7] * 9  # so that there is something to look up
 NAMES = ("TorchLlama", "compiled", "GPT2", "streamed", "GGUF")
 
 
+@cache
 def policies(temperature=0.0):
     grown = {"calibration": calibration_of(0.8, temperature=temperature), "max_size": 20, "max_depth": 6, "beam": 4}
     index = TextIndex()
@@ -156,7 +158,8 @@ GROWN = ("SpecExec", "adaptive", "adaptive, drawn", "hybrid topk", "hybrid in tu
 
 @pytest.mark.sample(5)
 @pytest.mark.parametrize(
-    ("name", "temperature"), [(name, each) for each in (0.0, 0.8) for name in GROWN if name in policies(each)]
+    ("name", "temperature"),
+    [(name, each) for each in (0.0, 0.8) for name in GROWN if each or name != "hybrid in turn"],
 )
 def test_trees_grow_the_same_way_compiled_and_plain(name, temperature, monkeypatch):
     policy = policies(temperature)[name]

@@ -12,7 +12,7 @@ from sequoia_core.servers import rules as rules
 from sequoia_core.servers.chain_acceptance import chain_acceptance, counts_of_matrix
 from sequoia_core.servers.costs import costs_of, timed_setting
 from sequoia_core.servers.counts import ServerCounts, counts_of_survival
-from sequoia_core.servers.diagnosis import diagnose
+from sequoia_core.servers.diagnosis import diagnose, present_speed
 from sequoia_core.servers.readings import counts_from_bytes
 from sequoia_core.servers.request_spread import by_prompt_length, spread
 from tests.core.servers.samples import (
@@ -82,6 +82,21 @@ def test_layer_ids_that_were_guessed_are_wired_wrong():
 def test_a_block_layout_read_the_other_way_is_wired_wrong():
     """vllm#56792: the flag that says from which slot a block is sampled is missing; .9 % of all drafted tokens."""
     assert verdict(read(vllm((55, 8, 2, 1, 0, 0, 0), 1000))) == "Wired wrong"
+
+
+def test_one_token_of_a_whole_answer_is_wired_wrong():
+    """llama.cpp#27151: 1 of 633 drafted tokens, three at a time; totals alone."""
+    found = diagnose(read(answers((20, 213, 633, 1))))
+    assert found.verdict.title == "Wired wrong" and "at most" in str(found.verdict.evidence[0])
+
+
+def test_a_draft_of_64_that_yields_4_is_too_long_and_not_weak():
+    """llama.cpp#25908: 96 of 1,378 drafted tokens, .07, by 22 drafts; with a minimum probability .9."""
+    found = diagnose(read(answers((20, 119, 1378, 96))))
+    assert found.verdict.title == "K above what the head gives" and "K = 9, or" in found.verdict.check
+    assert [round(each.value, 2) for each in found.verdict.evidence] == [0.07, 4.36, 62.64]
+    assert rules.too_long(read(answers((20, 119, 900, 96)))) is None  # a ninth is used
+    assert rules.too_long(read(answers((20, 219, 1378, 96)))) is None  # less than one of a draft
 
 
 def test_prompts_beyond_the_drafts_own_context():
@@ -217,6 +232,17 @@ def test_sound_servers_are_healthy_and_a_low_first_position_is_normal():
         assert found.verdict.title == "Healthy" and "normal" in found.verdict.says and not found.gain
     hard = read(vllm((150, 135, 120), 1000))  # drafts begin where it is hard; what follows is nearly sure
     assert rules.wired_wrong(hard) is None and rules.wired_wrong(read(vllm((150, 30, 10), 1000))) is not None
+
+
+def test_what_lies_near_a_fault_sets_no_rule_off():
+    """Within the bounds of chance, within what other texts do, or seen for another reason."""
+    assert rules.wired_wrong(read(vllm((19, 3, 0), 100))) is None
+    before, now = (read(vllm((first, 400_000), 1_000_000)) for first in (700_000, 680_000))
+    assert rules.worse(now, before) is None
+    assert present_speed(now, [(0, 35.3, 1), (2, 22.9, 4)], None) is None
+    assert rules.limited(read(vllm((20, 19), 20))) is None is rules.limited(read(vllm((990, 700), 1000)))
+    early = read(vllm_text(1000, 2200, 1250, (800, 300, 100, 50), 2260, 10))
+    assert rules.runs_out(early) is None is rules.too_long(early) and verdict(early) == "Drafts rarely"
 
 
 def test_too_few_drafts_cannot_tell_and_say_how_many_would():

@@ -79,6 +79,7 @@ def test_the_law_is_the_targets(tiny_files, name, verifier, temperature):
     assert report.passed and report.degrees_of_freedom > 6, report.p_value
 
 
+@pytest.mark.slow
 def test_a_law_that_is_not_the_targets_is_seen(tiny_files, monkeypatch):
     """The same test fails where a commit keeps the other child of the root: it can tell."""
     pair, keep = load_pair(tiny_files["target"], tiny_files["draft"]), LlamaCppSession.commit
