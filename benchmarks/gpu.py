@@ -6,8 +6,8 @@
 
 A section that FILE (`--out`) already has for this device is not run again. One that fails is written down with its
 error and the others go on; the exit code is 1 then, and also where a test or a proof of exactness fails. Goals of speed
-that are not met are only printed. Needs PyTorch, transformers, NumPy and SciPy, and pytest for the tests: no network
-and no pydantic (docs/methods.md#a-rented-gpu). Large models have random weights, since times depend on shapes.
+that are not met are only printed. Needs PyTorch, transformers, NumPy and SciPy, for the tests pytest and pydantic, and no
+network (docs/methods.md#a-rented-gpu). Large models have random weights, since times depend on shapes.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def estimates(peaks: Peaks) -> dict[str, float]:
         "exactness": 5 + len(VERIFIERS) * 2 * LAW_SAMPLES * (step(small, small, 8, 3) + 2 * passing(small)),
         "demo": 10 + 2 * DEMO_TOKENS * step(demo_shape, demo_shape, 16, 4),
         "plain": 5 + 150 + (1 + 2 * 4) * gpu_speed.PLAIN_TOKENS * passing(seven),
-        "fused": 60.0,
+        "fused": 20.0,
         "compiled": 120.0,
         "outside": 5 + 2 * (gpu_speed.STEPS + WARM_UP) * step(seven, small, 128, 8),
         "replay": profiling(gpu_speed.PAIRS[0])

@@ -1,7 +1,5 @@
 """What rejections leave of target rows P, by three numbers a row. N = positions, m = the first of them, W = ranks."""
 
-from __future__ import annotations
-
 import torch
 
 from ..native import sampling_ops
@@ -106,10 +104,8 @@ class Residuals:
     def _added(self, scale: torch.Tensor, offset: torch.Tensor) -> torch.Tensor:
         count, (target, draft) = len(scale), self._summed
         over = (target[:count] - scale * draft[:count] - offset).clamp_min_(0.0)
-        if len(target) == 1 and target.device.type == "cpu":  # a graph reads nothing back
-            kept = over[0] > 0.0  # what is 0 once stays 0
-            if 2 * int(kept.sum()) < len(kept):
-                self._summed = target[:, kept], draft[:, kept]
+        if len(target) == 1 and 2 * int((kept := over[0] > 0.0).sum()) < len(kept):  # what is 0 once stays 0
+            self._summed = target[:, kept], draft[:, kept]
         return over.sum(1, keepdim=True)
 
     def rows(self, which: torch.Tensor) -> torch.Tensor:

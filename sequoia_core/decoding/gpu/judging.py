@@ -30,6 +30,7 @@ class StaticJudge(RowJudge):
         self.passes: StaticPass | None = None  # of the step's tree
         self._sizes: dict[tuple, _OneSize] = {}
         self._plan: TreePlan | None = None  # of the step before
+        self._own: _OneSize  # of the step
         self._decided: _OneSize | None = None  # whose path is to be kept; None where `RowJudge` walked
         self._path: tuple[int, ...] = ()  # that was decided
 
