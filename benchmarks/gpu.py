@@ -6,7 +6,7 @@
 
 A section that FILE (`--out`) already has for this device is not run again. One that fails is written down with its
 error and the others go on; the exit code is 1 then, and also where a test or a proof of exactness fails. Goals of speed
-that are not met are only printed. Needs PyTorch, transformers, NumPy and SciPy, for the tests pytest and pydantic, and no
+are not met are only printed. Needs PyTorch, transformers, NumPy and SciPy, for the tests pytest and pydantic; no
 network (docs/methods.md#a-rented-gpu). Large models have random weights, since times depend on shapes.
 """
 
