@@ -3,8 +3,6 @@
 python benchmarks/pages.py            # a table, one JSON line last
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import statistics

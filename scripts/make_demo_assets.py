@@ -17,8 +17,6 @@ growth: assets/runs/growth.json, of benchmarks/dynamic.py --growth
 prose.jsonl and chat.jsonl in assets/prompts are written by hand
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import itertools

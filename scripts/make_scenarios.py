@@ -7,8 +7,6 @@ or recorded times named below; a fitted vector is the power law that yields two 
 `make_demo_assets.py` measures the profiles and vectors that are measured.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Rows of figures, each number beside what it compares with."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Widgets that several pages share: choices of a source, of a way of sampling, of a verifier, of a shape."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any

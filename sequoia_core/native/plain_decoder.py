@@ -1,7 +1,5 @@
 """Which models are plain decoders (Llama and its relatives), which our own passes can run."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -3,8 +3,6 @@
 A rule fires only where exact bounds lie beyond its threshold. Names such as vllm#50170 are threads on GitHub.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import ceil, nan
 from typing import NamedTuple

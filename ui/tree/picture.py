@@ -1,7 +1,5 @@
 """The picture of the tree: coloured, folded up where nodes are unlikely; and the arithmetic of one node."""
 
-from __future__ import annotations
-
 import streamlit as st
 
 from sequoia_core import AcceptanceVector, TokenTree

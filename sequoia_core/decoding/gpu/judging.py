@@ -1,7 +1,5 @@
 """The judge for GPUs: the pass, the walk and the commit are phases of fixed shape, with one read-back per step."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -3,8 +3,6 @@
 Shapes: q = tokens in one pass, t = slots that its tree mask covers, V = vocabulary.
 """
 
-from __future__ import annotations
-
 import gc
 import warnings
 from collections.abc import Callable, Sequence

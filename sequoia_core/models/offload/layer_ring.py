@@ -1,7 +1,5 @@
 """Decoder layers that stream through a few buffers: threads read ahead, into the next pass too."""
 
-from __future__ import annotations
-
 import time
 import weakref
 from collections import deque

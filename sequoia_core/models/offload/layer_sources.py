@@ -1,7 +1,5 @@
 """Where streamed layers come from: the model's own files, one packed file, or pinned memory beside a GPU."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
