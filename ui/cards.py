@@ -6,8 +6,6 @@ from dataclasses import dataclass
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from ui.markdown import escaped
-
 
 @dataclass(frozen=True, slots=True)
 class Card:
@@ -50,8 +48,3 @@ def number(value: float | None, form: str = "{:.2f}") -> str:
     if value is None:
         return "–"
     return "∞" if math.isinf(value) else form.format(value)
-
-
-def short_reason(reason: str) -> str:
-    """Return the reason where it fits a card, else "not measured here"; safe in markdown."""
-    return escaped(reason) if len(reason) <= 28 else "not measured here"
