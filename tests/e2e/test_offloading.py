@@ -39,6 +39,7 @@ def test_a_target_on_disk_from_the_choice_to_unloading(page, server, shot):
     page.locator(".st-key-decode_start button:not([disabled])").first.wait_for(timeout=LONG_MS)
     settle(page)
     assert re.search(r"\d\.\d\d×", metric(page, "Speedup"))
+    page.get_by_text("Where the time went, step by step").first.click()
     page.get_by_text(re.compile(r"^read \d+\.\d ms")).first.wait_for()  # a lane of its own
     shot("decode-disk")
 
