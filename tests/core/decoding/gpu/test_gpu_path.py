@@ -99,13 +99,16 @@ def test_trees_that_grow_are_padded_to_few_sizes(used, tiny_target, tiny_draft):
     assert [padded(n) for n in (1, 2, 3, 9, 32, 33, 64, 65)] == [1, 2, 4, 16, 32, 64, 64, 96]
 
 
-@pytest.mark.parametrize("family", [name for name in FAMILIES if name not in ("Mistral", "Gemma2", "Gemma3")])
-def test_every_family_without_a_window_decodes_as_generate(family, used):
-    model = HuggingFaceModel(build(family), family, backend=TransformersBackend(build(family)))
-    prompt = [2 + place for place in range(20)]
-    steps = list(decode(prompt, pair_of(model, model), tree=k_ary_tree(2, 3), max_new_tokens=40))
-    assert tokens_of(steps) == greedy_reference(model, prompt, 40) and len(steps) <= 10
-    assert used["StaticDrafter._fill"] > 20
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_decodes_as_generate_in_phases_while_its_window_holds_the_text(family, used):
+    prompt, short = [2 + place for place in range(20)], "sliding_window" in FAMILIES[family]
+    for settings, in_phases in [({"sliding_window": 96}, True), ({}, False)] if short else [({}, True)]:
+        used.clear()
+        built = build(family, **settings)
+        model = HuggingFaceModel(built, family, backend=TransformersBackend(built))
+        steps = list(decode(prompt, pair_of(model, model), tree=k_ary_tree(2, 3), max_new_tokens=40))
+        assert tokens_of(steps) == greedy_reference(model, prompt, 40) and len(steps) <= 10
+        assert (used["StaticDrafter._fill"] > 20) == in_phases
 
 
 @pytest.mark.parametrize("verifier", VERIFIERS)
