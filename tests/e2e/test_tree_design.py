@@ -7,15 +7,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from .browser import both_themes, go, metric, number, open_section, settle
+from .browser import both_themes, choose_option, go, metric, number, open_section, settle
 
 
-def choose(page, key: str, option: str) -> None:
-    """Pick an option of the select box with this key."""
-    page.locator(f".st-key-{key} input").click()
-    page.keyboard.type(option)  # the list shows only part of itself; typing narrows it
-    page.get_by_role("option", name=option, exact=True).click()
-    settle(page)
+def pick(page, key: str, option: str) -> None:
+    """Pick an option of the select box with this key; the list shows only part of itself, typing narrows it."""
+    choose_option(page, page.locator(f".st-key-{key} input"), option, typed=option)
 
 
 def write_size(page, size: int) -> None:
@@ -85,7 +82,7 @@ def test_upload_edit_design_compare_export_and_import(page, server, shot, tmp_pa
     designed = number(page, "Expected tokens per step")
 
     open_section(page, "Compare")
-    choose(page, "against", "Best first")  # rank 3 beats rank 2, so growing by the next likely node misses some
+    pick(page, "against", "Best first")  # rank 3 beats rank 2, so growing by the next likely node misses some
     assert number(page, "The other tree") <= designed
     assert "nodes" in metric(page, "It adds")
     page.locator(".st-key-compare_here .js-plotly-plot").wait_for()
@@ -103,7 +100,7 @@ def test_upload_edit_design_compare_export_and_import(page, server, shot, tmp_pa
     page.get_by_text("the imported tree is optimal").wait_for()
     settle(page)
     assert f"{designed:.2f}" in metric(page, "Imported tree")
-    choose(page, "against", "Imported tree")
+    pick(page, "against", "Imported tree")
     assert "0 nodes" in metric(page, "It adds") and "0 nodes" in metric(page, "It drops")
     write_size(page, 25)  # away from it, and back by the file
     page.get_by_text("n = 25, d = 6").first.wait_for()
