@@ -18,15 +18,16 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import sequoia_core.native.short_spins  # noqa: F401, I001  before torch, whose threads read their settings once
+import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
+
+# isort: split
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
-from train_demo_pair import Optimizer, Recipe, collect_corpus, continued, is_held_out, keep, resume
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
 from sequoia_core.models.heads.eagle3 import Eagle3Head
 from sequoia_core.models.heads.head_config import head_settings
+from train_demo_pair import Optimizer, Recipe, collect_corpus, continued, is_held_out, keep, resume
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 ROWS, PROMPT, LENGTH = 64, 48, 256  # texts of one file in --work; tokens of its prompt, and in all
 JOINED = 4  # of so many files one holds texts of twice the length, two in one, for longer contexts
