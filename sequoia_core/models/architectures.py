@@ -10,26 +10,30 @@ from transformers import PretrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 EXPECTED = "a causal language model, which reads and writes one text"
-HEAD_FIELDS = {  # of config.json -> the kind of draft head that has it
-    "speculators_model_type": "speculators", "speculators_config": "speculators", "dflash_config": "DFlash",
-    "eagle_config": "EAGLE", "draft_vocab_size": "EAGLE-3", "medusa_num_heads": "Medusa",
-    "medusa_num_layers": "Medusa",
+EAGLE3 = "EAGLE-3"
+HEAD_FIELDS = {  # of config.json -> the kind of draft head that has it; the first that is there counts
+    "speculators_model_type": "speculators", "speculators_config": "speculators", "markov_rank": "DSpark",
+    "dflash_config": "DFlash", "parallel_drafting": "P-EAGLE", "ptd_token_id": "P-EAGLE", "draft_vocab_size": EAGLE3,
+    "medusa_num_heads": "Medusa", "medusa_num_layers": "Medusa",
 }  # fmt: skip
 HEAD_CLASSES = r"(eagle(?!\w*vl)-?3?|medusa|dflash|dspark|mtp|assistant)"  # in the name of a class or a model type
-HEAD_TENSORS = {"d2t": "EAGLE-3", "midlayer.": "EAGLE-3", "mtp.": "MTP", "medusa_head.": "Medusa"}
+HEAD_TENSORS = {"d2t": EAGLE3, "midlayer.": EAGLE3, "mtp.": "MTP", "medusa_head.": "Medusa"}
 GGUF_ENCODERS = {"t5": "an encoder-decoder", "t5encoder": "an encoder", "bert": "an encoder"}
 OTHER_TASKS = r"For(MaskedLM|\w*Classification|QuestionAnswering|MultipleChoice)$"
 
 
-def check_head(name: str, fields: Mapping[str, Any], tensors: Iterable[str]) -> None:
-    """Refuse a draft head, which reads a target's hidden states and is no model by itself.
+def head_kind(fields: Mapping[str, Any], tensors: Iterable[str] = ()) -> str:
+    """Return the kind of a draft head by its config.json and the names of its tensors; empty for another model.
 
-    Some heads have a config.json (`fields`) that no class of transformers can read.
+    A head reads a target's hidden states and is no model by itself. Some have a config.json that no class of
+    transformers can read.
     """
     known = [f"{fields.get('model_type')}", *_architectures(fields)]
+    classes = [found[1] for text in known if (found := re.search(HEAD_CLASSES, text, re.IGNORECASE))]
     kinds = [
         *(f"{fields.get('speculators_model_type', kind)}" for field, kind in HEAD_FIELDS.items() if fields.get(field)),
-        *(found[1] for text in known if (found := re.search(HEAD_CLASSES, text, re.IGNORECASE))),
+        *classes,
+        *(["EAGLE"] if fields.get("eagle_config") else []),
     ]
     # A target may bring MTP layers along; in a head there is nothing else.
     tensors = list(tensors)
@@ -39,10 +43,15 @@ def check_head(name: str, fields: Mapping[str, Any], tensors: Iterable[str]) -> 
         if tensors and not any("embed" in key for key in tensors) and any(key.startswith(start) for key in tensors)
     ]
     kinds += ["EAGLE"] if "fc.weight" in tensors else []  # its first form brings embeddings
-    if kinds:
+    kind = kinds[0] if kinds else ""
+    return EAGLE3 if re.fullmatch("eagle-?3", kind, re.IGNORECASE) else kind
+
+
+def check_head(name: str, fields: Mapping[str, Any], tensors: Iterable[str]) -> None:
+    """Refuse a draft head where a model is wanted."""
+    if kind := head_kind(fields, tensors):
         raise ValueError(
-            f"{name}: found a draft head ({kinds[0][:40]}), which reads another model's hidden states, expected "
-            f"{EXPECTED}"
+            f"{name}: found a draft head ({kind[:40]}), which reads another model's hidden states, expected {EXPECTED}"
         )
 
 

@@ -1,0 +1,1 @@
+"""Draft heads, which read a target's hidden states: their files, their layers, their sessions."""
