@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from sequoia_core.design.calibration import Calibration, Sample
+from sequoia_core.design.profile import HardwareProfile
 from sequoia_core.models.language_model import HuggingFaceModel, ModelPair
 from sequoia_core.models.loading import load_pair
 from sequoia_core.native import sampling_ops as rows
@@ -67,6 +68,17 @@ def tiny_llama(
 def pair_of(target: HuggingFaceModel, draft: HuggingFaceModel | None = None) -> ModelPair:
     """Return models as a pair without a tokenizer, which decoding and measuring do without."""
     return ModelPair(target, draft, tokenizer=None)
+
+
+def tokens_of(steps) -> list[int]:
+    """Return the text that the steps of a run wrote."""
+    return [token for step in steps for token in step.new_tokens]
+
+
+def linear_profile(per_node: float = 0.1, draft_sec: float = 0.1, **more) -> HardwareProfile:
+    """One token takes a second; each further node and each draft pass as given."""
+    sizes = np.array([1, 2, 4, 8, 16, 32, 64])
+    return HardwareProfile(sizes, 1.0 + per_node * (sizes - 1), draft_sec, **more)
 
 
 def calibration_of(sharpness: float, *, temperature: float = 0.0, prompts: int = 2) -> Calibration:

@@ -15,7 +15,7 @@ from .gpu.drafting import StaticDrafter
 from .gpu.judging import StaticJudge
 from .gpu.phases import padded
 from .growing.drafter import GrowingDrafter
-from .judging import CompiledJudge, Judge, RowJudge
+from .judging import CompiledJudge, RowJudge
 from .sampling import SamplingConfig
 from .tree_policy import TreePolicy
 from .verifiers import Verifier, sampling_of_draft
@@ -30,7 +30,7 @@ class Parts(NamedTuple):
     """What one run works with: empty sessions, into which the caller reads all of the prompt but its last token."""
 
     drafter: Drafter
-    judge: Judge
+    judge: RowJudge
     sessions: Sequence[Session]
 
 

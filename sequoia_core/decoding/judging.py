@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
 import torch
 
@@ -18,36 +16,8 @@ from .walk import WALKS, Trial, Walk, walk_greedily, walk_tree
 COMPILED_RULES = {verifier.rule: name for name, verifier in VERIFIERS.items() if name in sampling_ops.RULES}
 
 
-class Judge(Protocol):
-    """What the loop needs of a judge."""
-
-    def score(self, draft: DraftTree) -> None:
-        """Run the target over the drafted tree."""
-        ...
-
-    def walk(self, draft: DraftTree) -> Walk:
-        """Decide the accepted path and the bonus token; FloatingPointError for logits that are not finite."""
-        ...
-
-    def target_probs(self, draft: DraftTree) -> tuple[float, ...]:
-        """Return what the target gives every node's token after its parent [n]; 1 for the root."""
-        ...
-
-    def path_rows(self, draft: DraftTree, walk: Walk, most: int) -> tuple[NodeRows, ...]:
-        """Return the most likely tokens of both models along the accepted path, `most` of each row."""
-        ...
-
-    def commit(self, draft: DraftTree, path: tuple[int, ...]) -> None:
-        """Keep of the scored tree only the nodes of the accepted path."""
-        ...
-
-    def wait(self) -> None:
-        """Return when the device has finished."""
-        ...
-
-
 class RowJudge:
-    """Walks by the verifier's rule in Python, looking at the rows it needs; works with any session.
+    """Walks by the verifier's rule in Python, looking at the rows it needs, with any session; others derive from it.
 
     Args:
         session: holds all of the prompt except its last token.
@@ -74,6 +44,7 @@ class RowJudge:
 
     @torch.inference_mode()
     def score(self, draft: DraftTree) -> None:
+        """Run the target over the drafted tree."""
         plan, draft.tokens = draft.plan, draft.tokens.cpu()
         positions = torch.from_numpy(plan.depths + draft.root_position)
         self.logits = self.session.forward(draft.tokens, positions, plan.tree_mask, keep=plan.tree.size)
@@ -87,6 +58,7 @@ class RowJudge:
 
     @torch.inference_mode()
     def walk(self, draft: DraftTree) -> Walk:
+        """Decide the accepted path and the bonus token; FloatingPointError for logits that are not finite."""
         if self.sampling.greedy:
             wanted = most_likely(self.logits, "target").tolist()
             return walk_greedily(draft.tree, draft.tokens.tolist(), wanted.__getitem__)
@@ -108,6 +80,7 @@ class RowJudge:
 
     @torch.inference_mode()
     def target_probs(self, draft: DraftTree) -> tuple[float, ...]:
+        """Return what the target gives every node's token after its parent [n]; 1 for the root."""
         if draft.tree.size == 1:
             return (1.0,)
         probs = token_probabilities(
@@ -117,6 +90,7 @@ class RowJudge:
 
     @torch.inference_mode()
     def path_rows(self, draft: DraftTree, walk: Walk, most: int) -> tuple[NodeRows, ...]:
+        """Return the most likely tokens of both models along the accepted path, `most` of each row."""
         return explain_path(
             draft.tree,
             draft.tokens.tolist(),
@@ -135,9 +109,11 @@ class RowJudge:
         return distribution(self.logits[node], self.explained_by, "target")
 
     def commit(self, draft: DraftTree, path: tuple[int, ...]) -> None:
+        """Keep of the scored tree only the nodes of the accepted path."""
         self.session.commit(draft.root_position, path)
 
     def wait(self) -> None:
+        """Return when the device has finished."""
         self.session.wait()
 
 

@@ -19,7 +19,7 @@ from ..models.prefill import prefill
 from ..models.protocol import Session
 from .assemble import Parts, assemble
 from .drafting import Drafter
-from .judging import Judge
+from .judging import RowJudge
 from .record import PROBABILITIES, TOKENS_ONLY, DecodeStep, StepDetails, outcomes_of
 from .sampling import SamplingConfig
 from .tree_policy import ROOT_ONLY, TreePolicy, policy_of
@@ -203,7 +203,7 @@ def _steps(
 
 def take_step(
     drafter: Drafter,
-    judge: Judge,
+    judge: RowJudge,
     sequence: list[int],
     end: End,
     *,

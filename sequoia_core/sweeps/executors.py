@@ -13,7 +13,7 @@ from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExec
 from contextlib import contextmanager, suppress
 from multiprocessing import get_context, parent_process
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..files.safe_files import one_line
 from .jobs import Job
@@ -27,33 +27,6 @@ if TYPE_CHECKING:
 MACHINE = "machine"  # the Dask resource of the one worker of a machine that may time
 CONNECT_SEC, RECONNECT_SEC = 10.0, 600.0
 PER_CORE = 4  # processes at most
-
-
-class Workers(Protocol):
-    """Executors of jobs.
-
-    Attributes:
-        count: how many jobs are done at once.
-        machines: how many timed jobs are done at once.
-    """
-
-    @property
-    def count(self) -> int: ...
-
-    @property
-    def machines(self) -> int: ...
-
-    def submit(self, job: Job) -> Future[Done]:
-        """Give out a job, to a new executor where the last one broke or was lost."""
-        ...
-
-    def lost(self) -> bool:
-        """Return whether jobs under way will never end, through no fault of theirs."""
-        ...
-
-    def close(self) -> None:
-        """End; jobs under way are given up."""
-        ...
 
 
 def is_death(error: BaseException) -> bool:
@@ -81,7 +54,10 @@ def _cores() -> list[int]:
 class LocalWorkers:
     """Processes of this machine, each on cores of its own; without `count`, as many as there are cores for.
 
-    `note` is a warning about these numbers, for people; mostly empty.
+    Attributes:
+        count: how many jobs are done at once.
+        machines: how many timed jobs are done at once.
+        note: a warning about these numbers, for people; mostly empty.
     """
 
     machines = 1
@@ -99,6 +75,7 @@ class LocalWorkers:
         self._executor = self._start()
 
     def submit(self, job: Job) -> Future[Done]:
+        """Give out a job, to a new executor where the last one broke or was lost."""
         with _no_main():
             try:
                 return self._executor.submit(run_job, job)
@@ -109,9 +86,11 @@ class LocalWorkers:
                 raise ValueError(f"found no process to start ({error}), expected room for {self.count}") from error
 
     def lost(self) -> bool:
+        """Return whether jobs under way will never end, through no fault of theirs."""
         return False  # a broken pool ends its futures itself
 
     def close(self) -> None:
+        """End; jobs under way are given up."""
         processes = list((self._executor._processes or {}).values())  # no public way ends a job that is under way
         self._executor.shutdown(wait=False, cancel_futures=True)
         for process in processes:

@@ -13,7 +13,7 @@ from statistics import mean
 from typing import NamedTuple
 
 from ..files.faults import Cancelled
-from .executors import Workers, is_death
+from .executors import DaskWorkers, LocalWorkers, is_death
 from .jobs import Job, all_jobs
 from .plan import Plan
 from .results import Results
@@ -97,7 +97,7 @@ def missing_jobs(plan: Plan, results: Results, *, retry_failed: bool = False) ->
 def run_sweep(
     plan: Plan,
     results: Results,
-    workers: Workers,
+    workers: LocalWorkers | DaskWorkers,
     *,
     todo: Todo | None = None,
     progress: Callable[[State], None] | None = None,
@@ -142,7 +142,11 @@ def run_sweep(
 
 
 def _finished(
-    waiting: deque[Job], workers: Workers, timed: bool, cancel: threading.Event, tell: Callable[[], None]
+    waiting: deque[Job],
+    workers: LocalWorkers | DaskWorkers,
+    timed: bool,
+    cancel: threading.Event,
+    tell: Callable[[], None],
 ) -> Iterator[tuple[Job, Done]]:
     """Yield each job with its result, as they end.
 

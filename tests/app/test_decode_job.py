@@ -15,7 +15,7 @@ from sequoia_core.models.chat import Turn
 from sequoia_core.models.pair_spec import PairSpec
 from tests.app.conftest import as_demo_pair
 from tests.chat_pair import chat_tokenizer
-from tests.conftest import tiny_llama
+from tests.conftest import tiny_llama, tokens_of
 from ui.jobs.decode_job import decode_beside_baseline, record_run
 from ui.jobs.jobs import Job, JobContext
 from ui.runs.runs import DecodeRequest, summary_of
@@ -32,7 +32,7 @@ def text_of(pair: SimpleNamespace, **asked) -> str:
         sampling=SamplingConfig(temperature=asked["temperature"], top_p=asked["top_p"]), verifier=asked["verifier"],
         generator=torch.Generator().manual_seed(asked["seed"]),
     )  # fmt: skip
-    return pair.tokenizer.decode([token for step in steps for token in step.new_tokens])
+    return pair.tokenizer.decode(tokens_of(steps))
 
 
 def test_every_setting_reaches_the_engine(tiny_pair) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-LINES = {"sequoia_core": 30_300, "ui": 12_000, "pages": 1_350, "tests": 34_400}
+LINES = {"sequoia_core": 30_200, "ui": 12_000, "pages": 1_350, "tests": 34_200}
 FILE_LINES = 350  # of the engine and the app
 WORDS = 15_800
 

@@ -18,7 +18,7 @@ from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.models.loading import load_pair
 from sequoia_core.models.protocol import causal_mask
 from sequoia_core.models.tree_pass_check import TOLERANCE, check_tree_pass
-from tests.conftest import around_passes, calibration_of
+from tests.conftest import around_passes, calibration_of, tokens_of
 
 LLAMA_LIKE = {
     "vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -84,7 +84,7 @@ def assert_decodes_as_generate(
         ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=new_tokens, pad_token_id=0
     )[0, len(prompt) :].tolist()
     steps = list(decode(prompt, pair, tree=tree, max_new_tokens=new_tokens))
-    assert [token for step in steps for token in step.new_tokens] == wanted
+    assert tokens_of(steps) == wanted
     # the draft is the target: four tokens a step, or a mask or position is wrong
     assert len(steps) <= (most_steps or new_tokens // 4)
 

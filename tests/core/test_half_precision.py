@@ -16,14 +16,10 @@ from sequoia_core.design.plain_trees import branching_tree, k_ary_tree
 from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.models.loading import load_pair
 from sequoia_core.studies.losslessness import check_losslessness
-from tests.conftest import pair_of, tiny_llama
+from tests.conftest import pair_of, tiny_llama, tokens_of
 from tests.core.test_families import FAMILIES, build
 
 PROMPT = list(range(2, 22))
-
-
-def tokens_of(steps):
-    return [token for step in steps for token in step.new_tokens]
 
 
 def shortfall(model, prompt, text):

@@ -29,7 +29,7 @@ from sequoia_core.models.transformers_passes import TransformersBackend
 from sequoia_core.models.tree_cache import CacheSession
 from sequoia_core.studies.losslessness import check_losslessness
 from sequoia_core.studies.rejection_curves import measure_rejection
-from tests.conftest import calibration_of, pair_of, tiny_llama
+from tests.conftest import calibration_of, pair_of, tiny_llama, tokens_of
 from tests.core.test_families import FAMILIES, build, save
 from tests.pretend_device import DevicesMix, PretendTensor, pretend_device
 
@@ -94,10 +94,6 @@ def pair(device):
     models = [moved(tiny_llama(seed, layers=layers), device) for seed, layers in ((1, 2), (2, 1))]
     assert all(type(model._backend) is TransformersBackend and model.device == device for model in models)
     return models
-
-
-def tokens_of(steps):
-    return [token for step in steps for token in step.new_tokens]
 
 
 def test_what_mixes_devices_is_found(pretended):

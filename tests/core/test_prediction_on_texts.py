@@ -12,10 +12,10 @@ from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.studies.lookup_replay import Request
-from tests.conftest import calibration_of, pair_of, tiny_llama
-from tests.core.decoding.growing.test_lookup_tree import PROMPT, profile, tokens_of
+from tests.conftest import calibration_of, linear_profile, pair_of, tiny_llama, tokens_of
+from tests.core.decoding.growing.test_lookup_tree import PROMPT
 
-COSTS = profile(0.02)
+COSTS = linear_profile(0.02)
 PROMPTS = (PROMPT, PROMPT[::-1], PROMPT * 2)
 
 

@@ -15,7 +15,7 @@ from sequoia_core.design.plain_trees import k_ary_tree
 from sequoia_core.models import gemma
 from sequoia_core.models.tree_pass_check import check_tree_pass
 from sequoia_core.studies.losslessness import check_losslessness
-from tests.conftest import around_passes, calibration_of, pair_of
+from tests.conftest import around_passes, calibration_of, pair_of, tokens_of
 from tests.core.models.gguf.test_tokenizer import TEXTS
 from tests.core.test_families import FAULTS
 
@@ -48,10 +48,6 @@ def exact(places):
 def rounded(places):
     """The folder in bfloat16, drafted by its file."""
     return load_pair(*places, dtype="bfloat16")
-
-
-def tokens_of(steps) -> list[int]:
-    return [token for step in steps for token in step.new_tokens]
 
 
 def test_file_and_folder_have_one_tokenizer(rounded, places):

@@ -18,7 +18,7 @@ from ..plan import TreePlan
 from ..sampling import SamplingConfig, finite, sample_without_replacement, take_most_likely
 from ..verifiers import DraftSampling
 from . import running_lookup
-from .expansion import ExpansionPolicy, Nodes, TreeBounds
+from .expansion import Nodes, TreeBounds
 from .text_index import LEAST_SCORE
 from .top_k_expansion import TopKExpansion
 
@@ -54,7 +54,7 @@ class CompiledGrower:
     def first_rows(self) -> torch.Tensor | None:
         return None if self._shaping is None else self._shaping.first_rows
 
-    def supports(self, expansion: ExpansionPolicy) -> bool:
+    def supports(self, expansion: TopKExpansion) -> bool:
         """Whether compiled code knows such an expansion policy, and reads the session's logits."""
         return self._reads and expansion.compiled and (self.draft_sampling in DRAFT_SAMPLINGS or not expansion.draws)
 

@@ -17,12 +17,13 @@ from ..sampling import SamplingConfig
 from ..tree_policy import TreePolicy
 from ..verifiers import DraftSampling
 from .compiled_growing import CompiledGrower
-from .expansion import ExpansionPolicy, Nodes
+from .expansion import Nodes
 from .growing_tree import GrowingTree
 from .marginal_gains import marginal_gains
 from .plain_growing import DraftRows, PlainGrower
 from .running_lookup import LookUp
 from .step_costs import RunCosts
+from .top_k_expansion import TopKExpansion
 
 
 class GrowingDrafter:
@@ -57,7 +58,7 @@ class GrowingDrafter:
     def supports(session: Session | None, policy: TreePolicy, draft_sampling: DraftSampling) -> bool:
         return isinstance(policy, GrowingTree) and policy.fixed is None
 
-    def expansion(self, context: int) -> ExpansionPolicy:
+    def expansion(self, context: int) -> TopKExpansion:
         """Return the expansion policy of the next tree; `context` tokens are committed."""
         costs = None if self._costs is None else self._costs.token_costs(context)
         return self._expansion(self.controller, costs, self._look_up)
@@ -91,7 +92,7 @@ class GrowingDrafter:
             widths=self.widths, first_rows=grower.first_rows,
         )  # fmt: skip
 
-    def _marginal_gains(self, expansion: ExpansionPolicy, nodes: Nodes, rows: torch.Tensor, most: int) -> MarginalGains:
+    def _marginal_gains(self, expansion: TopKExpansion, nodes: Nodes, rows: torch.Tensor, most: int) -> MarginalGains:
         """Say what the nodes of the tree just drafted add and cost; `rows` as in its `DraftTree`."""
         read = rows[torch.from_numpy(nodes.cache_positions[nodes.cache_positions >= 0])]
         return marginal_gains(expansion, nodes, DraftRows(read, self.draft_sampling, self.generator), most=most)

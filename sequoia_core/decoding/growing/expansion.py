@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -123,38 +123,8 @@ class Rows(Protocol):
         ...
 
 
-class Chances(Protocol):
-    """How likely a child is the one accepted; `design.calibration.ChanceTables` is one. All float64 [w, k].
-
-    Attributes:
-        values: the tables, as `ChanceTables` has them; None where the draft's own probability is the chance.
-        gain: what the values of tables are multiplied by.
-    """
-
-    @property
-    def values(self) -> np.ndarray | None: ...
-    @property
-    def gain(self) -> float: ...
-
-    def most_likely(self, probs: np.ndarray) -> np.ndarray:
-        """Return it for the k most likely tokens, in that order, from their probabilities."""
-        ...
-
-    def of_tokens(self, best: np.ndarray, tokens: np.ndarray, probs: np.ndarray) -> np.ndarray:
-        """Return it for certain tokens, [c], by their ranks among the most likely ones of one row, [k]."""
-        ...
-
-    def after(self, probs: np.ndarray) -> np.ndarray:
-        """Return it for tokens drawn in that order, from their probabilities."""
-        ...
-
-    def before(self, left: np.ndarray, largest: np.ndarray) -> np.ndarray:
-        """Return it for the next token, from the draft mass not drawn before each rank and the largest part of it."""
-        ...
-
-
 class DraftChances:
-    """Takes the draft's own probability as the chance of its most likely tokens."""
+    """Takes the draft's own probability as the chance of its most likely tokens; stands where `ChanceTables` can."""
 
     values, gain = None, 1.0
 
@@ -200,46 +170,6 @@ def worth_verifying(scores: np.ndarray, step: np.ndarray) -> int:
     `scores` float64 [n] fall from the root's 1; `step` float64 [N + 1] is the cost of n nodes in tokens.
     """
     return int((np.cumsum(scores) - step[1 : len(scores) + 1]).argmax()) + 1
-
-
-class ExpansionPolicy(Protocol):
-    """One way of growing trees: the drafter reads each frontier and returns its rows, until a frontier is empty.
-
-    Attributes:
-        draws: whether children are drawn, and each draw is decided on before its token is known.
-        look_up: text already seen, in which a step's nodes are looked up (`running_lookup.LookUp`); None for none.
-        compiled: whether `native/tree_expansion.c` decides the same.
-    """
-
-    draws: ClassVar[bool]
-    compiled: ClassVar[bool]
-
-    @property
-    def bounds(self) -> TreeBounds: ...
-    @property
-    def chances(self) -> Any: ...
-    @property
-    def expected(self) -> np.ndarray: ...
-    @property
-    def token_costs(self) -> TokenCosts | None: ...
-    @property
-    def look_up(self) -> object | None: ...
-
-    def start(self, token: int) -> Nodes:
-        """Return the nodes that a step begins with: the root, and what is known to be below."""
-        ...
-
-    def frontier(self, nodes: Nodes) -> np.ndarray:
-        """Return which nodes the next draft pass reads, int64 [w]; empty when the tree is complete."""
-        ...
-
-    def extended(self, nodes: Nodes, frontier: np.ndarray, rows: Rows) -> Nodes:
-        """Return the nodes with the children that were chosen; the order of nodes may change."""
-        ...
-
-    def kept(self, nodes: Nodes) -> Nodes:
-        """Return the nodes that go to the target."""
-        ...
 
 
 def best_width(net_gain: Callable[[int], float], most: int) -> int:

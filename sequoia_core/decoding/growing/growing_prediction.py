@@ -10,14 +10,15 @@ from ...design.calibration import Calibration, ChanceTables
 from ...design.prediction import Prediction, predict_prompts
 from ...design.profile import HardwareProfile
 from ...design.step_time import step_parts
-from .expansion import ExpansionPolicy, Nodes, TreeBounds
+from .expansion import Nodes, TreeBounds
 from .recipes import grown_on_rows
+from .top_k_expansion import TopKExpansion
 
 TREES_PER_PROMPT = 8
 
 
 def predict_growing(
-    expansion: ExpansionPolicy,
+    expansion: TopKExpansion,
     bounds: TreeBounds,
     calibration: Calibration,
     profile: HardwareProfile,

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from ..node_facts import LeftOut, MarginalGains
-from .expansion import ExpansionPolicy, Nodes, Rows
+from .expansion import Nodes, Rows
+from .top_k_expansion import TopKExpansion
 
 
-def marginal_gains(expansion: ExpansionPolicy, nodes: Nodes, rows: Rows, *, most: int) -> MarginalGains:
+def marginal_gains(expansion: TopKExpansion, nodes: Nodes, rows: Rows, *, most: int) -> MarginalGains:
     """Return the gains and costs of a finished tree, whose read nodes have `rows`; beside text, only gains."""
     costs: list[float | None] = [None] * nodes.size
     next_cost: float | None = None
@@ -23,7 +24,7 @@ def marginal_gains(expansion: ExpansionPolicy, nodes: Nodes, rows: Rows, *, most
     return MarginalGains(tuple(nodes.scores.tolist()), tuple(costs), next_cost, left_out)
 
 
-def _left_out(expansion: ExpansionPolicy, nodes: Nodes, rows: Rows, most: int) -> tuple[LeftOut, ...]:
+def _left_out(expansion: TopKExpansion, nodes: Nodes, rows: Rows, most: int) -> tuple[LeftOut, ...]:
     unread = np.flatnonzero((nodes.cache_positions < 0) & (nodes.depths < expansion.bounds.max_depth))
     # no columns where nothing is expected
     expected = np.minimum(nodes.scores[unread, None] * expansion.expected[:1], 1.0)

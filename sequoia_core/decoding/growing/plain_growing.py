@@ -12,7 +12,8 @@ from ..drafting import unseen_tokens
 from ..plan import TreePlan
 from ..sampling import SamplingConfig, check_probabilities, draft_probabilities, take_most_likely
 from ..verifiers import DraftSampling
-from .expansion import ExpansionPolicy, Nodes, TreeBounds
+from .expansion import Nodes, TreeBounds
+from .top_k_expansion import TopKExpansion
 
 
 class DraftRows:
@@ -70,10 +71,10 @@ class PlainGrower:
         self.first_rows: torch.Tensor | None = None
 
     @staticmethod
-    def supports(expansion: ExpansionPolicy) -> bool:
+    def supports(expansion: TopKExpansion) -> bool:
         return True
 
-    def grow(self, expansion: ExpansionPolicy, sequence: Sequence[int]) -> tuple[TreePlan, Nodes, list[int]]:
+    def grow(self, expansion: TopKExpansion, sequence: Sequence[int]) -> tuple[TreePlan, Nodes, list[int]]:
         """Return a tree below the last token of the sequence, its nodes, and how many nodes each pass read."""
         nodes = expansion.start(sequence[-1])
         widths: list[int] = []

@@ -16,7 +16,7 @@ from ...design.planning import best_shape, speedup_surface
 from ...design.profile import HardwareProfile
 from ...design.step_time import step_time
 from ...design.tree import TokenTree
-from .expansion import ExpansionPolicy, Nodes, TokenCosts, TreeBounds
+from .expansion import Nodes, TokenCosts, TreeBounds
 from .running_lookup import LookUp
 from .sampled_expansion import SampledExpansion
 from .step_costs import StepCosts
@@ -190,7 +190,7 @@ def _static_threshold(recipe: Recipe, bounds: TreeBounds, calibration: Calibrati
 
 
 def grown_on_rows(
-    expansion: ExpansionPolicy, bounds: TreeBounds, rows: np.ndarray, generator: np.random.Generator
+    expansion: TopKExpansion, bounds: TreeBounds, rows: np.ndarray, generator: np.random.Generator
 ) -> tuple[Nodes, list[int]]:
     """Grow one tree on rows float64 [r, k], drawn independently; also return how many nodes each pass read."""
     nodes = Nodes.root(0)

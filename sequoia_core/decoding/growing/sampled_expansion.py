@@ -10,7 +10,8 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from .expansion import Chances, Nodes, Rows, TokenCosts, best_draws, largest_left
+from ...design.calibration import ChanceTables
+from .expansion import Nodes, Rows, TokenCosts, best_draws, largest_left
 from .running_lookup import beside, scored, shares_of, total_of
 from .top_k_expansion import TopKExpansion
 
@@ -32,7 +33,7 @@ class SampledExpansion(TopKExpansion):
 
     draws: ClassVar[bool] = True
 
-    chances: Chances
+    chances: ChanceTables
     threshold: float = 0.0
 
     def frontier(self, nodes: Nodes) -> np.ndarray:

@@ -10,7 +10,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from .expansion import Chances, DraftChances, Nodes, Rows, TokenCosts, TreeBounds, best_width, worth_verifying
+from ...design.calibration import ChanceTables
+from .expansion import DraftChances, Nodes, Rows, TokenCosts, TreeBounds, best_width, worth_verifying
 from .running_lookup import LookUp, beside, likely_by_both, scored, shares_of, total_of
 
 
@@ -21,7 +22,9 @@ class TopKExpansion:
     Where text is looked up, a step begins with its likeliest continuations; the draft reads the nodes after which
     another token is likeliest, and below each token that it adds, text is looked up again.
 
-    Args:
+    Attributes:
+        draws: whether children are drawn, and each draw is decided on before its token is known.
+        compiled: whether `native/tree_expansion.c` decides the same.
         expected: float64 [k], the chance of a child by rank where nothing is known of the row.
         token_costs: None uses the whole budget, and stops only when no better node than the worst kept can follow.
     """
@@ -30,7 +33,7 @@ class TopKExpansion:
     compiled: ClassVar[bool] = True
 
     bounds: TreeBounds
-    chances: Chances | DraftChances
+    chances: ChanceTables | DraftChances
     expected: np.ndarray = field(default_factory=lambda: np.empty(0))
     token_costs: TokenCosts | None = None
     look_up: LookUp | None = None
@@ -40,9 +43,11 @@ class TopKExpansion:
         return 0.0
 
     def start(self, token: int) -> Nodes:
+        """Return the nodes that a step begins with: the root, and what is known to be below."""
         return Nodes.root(token) if self.look_up is None else self.look_up.start(self.bounds.max_size)
 
     def frontier(self, nodes: Nodes) -> np.ndarray:
+        """Return which nodes the next draft pass reads, int64 [w]; empty when the tree is complete."""
         others = nodes.scores  # the chance of another token after a node than those below it
         if self.look_up is not None:
             others = nodes.scores - np.bincount(nodes.parents[1:], nodes.scores[1:], nodes.size)
@@ -90,6 +95,7 @@ class TopKExpansion:
         return np.array(ahead, np.int64), widths
 
     def extended(self, nodes: Nodes, frontier: np.ndarray, rows: Rows) -> Nodes:
+        """Return the nodes with the children that were chosen; the order of nodes may change."""
         tokens, probs = rows.most_likely(self.bounds.branch)
         chances, fresh, old = self.chances.most_likely(probs), np.ones(tokens.shape, bool), nodes.size
         if self.look_up is not None:
@@ -103,6 +109,7 @@ class TopKExpansion:
         return nodes.best(most)
 
     def kept(self, nodes: Nodes) -> Nodes:
+        """Return the nodes that go to the target."""
         if self.token_costs is not None:
             nodes = nodes.first(worth_verifying(nodes.scores, self.token_costs.step))
         if self.look_up is None:

@@ -7,9 +7,10 @@ import weakref
 from collections import deque
 from collections.abc import Generator, Iterable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
-from typing import Protocol
 
 import torch
+
+from .layer_sources import LayerSource
 
 SLOTS = 3  # layer buffers: one in use, the others ahead
 SMALL_RING_BYTES = 2**25  # small layers have more buffers, up to these bytes
@@ -26,27 +27,6 @@ def slots_for(layer_count: int, layer_bytes: int) -> int:
     layers have as many buffers as fit into 32 MiB, but at most for half of the model.
     """
     return max(SLOTS, min(SMALL_RING_BYTES // layer_bytes, layer_count // 2))
-
-
-class LayerSource(Protocol):
-    """Where layers come from: `layer_count` of them, and `layer_bytes` of a buffer that has room for any.
-
-    buffer: memory for one layer, uint8 [at least layer_bytes] on the device, aligned to 64 bytes.
-    parts: the number of parts in which a layer is read.
-    read: reads one part of a layer into a buffer and returns the bytes read; called by several threads.
-    check: refuses a source that has changed since it was opened.
-    close: closes files and frees memory, after the last read.
-    """
-
-    layer_count: int
-    layer_bytes: int
-    device: torch.device
-
-    def buffer(self) -> torch.Tensor: ...
-    def parts(self, layer: int) -> int: ...
-    def read(self, layer: int, part: int, buffer: torch.Tensor) -> int: ...
-    def check(self) -> None: ...
-    def close(self) -> None: ...
 
 
 class LayerRing:

@@ -43,10 +43,39 @@ def host_buffer(size: int) -> torch.Tensor:
     return torch.frombuffer(aligned_memory(size), dtype=torch.uint8, count=size)
 
 
-class TensorSource:
-    """Layers from the model's own files, converted to the dtype of their places (`layer_ring.LayerSource`).
+class LayerSource:
+    """Where layers come from: `layer_count` of them, and `layer_bytes` of a buffer that has room for any."""
 
-    `stored` has each layer's matrices in the files, `places` where they go, in the same order.
+    layer_count: int
+    layer_bytes: int
+    device: torch.device
+
+    def buffer(self) -> torch.Tensor:
+        """Return memory for one layer, uint8 [at least layer_bytes] on the device, aligned to 64 bytes."""
+        if self.device.type == "cpu":
+            return host_buffer(self.layer_bytes)
+        return torch.empty(self.layer_bytes, dtype=torch.uint8, device=self.device)
+
+    def parts(self, layer: int) -> int:
+        """Return the number of parts in which a layer is read."""
+        raise NotImplementedError
+
+    def read(self, layer: int, part: int, buffer: torch.Tensor) -> int:
+        """Read one part of a layer into a buffer and return the bytes read; called by several threads."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """Refuse a source that has changed since it was opened."""
+
+    def close(self) -> None:
+        """Close files and free memory, after the last read."""
+
+
+class TensorSource(LayerSource):
+    """Layers from the model's own files, converted to the dtype of their places.
+
+    `stored` has each layer's matrices in the files, `places` where they go, in the same order. The files stay open,
+    since the resident weights come from them too.
     """
 
     def __init__(
@@ -61,11 +90,6 @@ class TensorSource:
         self.layer_bytes = max(layer[-1].end for layer in places)
         self._pieces = [pieces(layer) for layer in stored]
 
-    def buffer(self) -> torch.Tensor:
-        if self.device.type == "cpu":
-            return host_buffer(self.layer_bytes)
-        return torch.empty(self.layer_bytes, dtype=torch.uint8, device=self.device)
-
     def parts(self, layer: int) -> int:
         return len(self._pieces[layer])
 
@@ -76,11 +100,8 @@ class TensorSource:
     def check(self) -> None:
         self.files.check()
 
-    def close(self) -> None:
-        pass  # the files belong to the model, whose resident weights come from them too
 
-
-class PackedSource:
+class PackedSource(LayerSource):
     """Layers of one length from one file, each a multiple of 4,096 bytes: read straight into the buffers."""
 
     device = torch.device("cpu")
@@ -88,9 +109,6 @@ class PackedSource:
     def __init__(self, file: DirectFile, layer_count: int, layer_bytes: int, *, offset: int = 0) -> None:
         assert layer_bytes % ALIGNMENT == 0 and offset % ALIGNMENT == 0, "direct reads begin and end at whole blocks"
         self.file, self.layer_count, self.layer_bytes, self.offset = file, layer_count, layer_bytes, offset
-
-    def buffer(self) -> torch.Tensor:
-        return host_buffer(self.layer_bytes)
 
     def parts(self, layer: int) -> int:
         return -(-self.layer_bytes // PIECE)
@@ -109,7 +127,7 @@ class PackedSource:
         self.file.close()
 
 
-class HostSource:
+class HostSource(LayerSource):
     """Layers from pinned memory of the host, which `origin` fills once, to a CUDA device, on a stream of its own.
 
     No GPU has run this yet: only its refusal is tested.
@@ -125,9 +143,6 @@ class HostSource:
                 origin.read(layer, part, memory)
         self._stream = torch.cuda.Stream(self.device)
 
-    def buffer(self) -> torch.Tensor:
-        return torch.empty(self.layer_bytes, dtype=torch.uint8, device=self.device)
-
     def parts(self, layer: int) -> int:
         return 1
 
@@ -136,9 +151,6 @@ class HostSource:
             buffer.copy_(self._layers[layer], non_blocking=True)
         self._stream.synchronize()
         return self.layer_bytes
-
-    def check(self) -> None:
-        pass
 
     def close(self) -> None:
         self._layers = []

@@ -26,10 +26,9 @@ from sequoia_core.models.offload.streamed_llama import StreamedLlama
 from sequoia_core.models.transformers_passes import TransformersBackend
 from sequoia_core.native.llama_x86 import CompiledLlama, compiled
 from sequoia_core.studies.losslessness import check_losslessness
-from tests.conftest import around_passes, calibration_of, pair_of, recalled, tiny_llama
+from tests.conftest import around_passes, calibration_of, linear_profile, pair_of, recalled, tiny_llama, tokens_of
 from tests.core.decoding.gpu.test_gpu_path import used  # noqa: F401
-from tests.core.decoding.growing.test_adaptive import profile
-from tests.core.decoding.test_loop import TREES, tokens_of
+from tests.core.decoding.test_loop import TREES
 from tests.core.models.conftest import copies  # noqa: F401
 from tests.core.models.offload.test_offloading import compiled_family
 from tests.core.test_families import build, save
@@ -49,9 +48,9 @@ def policies(temperature=0.0):
         **{name: TREES[name] for name in ("chain", "ragged", "root only")},
         "chain beyond the context": chain_tree(CONTEXT + 8),
         "SpecExec": SpecExecTree(max_size=20, max_depth=6, beam=4),
-        "adaptive": AdaptiveTree(profile=profile(0.02), recipe="deterministic", **grown),
+        "adaptive": AdaptiveTree(profile=linear_profile(0.02), recipe="deterministic", **grown),
         "adaptive, drawn": AdaptiveTree(profile=None, recipe="sampled", **grown),
-        "adaptive, static": AdaptiveTree(profile=profile(0.001), recipe="static", **grown),
+        "adaptive, static": AdaptiveTree(profile=linear_profile(0.001), recipe="static", **grown),
         "lookup": LookupTree(index, max_size=12),
         **{f"hybrid {name}": HybridTree(index, profile=None, recipe=kind, **grown) for name, kind in hybrid.items()},
     }

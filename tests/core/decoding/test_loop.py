@@ -18,7 +18,7 @@ from sequoia_core.design.optimal_trees import optimal_tree
 from sequoia_core.design.plain_trees import branching_tree, chain_tree, independent_chains, k_ary_tree
 from sequoia_core.design.tree import TokenTree
 from sequoia_core.models.language_model import HuggingFaceModel
-from tests.conftest import around_passes, pair_of, tiny_llama
+from tests.conftest import around_passes, pair_of, tiny_llama, tokens_of
 from tests.core.decoding.test_tree_policy import assert_records_plain_probabilities
 
 TREES = {
@@ -39,10 +39,6 @@ def greedy_reference(model: HuggingFaceModel, prompt: list[int], count: int) -> 
 
 def run(model, draft, tree, count=40, prompt=PROMPT, **options):
     return list(decode(prompt, pair_of(model, draft), tree=tree, max_new_tokens=count, **options))
-
-
-def tokens_of(steps):
-    return [token for step in steps for token in step.new_tokens]
 
 
 @pytest.mark.parametrize("tree", TREES.values(), ids=TREES.keys())

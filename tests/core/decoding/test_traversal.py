@@ -4,8 +4,6 @@ Exact, in float64: every draw of the draft is enumerated and every way the trave
 completed by the target's own law. Trees take the shape that a whim gives them, looking at every token drawn before.
 """
 
-import itertools
-
 import numpy as np
 import pytest
 
@@ -13,7 +11,7 @@ from sequoia_core.decoding.verifiers import sequoia_rule, traversal_rule
 from sequoia_core.decoding.walk import stops, walk_from_leaves
 from sequoia_core.design.tree import TokenTree
 from tests.core.decoding.growing import test_dynamic_exactness as dynamic
-from tests.core.decoding.growing.test_dynamic_exactness import random_law
+from tests.core.decoding.growing.test_dynamic_exactness import law_after, random_law
 
 CHAIN = (0, 1, 2)
 BRANCHING = (0, 0, 1, 1, 3, 2)
@@ -102,15 +100,6 @@ def law_of_a_step(choose, target, draft, vocab, levels, kept=lambda drawn: drawn
     return law, shapes
 
 
-def law_after(target, text, vocab, levels):
-    """Return the target's law of the tokens that a text still lacks, one axis each."""
-    missing = levels + 1 - len(text)
-    law = np.ones((vocab,) * missing)
-    for more in itertools.product(range(vocab), repeat=missing):
-        law[more] = np.prod([target[(*text, *more[:place])][more[place]] for place in range(missing)])
-    return law
-
-
 @pytest.mark.parametrize("parents", [CHAIN, BRANCHING, (0, 0, 0, 1, 2, 3)])
 @pytest.mark.parametrize("vocab", [3, 4])
 def test_fixed_trees_of_two_and_three_levels_keep_the_law(vocab, parents):
@@ -147,7 +136,7 @@ def test_trees_of_the_sampled_recipe_keep_the_law(monkeypatch):
     for seed in range(3):
         target, draft = dynamic.random_law(3, seed), dynamic.random_law(3, 100 + seed)
         law, shapes = dynamic.law_of_a_step(dynamic.drawn_in_turn(seed), "sequoia", target, draft, 3)
-        np.testing.assert_allclose(law, dynamic.wanted(target, 3), atol=2e-7)  # the draft's rows are float32
+        np.testing.assert_allclose(law, law_after(target, (), 3), atol=2e-7)  # the draft's rows are float32
         assert len(shapes) > 1
 
 

@@ -20,7 +20,7 @@ from sequoia_core.decoding.verifiers import VERIFIERS
 from sequoia_core.design.plain_trees import branching_tree, chain_tree
 from sequoia_core.design.tree import TokenTree
 from sequoia_core.studies.losslessness import check_losslessness
-from tests.conftest import pair_of, tiny_llama
+from tests.conftest import pair_of, tiny_llama, tokens_of
 
 pytestmark = pytest.mark.usefixtures("taking_turns")
 PROMPT = [3, 14, 15, 9, 2, 6]
@@ -71,7 +71,7 @@ def taking_turns(monkeypatch):
     monkeypatch.setattr(assemble, "DRAFTERS", (*assemble.DRAFTERS, TurnDrafter))
 
 
-def assert_records_plain_probabilities(policy, temperature=0.7):
+def assert_records_plain_probabilities(policy, temperature=0.7, by_draft=True):
     """The probabilities in the steps of a run are those of plain passes over each node's own text."""
     target, draft = tiny_llama(1, scale=1.0), tiny_llama(2, layers=1, scale=1.0)  # mild logits keep rounding small
     sequence, shown_at = list(PROMPT), temperature or 1.0  # a greedy run shows the probabilities at temperature 1
@@ -81,7 +81,7 @@ def assert_records_plain_probabilities(policy, temperature=0.7):
     ):  # fmt: skip
         for node in range(1, step.tree.size):
             text = sequence[:-1] + [step.tokens[place] for place in step.tree.path_to(node)]
-            for model, seen in ((target, step.target_probs), (draft, step.draft_probs)):
+            for model, seen in ((target, step.target_probs), (draft, step.draft_probs))[: 1 + by_draft]:
                 with torch.inference_mode():
                     logits = model.model(torch.tensor([text[:-1]])).logits[0, -1]
                 assert seen[node] == pytest.approx(float((logits / shown_at).softmax(-1)[text[-1]]), abs=2e-6)
@@ -97,10 +97,6 @@ def all_of_steps(tree, pair, temperature, verifier):
             generator=torch.Generator().manual_seed(6),
         )
     ]  # fmt: skip
-
-
-def tokens_of(steps):
-    return [token for step in steps for token in step.new_tokens]
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from sequoia_core.models.pair_tokenizer import tokenizer_of
 from sequoia_core.models.prompting import encode_prompt
 from sequoia_core.models.tree_pass_check import check_tree_pass
 from sequoia_core.studies.losslessness import check_losslessness
-from tests.conftest import pair_of, tiny_llama
+from tests.conftest import pair_of, tiny_llama, tokens_of
 
 DRAFT = DEMO_PAIR / "draft"
 
@@ -49,8 +49,7 @@ def test_the_demo_target_alone_writes_what_it_writes_in_its_pair(demo_pair, monk
     assert (alone.target.name, alone.max_context) == ("demo target", alone.target.max_context)
     prompt = alone.tokenizer.encode("import json\n\n\ndef ")
     texts = [
-        [token for step in decode(prompt, pair_of(target, draft), tree=tree, max_new_tokens=24)
-         for token in step.new_tokens]
+        tokens_of(decode(prompt, pair_of(target, draft), tree=tree, max_new_tokens=24))
         for target, draft, tree in (
             (alone.target, None, ROOT_ONLY), (demo_pair.target, demo_pair.draft, chain_tree(3)),
         )
@@ -183,9 +182,9 @@ def test_a_padded_pair_is_greedy_as_generate_among_real_tokens(padded_pair):
     )[0, 4:].tolist()  # fmt: skip
     for tree in (chain_tree(3), branching_tree([5, 2, 1])):
         steps = decode(prompt, padded_pair, tree=tree, max_new_tokens=60)
-        assert [token for step in steps for token in step.new_tokens] == wanted
+        assert tokens_of(steps) == wanted
     steps = autoregressive(prompt, padded_pair, max_new_tokens=60)
-    assert [token for step in steps for token in step.new_tokens] == wanted
+    assert tokens_of(steps) == wanted
     assert max(wanted) < 60
 
 

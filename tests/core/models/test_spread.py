@@ -8,6 +8,7 @@ from sequoia_core.design.plain_trees import k_ary_tree
 from sequoia_core.models import checkpoint
 from sequoia_core.models.loading import load_pair
 from sequoia_core.models.tree_cache import TreeCache
+from tests.conftest import tokens_of
 
 pytest.importorskip("accelerate")
 PROMPT = "def read_lines(path):\n"
@@ -15,7 +16,7 @@ PROMPT = "def read_lines(path):\n"
 
 def text(pair) -> list[int]:
     steps = decode(pair.tokenizer.encode(PROMPT), pair, tree=k_ary_tree(2, 3), max_new_tokens=32)
-    return [token for step in steps for token in step.new_tokens]
+    return tokens_of(steps)
 
 
 def test_a_target_partly_on_disk_writes_the_same_text(monkeypatch):

@@ -42,7 +42,7 @@ from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.native import compile_c, instruction_sets
 from sequoia_core.native.drafting_calls import DraftCall, GrowCall
 from sequoia_core.native.llama_x86 import FLAGS, CompiledLlama, compiled
-from tests.conftest import calibration_of, pair_of
+from tests.conftest import calibration_of, pair_of, tokens_of
 from tests.core.native.test_compile_c import needs_compiler
 from tests.core.native.test_instruction_sets import RUNNABLE
 
@@ -370,7 +370,7 @@ TREES = {
 
 @pytest.fixture(scope="module")
 def continuations(demo_pair, prompts):
-    return [[t for s in autoregressive(ids, demo_pair, max_new_tokens=64) for t in s.new_tokens] for ids in prompts]
+    return [tokens_of(autoregressive(ids, demo_pair, max_new_tokens=64)) for ids in prompts]
 
 
 @pytest.mark.sample(6)
@@ -378,7 +378,7 @@ def continuations(demo_pair, prompts):
 def test_greedy_bfloat16_equals_autoregressive_token_for_token(tree, demo_pair, prompts, continuations):
     for ids, plain in zip(prompts, continuations, strict=True):
         steps = decode(ids, demo_pair, tree=TREES[tree], max_new_tokens=64)
-        assert [token for step in steps for token in step.new_tokens] == plain
+        assert tokens_of(steps) == plain
 
 
 @pytest.mark.sample(16)

@@ -16,6 +16,7 @@ from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.models.language_model import ModelPair
 from sequoia_core.servers.audit import Answer, Side, ask_side, audit, first_difference
+from tests.conftest import tokens_of
 from tests.core.planted import BIASED, PROMPTS, MarkovModel, V, planted, tables  # noqa: F401
 
 SAMPLING = {"temperature": 1.0, "top_p": 1.0}
@@ -80,7 +81,7 @@ class Engine:
         )  # fmt: skip
         steps = list(steps)
         self.drafts += len(steps) * drafts
-        return [token for step in steps for token in step.new_tokens]
+        return tokens_of(steps)
 
     def __call__(self, body):
         if body["n"] > self.most:

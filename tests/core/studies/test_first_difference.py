@@ -6,13 +6,13 @@ import torch
 from sequoia_core.decoding.loop import autoregressive
 from sequoia_core.design.near_ties import is_near_tie
 from sequoia_core.studies.first_difference import first_difference
-from tests.conftest import pair_of, tiny_llama
+from tests.conftest import pair_of, tiny_llama, tokens_of
 
 PROMPT = [3, 1, 4, 1, 5]
 
 
 def written(model):
-    return [token for step in autoregressive(PROMPT, pair_of(model), max_new_tokens=8) for token in step.new_tokens]
+    return tokens_of(autoregressive(PROMPT, pair_of(model), max_new_tokens=8))
 
 
 def decode(ids):

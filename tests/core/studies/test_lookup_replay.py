@@ -15,13 +15,9 @@ from sequoia_core.design.step_time import autoregressive_sec
 from sequoia_core.files.response_logs import Recorded
 from sequoia_core.studies import lookup_replay
 from sequoia_core.studies.lookup_replay import Request, encode_requests, replay, replay_log
-from tests.conftest import pair_of, recalled, tiny_llama
+from tests.conftest import pair_of, recalled, tiny_llama, tokens_of
 
 PROMPTS = [[3, 14, 15, 9, 2, 6, 3, 14, 15], [9, 2, 6, 3], [3, 14, 15, 9, 2], [5]]
-
-
-def tokens_of(steps):
-    return [token for step in steps for token in step.new_tokens]
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ from sequoia_core.models.prefill import prefill
 from sequoia_core.studies import losslessness as lossless
 from sequoia_core.studies.losslessness import check_losslessness
 from sequoia_core.studies.node_enumeration import acceptance_probability, next_token_distribution
-from tests.conftest import pair_of, recalled, tiny_llama
+from tests.conftest import pair_of, recalled, tiny_llama, tokens_of
 from tests.core.decoding.test_verifiers import DRAFT_SAMPLINGS, rows
 from tests.core.decoding.test_verifiers import next_token_law as enumerated_by_test
 
@@ -253,11 +253,7 @@ def test_uniforms_reused_in_every_step_are_caught(small_pair, runs, monkeypatch)
 @both_ways
 def test_greedy_decoding_has_one_possible_text(small_pair):
     report = check(small_pair, samples=20, new_tokens=5, sampling=SamplingConfig(0.0))
-    text = [
-        token
-        for step in decode([3], pair_of(*small_pair), tree=chain_tree(2), max_new_tokens=5)
-        for token in step.new_tokens
-    ]
+    text = tokens_of(decode([3], pair_of(*small_pair), tree=chain_tree(2), max_new_tokens=5))
     assert report.passed and report.cells == (tuple(text),) and report.degrees_of_freedom == 0
 
 

@@ -24,7 +24,7 @@ from sequoia_core.studies.measure_acceptance import (
 )
 from sequoia_core.studies.race import repeated_share
 from sequoia_core.studies.ranks_along_text import CHUNK, prompt_generators, writing_tree
-from tests.conftest import around_passes, pair_of, tiny_llama
+from tests.conftest import around_passes, pair_of, tiny_llama, tokens_of
 from tests.core.test_families import build, save
 
 PROMPTS = [[1, 2, 3], [9], [4, 8, 15, 16, 23, 42]]
@@ -158,7 +158,7 @@ def test_the_seed_decides_the_random_stream(tiny_target, tiny_draft):
 def test_own_text_is_read_as_the_targets_text_would_be(tiny_target, tiny_draft):
     options = {"pair": pair_of(tiny_target, tiny_draft), "width": 6}
     steps = autoregressive([9], pair_of(tiny_target), max_new_tokens=20)
-    written = [token for step in steps for token in step.new_tokens]
+    written = tokens_of(steps)
     own = measure_acceptance([[9, *written]], **options, max_new_tokens=None)
     generated = measure_acceptance([[9]], **options, max_new_tokens=20)
     np.testing.assert_array_equal(own.prompt_sums, generated.prompt_sums)

@@ -32,9 +32,9 @@ from sequoia_core.models.prefill import prefill
 from sequoia_core.models.transformers_passes import TransformersBackend
 from sequoia_core.models.tree_cache import CacheSession
 from sequoia_core.studies.losslessness import check_losslessness
-from tests.conftest import pair_of, tiny_llama
+from tests.conftest import pair_of, tiny_llama, tokens_of
 from tests.core.decoding.growing.test_dynamic_exactness import Script, filled_by, random_law
-from tests.core.decoding.test_loop import PROMPT, TREES, greedy_reference, tokens_of
+from tests.core.decoding.test_loop import PROMPT, TREES, greedy_reference
 from tests.core.test_families import FAMILIES, build
 from tests.pretend_device import PretendTensor, pretend_device
 

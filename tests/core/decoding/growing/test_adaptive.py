@@ -15,8 +15,6 @@ from sequoia_core import AdaptiveTree, HardwareProfile, HybridTree, measure_acce
 from sequoia_core.decoding.growing import recipes, step_costs
 from sequoia_core.decoding.growing.drafter import GrowingDrafter
 from sequoia_core.decoding.growing.expansion import Nodes, TreeBounds
-from sequoia_core.decoding.growing.growing_tree import GrowingTree
-from sequoia_core.decoding.growing.sampled_expansion import SampledExpansion
 from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.sampling import SamplingConfig
@@ -28,52 +26,21 @@ from sequoia_core.design.optimal_trees import expected_tokens, optimal_tree
 from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.design.step_time import step_time
 from sequoia_core.studies.losslessness import check_losslessness
-from tests.conftest import calibration_of, pair_of, recalled, tiny_llama
+from tests.conftest import calibration_of, linear_profile, pair_of, tiny_llama, tokens_of
+from tests.core.decoding.growing.test_dynamic_exactness import Grows, PruningAfterTheDraw
+from tests.core.decoding.growing.test_policies import MEASURED, SAMPLINGS
 from tests.core.decoding.test_tree_policy import RAGGED, all_of_steps
 
 ASSETS = Path(__file__).parents[4] / "assets"
 PROMPT = [3, 14, 15, 9, 2, 6]
-MEASURED = HardwareProfile.load(
-    ASSETS / "profiles" / "cpu-2core-bfloat16-avx512.json"
-)  # of the demo pair, growing_sec too
 RECIPES = ["deterministic", "sampled"]
 TOP_K = recipes.RECIPES["deterministic"]
 both_ways = pytest.mark.usefixtures("each_rows")  # with compiled rows and without
 
 
-def profile(per_node, draft_sec=0.1):
-    """One token takes a second; each further node and each draft pass as given."""
-    sizes = np.array([1, 2, 4, 8, 16, 32, 64])
-    return HardwareProfile(sizes, 1.0 + per_node * (sizes - 1), draft_sec)
-
-
-def tokens_of(steps):
-    return [token for step in steps for token in step.new_tokens]
-
-
 @pytest.fixture(scope="module")
 def small_pair():
     return [tiny_llama(seed, vocab=16, layers=1, scale=1.0) for seed in (1, 2)]
-
-
-@both_ways
-@pytest.mark.parametrize("costs", [None, profile(0.02)], ids=["budget alone", "costs"])
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_greedy_text_is_the_targets_own(recipe, costs, tiny_target, tiny_draft):
-    policy = AdaptiveTree(profile=costs, calibration=calibration_of(0.8), max_size=20, max_depth=5, recipe=recipe)
-    wanted = tokens_of(autoregressive(PROMPT, pair_of(tiny_target), max_new_tokens=60))
-    for draft in (tiny_draft, tiny_llama(1)):  # one that is often wrong, one that never is
-        steps = list(decode(PROMPT, pair_of(tiny_target, draft), tree=policy, max_new_tokens=60))
-        assert tokens_of(steps) == wanted
-        assert all(step.tree.size <= 20 and step.tree.depth <= 5 for step in steps)
-        assert len({step.tree for step in steps}) > 1
-    assert len(steps) < 40
-
-
-SAMPLINGS = [SamplingConfig(0.6), SamplingConfig(1.0), SamplingConfig(1.0, top_p=0.9)]
-
-
-VERIFIED = [("deterministic", "topk"), ("sampled", "sequoia"), ("sampled", "traversal")]
 
 
 def check(pair, policy, sampling, **options):
@@ -85,39 +52,6 @@ def check(pair, policy, sampling, **options):
 def sampled_policy(recipe, costs=None, **options):
     options = {"max_size": 7, "max_depth": 3, "beam": 2} | options
     return AdaptiveTree(profile=costs, calibration=calibration_of(0.5, temperature=1.0), recipe=recipe, **options)
-
-
-@both_ways
-@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
-@pytest.mark.parametrize(("recipe", "verifier"), VERIFIED)
-def test_sampled_text_follows_the_target(recipe, verifier, sampling, small_pair):
-    policy = sampled_policy(recipe, MEASURED)
-    report = check(small_pair, policy, sampling, verifier=verifier)
-    assert report.passed and report.degrees_of_freedom > 5
-    models = {"pair": pair_of(*small_pair), "sampling": sampling, "verifier": verifier}
-    steps = decode((3,), **models, tree=policy, max_new_tokens=40, generator=torch.Generator().manual_seed(0))
-    assert len({step.tree for step in steps}) > 1, "trees that never differ prove nothing"
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize("costs", [None, MEASURED], ids=["budget alone", "measured"])
-@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
-@pytest.mark.parametrize(("recipe", "verifier"), VERIFIED)
-def test_sampled_text_follows_the_target_in_many_samples(recipe, verifier, sampling, costs, small_pair):
-    pair = [recalled(model) for model in small_pair]
-    report = check(pair, sampled_policy(recipe, costs), sampling, samples=3_000, verifier=verifier)
-    assert report.passed and report.degrees_of_freedom > 5
-
-
-class PruningAfterTheDraw(SampledExpansion):
-    """Forbidden: looks at the drawn tokens and drops those that the draft hardly believes in."""
-
-    compiled = False
-
-    def extended(self, nodes, frontier, rows):
-        grown = SampledExpansion.extended(self, nodes, frontier, rows)
-        return Nodes(*(column[(grown.probs >= 0.15) | (np.arange(grown.size) < nodes.size)] for column in grown))
 
 
 @pytest.mark.slow
@@ -172,22 +106,6 @@ class AlwaysThis:
         return nodes
 
 
-class Grows(GrowingTree):
-    """The policy whose every step has one given expansion."""
-
-    verifiers = tuple(VERIFIERS)
-
-    def __init__(self, expansion):
-        bounds = expansion.bounds
-        GrowingTree.__init__(
-            self, **{name: getattr(bounds, name) for name in ("max_size", "max_depth", "beam", "branch")}
-        )
-        self.set(expansion=expansion)
-
-    def expansions(self):
-        return lambda *settings: self.expansion
-
-
 @both_ways
 @pytest.mark.parametrize(("temperature", "verifier"), [(0.0, "sequoia"), (0.8, "sequoia"), (0.8, "topk")])
 @pytest.mark.parametrize("tree", [RAGGED, chain_tree(4)], ids=["ragged", "chain"])
@@ -204,7 +122,7 @@ def test_a_policy_that_always_grows_one_tree_decodes_as_that_tree(tree, temperat
 def test_equal_seeds_give_equal_text_and_trees(recipe, small_pair):
     def run(seed):
         steps = decode(
-            [3], pair_of(*small_pair), tree=sampled_policy(recipe, profile(0.01)),
+            [3], pair_of(*small_pair), tree=sampled_policy(recipe, linear_profile(0.01)),
             sampling=SamplingConfig(1.0), max_new_tokens=60, generator=torch.Generator().manual_seed(seed),
         )  # fmt: skip
         return [(step.tree, step.tokens, step.new_tokens) for step in steps]
@@ -221,7 +139,7 @@ def mean_size(policy, target, draft, **options):
 def test_dear_nodes_make_small_trees(recipe, tiny_target, tiny_draft):
     sizes = [
         mean_size(
-            AdaptiveTree(profile=profile(per_node), calibration=calibration_of(0.6), max_size=40, recipe=recipe),
+            AdaptiveTree(profile=linear_profile(per_node), calibration=calibration_of(0.6), max_size=40, recipe=recipe),
             tiny_target, tiny_draft,
         )
         for per_node in (0.001, 0.05, 0.3, 3.0)
@@ -232,7 +150,7 @@ def test_dear_nodes_make_small_trees(recipe, tiny_target, tiny_draft):
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_trees_follow_how_the_run_goes(recipe, tiny_target):
     """The same calibration and costs: where the draft is never right, trees shrink to what still pays."""
-    policy = AdaptiveTree(profile=profile(0.05), calibration=calibration_of(0.6), max_size=40, recipe=recipe)
+    policy = AdaptiveTree(profile=linear_profile(0.05), calibration=calibration_of(0.6), max_size=40, recipe=recipe)
     right, wrong = (mean_size(policy, tiny_target, draft) for draft in (tiny_llama(1), tiny_llama(2, layers=1)))
     assert right > 1.5 * wrong
 
@@ -241,7 +159,7 @@ def test_trees_follow_how_the_run_goes(recipe, tiny_target):
 def test_trees_follow_what_a_growing_context_makes_of_costs(recipe, tiny_target):
     """Nodes that cost nothing in a short context and much in a long one, with a draft that is always right."""
     sizes = np.array([1, 2, 4, 8, 16, 32, 64])
-    costs = replace(profile(0.001), verify_growth_sec=0.02 * (sizes - 1.0), context=len(PROMPT))
+    costs = replace(linear_profile(0.001), verify_growth_sec=0.02 * (sizes - 1.0), context=len(PROMPT))
     policy = AdaptiveTree(profile=costs, calibration=calibration_of(0.6), max_size=40, recipe=recipe)
     steps = list(decode(PROMPT, pair_of(tiny_target, tiny_llama(1)), tree=policy, max_new_tokens=200))
     ends = np.cumsum([len(PROMPT)] + [len(step.new_tokens) for step in steps])
@@ -258,7 +176,7 @@ def test_trees_follow_what_a_growing_context_makes_of_costs(recipe, tiny_target)
 def test_nodes_are_held_to_the_rate_of_the_last_steps(recipe, tiny_target, monkeypatch):
     """It begins as expected; each step's tokens and profiled seconds push what came before back by a twentieth, and
     the floor of draws moves with how full its tree was."""
-    policy = AdaptiveTree(profile=profile(0.05), calibration=calibration_of(0.6), max_size=8, recipe=recipe)
+    policy = AdaptiveTree(profile=linear_profile(0.05), calibration=calibration_of(0.6), max_size=8, recipe=recipe)
     start, costs, kept = policy.expected[recipe], policy.costs(), 1 - 1 / step_costs.MEMORY_STEPS
     tokens = step_costs.MEMORY_STEPS * start.tokens_per_step
     seconds, seen, commit = tokens / start.controller.theta, [], GrowingDrafter.commit
@@ -301,7 +219,7 @@ def test_auto_takes_the_recipe_that_is_expected_to_be_faster_and_says_which(tiny
             prompts, pair_of(tiny_target, tiny_llama(1, scale=2.0)), sampling=SamplingConfig(temperature),
             max_new_tokens=40, width=8,
         )  # fmt: skip
-        for costs, names in ((profile(0.02), {*RECIPES, "static"}), (None, set(RECIPES))):
+        for costs, names in ((linear_profile(0.02), {*RECIPES, "static"}), (None, set(RECIPES))):
             policy = AdaptiveTree(profile=costs, calibration=vector.calibration, max_size=32)
             rates = {name: found.value for name, found in policy.expected.items()}
             assert set(rates) == names and policy.recipe == chosen_of(rates)
@@ -313,7 +231,7 @@ def test_auto_takes_the_recipe_that_is_expected_to_be_faster_and_says_which(tiny
 def test_where_growing_costs_more_than_it_brings_auto_answers_the_best_static_tree(
     tiny_target, tiny_draft, temperature
 ):
-    costs = replace(profile(0.1), sampling_sec=0.2 * np.arange(7.0))
+    costs = replace(linear_profile(0.1), sampling_sec=0.2 * np.arange(7.0))
     known = calibration_of(0.6, temperature=temperature)
     auto = {"profile": replace(costs, growing_sec=[5.0, 5.0]), "calibration": known, "max_size": 24}
     policy = AdaptiveTree(**auto)
@@ -367,7 +285,7 @@ def test_while_weights_stream_in_trees_may_be_deep_and_are_no_larger_than_the_be
 
 def test_static_uses_the_planned_tree_that_it_is_given(tiny_target, tiny_draft):
     planned = optimal_tree(AcceptanceVector([0.6, 0.2, 0.1]), size=5, depth=4)
-    costs = replace(profile(0.02), growing_sec=[5.0, 5.0])
+    costs = replace(linear_profile(0.02), growing_sec=[5.0, 5.0])
     for policy in (
         AdaptiveTree(profile=costs, calibration=calibration_of(0.6), planned=planned),
         HybridTree(TextIndex(), profile=costs, calibration=calibration_of(0.6, temperature=1.0), planned=planned),
@@ -389,7 +307,7 @@ def test_with_the_target_on_disk_trees_that_grow_are_expected_to_beat_the_planne
 @pytest.mark.parametrize(("per_node", "draft_sec"), [(0.0, 0.01), (0.1, 0.1), (5.0, 5.0)])
 def test_a_static_policy_has_the_bounds_of_its_tree(tiny_target, tiny_draft, per_node, draft_sec, bounds):
     policy = AdaptiveTree(
-        profile=profile(per_node, draft_sec), calibration=calibration_of(0.6), recipe="static", **bounds
+        profile=linear_profile(per_node, draft_sec), calibration=calibration_of(0.6), recipe="static", **bounds
     )
     tree = FixedTree(policy.fixed)
     for name in ("max_size", "max_inner", "max_depth", "max_children", "verifiers"):
@@ -399,7 +317,7 @@ def test_a_static_policy_has_the_bounds_of_its_tree(tiny_target, tiny_draft, per
     assert tokens_of(decode(PROMPT, pair_of(tiny_target, tiny_draft), tree=policy, max_new_tokens=24)) == wanted
 
 
-@pytest.mark.parametrize(("recipe", "costs"), [("auto", None), ("static", profile(0.1))])
+@pytest.mark.parametrize(("recipe", "costs"), [("auto", None), ("static", linear_profile(0.1))])
 def test_a_calibration_of_another_pair_or_temperature_is_named_once_and_decodes_all_the_same(
     tiny_target, tiny_draft, recipe, costs
 ):
@@ -437,6 +355,6 @@ def test_what_cannot_be_is_refused(tiny_target, tiny_draft):
     with pytest.raises(ValueError, match="calibration: found NoneType"):
         AdaptiveTree(profile=None, calibration=None)
     with pytest.raises(ValueError, match="size: found 1 to 65, expected 1 to 64 as profiled"):
-        AdaptiveTree(profile=profile(0.1), calibration=known, max_size=65)
+        AdaptiveTree(profile=linear_profile(0.1), calibration=known, max_size=65)
     with pytest.raises(ValueError, match="max_depth: found 0"):
         AdaptiveTree(profile=None, calibration=known, max_depth=0)

@@ -16,8 +16,7 @@ from sequoia_core.decoding.record import StepDetails
 from sequoia_core.decoding.sampling import SamplingConfig, sample_without_replacement, take_most_likely
 from sequoia_core.design.calibration import BINS, CENTRES, TABLES, ChanceTables
 from sequoia_core.native import tree_expansion
-from tests.conftest import calibration_of, pair_of
-from tests.core.decoding.growing.test_adaptive import profile
+from tests.conftest import calibration_of, linear_profile, pair_of
 
 VOCAB = 40
 pytestmark = pytest.mark.skipif(tree_expansion.compiled() is None, reason="tree_expansion.c cannot be built here")
@@ -105,7 +104,7 @@ def test_both_grow_the_same_trees_from_the_same_draws(sampled):
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-@pytest.mark.parametrize("costs", [None, profile(0.02)], ids=["budget alone", "costs"])
+@pytest.mark.parametrize("costs", [None, linear_profile(0.02)], ids=["budget alone", "costs"])
 @pytest.mark.parametrize("kind", ["specexec", "deterministic", "sampled"])
 def test_a_run_is_the_same_both_ways(kind, costs, temperature, tiny_target, tiny_draft, monkeypatch):
     if kind == "specexec":

@@ -14,15 +14,31 @@ import torch
 from sequoia_core.decoding.drafting import Reach
 from sequoia_core.decoding.growing.drafter import GrowingDrafter
 from sequoia_core.decoding.growing.expansion import Nodes, TokenCosts, TreeBounds
+from sequoia_core.decoding.growing.growing_tree import GrowingTree
 from sequoia_core.decoding.growing.sampled_expansion import SampledExpansion
 from sequoia_core.decoding.growing.top_k_expansion import TopKExpansion
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.decoding.verifiers import VERIFIERS
 from sequoia_core.decoding.walk import offers_at
-from tests.core.decoding.growing.test_adaptive import Grows
 
 DEPTH = 2
 PLAIN, CUT = SamplingConfig(1.0), SamplingConfig(1.0, 0.7)
+
+
+class Grows(GrowingTree):
+    """The policy whose every step has one given expansion."""
+
+    verifiers = tuple(VERIFIERS)
+
+    def __init__(self, expansion):
+        bounds = expansion.bounds
+        GrowingTree.__init__(
+            self, **{name: getattr(bounds, name) for name in ("max_size", "max_depth", "beam", "branch")}
+        )
+        self.set(expansion=expansion)
+
+    def expansions(self):
+        return lambda *settings: self.expansion
 
 
 def random_law(vocab, seed, levels=DEPTH):
@@ -136,20 +152,17 @@ def law_of_a_step(expansion, verifier, target, draft, vocab, reach=Reach(99, 99)
         weight = script.weight
         shapes.add(drafted.tree)
         for text, share in outcomes(drafted, target, verifier):
-            rest = np.array(weight * share)
-            for missing in range(len(text), DEPTH + 1):
-                prefixes = itertools.product(range(vocab), repeat=missing - len(text))
-                rows = np.array([target[(*text, *more)] for more in prefixes])
-                rest = rest.reshape(-1, 1) * rows
-            law[text] += rest.reshape((vocab,) * (DEPTH + 1 - len(text)))
+            law[text] += weight * share * law_after(target, text, vocab)
         if not script.next():
             return law, shapes
 
 
-def wanted(target, vocab):
-    law = np.zeros((vocab,) * (DEPTH + 1))
-    for text in itertools.product(range(vocab), repeat=DEPTH + 1):
-        law[text] = np.prod([target[text[:place]][text[place]] for place in range(DEPTH + 1)])
+def law_after(target, text, vocab, levels=DEPTH):
+    """Return the target's law of the tokens that a text still lacks, one axis each."""
+    missing = levels + 1 - len(text)
+    law = np.ones((vocab,) * missing)
+    for more in itertools.product(range(vocab), repeat=missing):
+        law[more] = np.prod([target[(*text, *more[:place])][more[place]] for place in range(missing)])
     return law
 
 
@@ -195,7 +208,7 @@ def test_recipe_2_keeps_the_law_when_decisions_depend_on_drawn_tokens(vocab, sam
     for seed in range(8 if vocab == 3 else 2):
         target, draft = random_law(vocab, seed), random_law(vocab, 100 + seed)
         law, shapes = law_of_a_step(drawn_in_turn(seed), "sequoia", target, draft, vocab, sampling=sampling)
-        np.testing.assert_allclose(law, wanted(target, vocab), atol=2e-7)  # the draft's rows are float32
+        np.testing.assert_allclose(law, law_after(target, (), vocab), atol=2e-7)  # the draft's rows are float32
         seen |= shapes
     assert len(seen) > (3 if vocab == 3 else 2), "decisions that never differ prove nothing"
 
@@ -206,7 +219,7 @@ def test_recipe_1_keeps_the_law_however_it_prunes(vocab):
     for seed in range(20):
         target, draft = random_law(vocab, seed), random_law(vocab, 100 + seed)
         law, shapes = law_of_a_step(best_first(seed, vocab), "topk", target, draft, vocab)
-        np.testing.assert_allclose(law, wanted(target, vocab), atol=1e-12)
+        np.testing.assert_allclose(law, law_after(target, (), vocab), atol=1e-12)
         seen |= shapes
     assert len(seen) > 3
 
@@ -218,7 +231,7 @@ def test_trees_cut_where_a_context_ends_keep_the_law(reach):
         target, draft = random_law(3, seed), random_law(3, 100 + seed)
         for expansion, verifier in ((drawn_in_turn(seed), "sequoia"), (best_first(seed, 3), "topk")):
             law, shapes = law_of_a_step(expansion, verifier, target, draft, 3, reach)
-            np.testing.assert_allclose(law, wanted(target, 3), atol=2e-7)
+            np.testing.assert_allclose(law, law_after(target, (), 3), atol=2e-7)
             depths |= {tree.depth for tree in shapes}
     assert max(depths) == reach.drafted(1)
 
@@ -226,15 +239,11 @@ def test_trees_cut_where_a_context_ends_keep_the_law(reach):
 class PruningAfterTheDraw(SampledExpansion):
     """Forbidden: looks at the drawn tokens and drops those that the draft hardly believes in."""
 
-    compiled, least = False, 0.3
+    compiled = False
 
-    def kept(self, nodes: Nodes) -> Nodes:
-        poor = (nodes.probs < self.least) & ~np.isin(np.arange(nodes.size), nodes.parents)
-        places = np.flatnonzero(~poor)
-        new = np.full(nodes.size + 1, -1)
-        new[places] = np.arange(len(places))
-        kept = Nodes(*(column[places] for column in nodes))
-        return kept._replace(parents=new[kept.parents])
+    def extended(self, nodes, frontier, rows):
+        grown = SampledExpansion.extended(self, nodes, frontier, rows)
+        return Nodes(*(column[(grown.probs >= 0.15) | (np.arange(grown.size) < nodes.size)] for column in grown))
 
 
 def test_pruning_after_the_draw_is_caught():
@@ -242,7 +251,7 @@ def test_pruning_after_the_draw_is_caught():
         target, draft = random_law(3, seed), random_law(3, 100 + seed)
         law, _ = law_of_a_step(drawn_in_turn(seed, PruningAfterTheDraw), "sequoia", target, draft, 3)
         assert law.sum() == pytest.approx(1.0, abs=1e-6)
-        assert np.abs(law - wanted(target, 3)).max() > 1e-3
+        assert np.abs(law - law_after(target, (), 3)).max() > 1e-3
 
 
 def test_drawn_tokens_checked_by_the_rule_of_most_likely_ones_would_be_caught_too():
@@ -256,4 +265,4 @@ def test_drawn_tokens_checked_by_the_rule_of_most_likely_ones_would_be_caught_to
             SimpleNamespace(rule=VERIFIERS["sequoia"].rule, draft_sampling=VERIFIERS["topk"].draft_sampling),
         )
         law, _ = law_of_a_step(expansion, "mixed", target, draft, 3)
-    assert np.abs(law - wanted(target, 3)).max() > 1e-3
+    assert np.abs(law - law_after(target, (), 3)).max() > 1e-3

@@ -16,10 +16,10 @@ from tests.core.decoding.growing.test_dynamic_exactness import (
     DEPTH,
     PLAIN,
     Whim,
+    law_after,
     law_of_a_step,
     random_law,
     token_costs,
-    wanted,
 )
 
 
@@ -42,7 +42,7 @@ def test_in_turn_keeps_the_law_whatever_is_looked_up_and_drawn(sampling):
         target, draft = random_law(3, seed), random_law(3, 100 + seed)
         expansion = hybrid(SampledExpansion, seed, 3, threshold=0.05)
         law, shapes = law_of_a_step(expansion, "sequoia", target, draft, 3, sampling=sampling)
-        np.testing.assert_allclose(law, wanted(target, 3), atol=2e-7)  # the draft's rows are float32
+        np.testing.assert_allclose(law, law_after(target, (), 3), atol=2e-7)  # the draft's rows are float32
         seen |= shapes
     assert len(seen) > 5, "decisions that never differ prove nothing"
 
@@ -52,7 +52,7 @@ def test_in_turn_keeps_the_law_where_drawn_tokens_may_cost_more_than_they_gain()
     expansion = hybrid(SampledExpansion, 7, 3, text=[2, 1, 2], threshold=0.05)
     cheap = TokenCosts(*(0.3 * costs for costs in expansion.token_costs))
     law, shapes = law_of_a_step(replace(expansion, token_costs=cheap), "sequoia", target, draft, 3)
-    np.testing.assert_allclose(law, wanted(target, 3), atol=2e-7)
+    np.testing.assert_allclose(law, law_after(target, (), 3), atol=2e-7)
     assert len(shapes) > 5
 
 
@@ -62,7 +62,7 @@ def test_top_k_keeps_the_law_whatever_is_looked_up(vocab):
     for seed in range(20):
         target, draft = random_law(vocab, seed), random_law(vocab, 100 + seed)
         law, shapes = law_of_a_step(hybrid(TopKExpansion, seed, vocab), "topk", target, draft, vocab)
-        np.testing.assert_allclose(law, wanted(target, vocab), atol=1e-12)
+        np.testing.assert_allclose(law, law_after(target, (), vocab), atol=1e-12)
         seen |= shapes
     assert len(seen) > 3
 
@@ -74,7 +74,7 @@ def test_look_ups_deeper_than_the_draft_reaches_keep_the_law(draft_context, kind
     for seed in range(8):
         target, draft = random_law(3, seed), random_law(3, 100 + seed)
         found = law_of_a_step(hybrid(kind, seed, 3), verifier, target, draft, 3, Reach(99, draft_context))
-        np.testing.assert_allclose(found[0], wanted(target, 3), atol=2e-7)
+        np.testing.assert_allclose(found[0], law_after(target, (), 3), atol=2e-7)
         depths |= {tree.depth for tree in found[1]}
     assert max(depths) == DEPTH > draft_context
 
@@ -129,5 +129,5 @@ def test_other_ways_to_go_wrong_are_caught(kind):
     for seed in range(12):
         target, draft = random_law(3, seed), random_law(3, 100 + seed)
         law, _ = law_of_a_step(hybrid(kind, seed, 3, threshold=0.05), "sequoia", target, draft, 3)
-        worst = max(worst, np.abs(law - wanted(target, 3)).max())
+        worst = max(worst, np.abs(law - law_after(target, (), 3)).max())
     assert worst > 1e-3

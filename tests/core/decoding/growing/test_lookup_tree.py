@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from sequoia_core import HardwareProfile, HybridTree, LookupTree
+from sequoia_core import HybridTree, LookupTree
 from sequoia_core.decoding.drafting import Reach
 from sequoia_core.decoding.growing import step_costs
 from sequoia_core.decoding.growing.compiled_growing import CompiledGrower
@@ -20,16 +20,11 @@ from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.record import StepDetails
 from sequoia_core.decoding.sampling import SamplingConfig, take_most_likely
 from sequoia_core.studies.losslessness import check_losslessness
-from tests.conftest import calibration_of, pair_of, recalled, tiny_llama
+from tests.conftest import calibration_of, linear_profile, pair_of, recalled, tiny_llama, tokens_of
 from tests.core.test_families import FAMILIES, assert_decodes_as_generate, build, save
 
 PROMPT = [3, 14, 15, 9, 2, 6, 3, 14, 15]
-SAMPLINGS = [SamplingConfig(0.6), SamplingConfig(1.0), SamplingConfig(1.0, top_p=0.9)]
 both_ways = pytest.mark.usefixtures("each_rows")  # with compiled rows and without
-
-
-def tokens_of(steps):
-    return [token for step in steps for token in step.new_tokens]
 
 
 def hybrid(index):
@@ -45,44 +40,6 @@ def misleading(target, prompt, vocab):
         for place in range(len(prompt), len(whole), 3):
             index.add([*whole[:place], (whole[place] + shift) % vocab, (whole[place] + 2 * shift) % vocab])
     return index
-
-
-@both_ways
-@pytest.mark.parametrize("kind", ["own text", "misleading", "told"])
-def test_greedy_text_is_the_targets_own(kind, tiny_target):
-    wanted = tokens_of(autoregressive(PROMPT, pair_of(tiny_target), max_new_tokens=80))
-    index = misleading(tiny_target, PROMPT, 64) if kind == "misleading" else TextIndex()
-    if kind == "told":
-        index.add([*PROMPT, *wanted])
-    policy = LookupTree(index, max_size=12, max_depth=5)
-    steps = list(decode(PROMPT, pair_of(tiny_target), tree=policy, max_new_tokens=80))
-    assert tokens_of(steps) == wanted
-    assert all(step.tree.size <= 12 and step.tree.depth <= 5 for step in steps)
-    assert len({step.tree for step in steps}) > 1, "trees that never differ prove nothing"
-    if kind == "told":
-        assert len(steps) <= 80 / 5
-    assert all(len(step.draft_probs) == step.tree.size == len(step.target_probs) for step in steps)
-
-
-@both_ways
-@pytest.mark.parametrize("told", [False, True], ids=["misleading", "told"])
-@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
-def test_sampled_text_follows_the_target(sampling, told):
-    target = recalled(tiny_llama(1, vocab=16, layers=1, scale=1.0))
-    index = misleading(target, [3, 5, 3], 16)
-    if told:
-        for seed in range(6):
-            generator = torch.Generator().manual_seed(seed)
-            answer = autoregressive(
-                [3, 5, 3], pair_of(target), sampling=sampling, max_new_tokens=8, generator=generator
-            )
-            index.add([3, 5, 3, *tokens_of(answer)])
-    policy = LookupTree(index, max_size=12, max_depth=4)
-    options = {"samples": 1_500, "new_tokens": 3, "generator": torch.Generator().manual_seed(0), "verifier": "topk"}
-    report = check_losslessness((3, 5, 3), pair_of(target), tree=policy, sampling=sampling, **options)
-    assert report.passed and report.degrees_of_freedom > 5
-    steps = list(decode((3, 5, 3), pair_of(target), tree=policy, sampling=sampling, max_new_tokens=30))
-    assert any(len(step.accepted_path) > 1 for step in steps), "a tree of which nothing is accepted proves little"
 
 
 def test_a_tree_that_knows_what_the_target_drew_is_caught(monkeypatch):
@@ -140,15 +97,10 @@ def test_a_decode_leaves_the_index_as_it_was(tiny_target):
     assert first == second and index.tokens == held and np.array_equal(index.hits, hits)
 
 
-def profile(per_node):
-    sizes = np.array([1, 2, 4, 8, 16, 32, 64])
-    return HardwareProfile(sizes, 1.0 + per_node * (sizes - 1), 0.1)
-
-
 @both_ways
 def test_nodes_that_cost_more_than_they_bring_are_left_out(tiny_target):
     def steps(per_node):
-        policy = LookupTree(TextIndex(), profile=None if per_node is None else profile(per_node))
+        policy = LookupTree(TextIndex(), profile=None if per_node is None else linear_profile(per_node))
         return list(decode(PROMPT * 4, pair_of(tiny_target), tree=policy, max_new_tokens=60))
 
     free, cheap, dear = (steps(per_node) for per_node in (None, 0.05, 3.0))
@@ -164,7 +116,7 @@ def drafter_of(policy, capacity=256):
 
 def test_the_rate_of_the_run_decides_what_is_worth_it():
     """At a tenth of a second for each node and one token per second, nodes with a chance above 0.1 are worth it."""
-    drafter, whole = (drafter_of(LookupTree(TextIndex(), profile=profile(each))) for each in (0.1, 0.0))
+    drafter, whole = (drafter_of(LookupTree(TextIndex(), profile=linear_profile(each))) for each in (0.1, 0.0))
     text = np.random.default_rng(0).integers(4, size=150).tolist()  # no next token is sure
     whole.grow(text)
     draft, scores = drafter.grow(text), whole.nodes.scores
@@ -216,7 +168,7 @@ def test_settings_out_of_range_are_named(arguments, message):
 
 
 def test_trees_are_no_larger_than_what_was_profiled():
-    assert LookupTree(TextIndex(), max_size=65, profile=profile(0.1)).max_size == 64
+    assert LookupTree(TextIndex(), max_size=65, profile=linear_profile(0.1)).max_size == 64
 
 
 def test_a_verifier_that_is_not_exact_is_refused(tiny_target):
@@ -310,7 +262,7 @@ def test_look_ups_lose_at_most_a_share_of_the_runs_time_and_go_on_while_they_pay
 def test_a_run_that_rests_writes_the_same_greedy_text(tiny_target, monkeypatch):
     monkeypatch.setattr(step_costs, "MOST_TRIALS", 8)
     monkeypatch.setattr(step_costs, "LOOK_UP_SEC", 10.0)
-    policy = LookupTree(TextIndex(), profile=profile(0.0))
+    policy = LookupTree(TextIndex(), profile=linear_profile(0.0))
     rests = list(decode(PROMPT, pair_of(tiny_target), tree=policy, max_new_tokens=60))
     assert [step.tree.size for step in rests].count(1) > 30
     assert tokens_of(rests) == tokens_of(list(autoregressive(PROMPT, pair_of(tiny_target), max_new_tokens=60)))

@@ -20,7 +20,7 @@ from sequoia_core.design.calibration import Calibration, Sample
 from sequoia_core.design.optimal_trees import node_scores, optimal_tree
 from sequoia_core.design.profile import HardwareProfile
 from sequoia_core.design.step_time import step_parts
-from tests.conftest import calibration_of
+from tests.conftest import calibration_of, linear_profile
 
 STREAMED = HardwareProfile(
     sizes=[1, 32, 64], verify_sec=[1.5, 1.5, 3.0], draft_sec=0.1, overhead_sec=[0.01, 0.02, 0.04],
@@ -85,8 +85,7 @@ def test_what_is_expected_of_ranks_is_of_the_tokens_that_a_recipe_takes(recipe):
 def test_trees_are_expected_to_be_held_to_the_best_rate_there_is(sharpness, per_node):
     """At the rate of single tokens, nodes would look too cheap: trees twice as large, and 5 to 8 % slower."""
     known, bounds = calibration_of(sharpness), TreeBounds(max_size=40, max_depth=8, beam=8, branch=4)
-    sizes = np.array([1, 40])
-    costs = StepCosts.of_profile(HardwareProfile(sizes, 1.0 + per_node * (sizes - 1), 0.1), bounds, greedy=True)
+    costs = StepCosts.of_profile(linear_profile(per_node), bounds, greedy=True)
     make = RECIPES["deterministic"].expansions(bounds, known)
 
     def rate(theta: float) -> float:

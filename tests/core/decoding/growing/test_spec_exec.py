@@ -12,16 +12,10 @@ import torch
 from sequoia_core.decoding.growing.spec_exec import SpecExecTree
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.sampling import SamplingConfig
-from sequoia_core.studies.losslessness import check_losslessness
-from tests.conftest import around_passes, pair_of, tiny_llama
-from tests.core.decoding.test_tree_policy import assert_records_plain_probabilities
+from tests.conftest import around_passes, pair_of, tiny_llama, tokens_of
 
 pytestmark = pytest.mark.usefixtures("each_rows")  # with compiled rows and without
 PROMPT = [3, 14, 15, 9, 2, 6]
-
-
-def tokens_of(steps):
-    return [token for step in steps for token in step.new_tokens]
 
 
 @pytest.mark.parametrize(
@@ -86,21 +80,6 @@ def test_a_beam_reads_only_so_many_nodes_and_stops_when_nothing_better_can_come(
         if draft is flat:  # the root's 3 best children fill the tree, and no grandchild is better: two passes, not six
             assert {step.tree.depth for step in steps} == {1}
             assert len(later) <= 2 * len(steps)
-
-
-@pytest.mark.parametrize("sampling", [SamplingConfig(0.6), SamplingConfig(1.0), SamplingConfig(1.0, top_p=0.9)])
-def test_sampled_text_follows_the_target(sampling):
-    target, draft = (tiny_llama(seed, vocab=16, layers=1, scale=1.0) for seed in (1, 2))
-    report = check_losslessness(
-        (3,), pair_of(target, draft), tree=SpecExecTree(max_size=7, max_depth=3, beam=2, branch=3),
-        sampling=sampling, verifier="topk", samples=600, new_tokens=3, generator=torch.Generator().manual_seed(0),
-    )  # fmt: skip
-    assert report.passed and report.degrees_of_freedom > 5
-
-
-def test_recorded_probabilities_are_those_of_a_plain_forward():
-    """Positions, masks, places in the cache and commits: a wrong one of them would show here."""
-    assert_records_plain_probabilities(SpecExecTree(max_size=14, max_depth=5, beam=3, branch=4))
 
 
 def test_what_cannot_be_is_refused(tiny_target, tiny_draft):

@@ -16,7 +16,7 @@ from sequoia_core.models.gguf import bindings
 from sequoia_core.models.gguf.model import GGUFModel, LlamaCppOptions
 from sequoia_core.models.gguf.session import LlamaCppSession
 from sequoia_core.studies.losslessness import check_losslessness
-from tests.conftest import calibration_of, pair_of
+from tests.conftest import calibration_of, pair_of, tokens_of
 from tests.gguf_files import ROOT, write_demo, write_random
 
 PROMPT = "def read_lines(path):\n"
@@ -25,10 +25,6 @@ PROMPT = "def read_lines(path):\n"
 @pytest.fixture(scope="module")
 def pair(demo_files):
     return load_pair(demo_files["target"], demo_files["draft"], tokenizer=ROOT / "assets" / "demo" / "target")
-
-
-def tokens_of(steps) -> list[int]:
-    return [token for step in steps for token in step.new_tokens]
 
 
 def test_a_pair_of_files_has_everything_from_them(demo_files, demo_pair, pair):

@@ -20,7 +20,7 @@ from tests.core.test_families import build, save
 
 pytest.importorskip("compressed_tensors")
 from scripts.make_four_bits import make_four_bits
-from tests.conftest import pair_of
+from tests.conftest import pair_of, tokens_of
 
 pytestmark = pytest.mark.usefixtures("copies")
 KINDS = {
@@ -111,7 +111,7 @@ def test_text_is_that_of_the_model_in_memory_and_a_quarter_of_the_bytes_is_read(
     def text(target, temperature):
         options = {"sampling": SamplingConfig(temperature), "generator": torch.Generator().manual_seed(3)}
         steps = decode(PROMPT, pair_of(target, draft), tree=TREE, max_new_tokens=40, **options)
-        return [token for step in steps for token in step.new_tokens]
+        return tokens_of(steps)
 
     for temperature in (0.0, 0.6):
         assert text(resident, temperature) == text(streamed, temperature)

@@ -33,7 +33,7 @@ from sequoia_core.models.prefill import prefill
 from sequoia_core.models.transformers_passes import TransformersBackend
 from sequoia_core.native.llama_x86 import CompiledLlama, compiled
 from sequoia_core.studies.measure_profile import measure_profile
-from tests.conftest import pair_of
+from tests.conftest import pair_of, tokens_of
 from tests.core.test_families import FAMILIES, build, save
 
 IN_TILES = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 32, "num_attention_heads": 2, "vocab_size": 72}
@@ -118,9 +118,7 @@ def test_the_demo_target_streams_through_half_of_its_layers_and_takes_what_was_s
     pair = load_pair(device="cpu", dtype="bfloat16", offload="disk")
     prompt = pair.tokenizer.encode("def f(x):")
     whole = load_pair(device="cpu", dtype="bfloat16")
-    texts = [
-        [t for step in autoregressive(prompt, m, max_new_tokens=8) for t in step.new_tokens] for m in (pair, whole)
-    ]
+    texts = [tokens_of(autoregressive(prompt, models, max_new_tokens=8)) for models in (pair, whole)]
     assert texts[0] == texts[1]
     assert pair.target.ring_slots == 5 and pair.target._backend.ring.buffer_bytes == pair.target.needs.ring
     pair.target.close()
@@ -365,7 +363,7 @@ def test_a_tree_may_be_larger_than_the_context(dtype, tmp_path):
         plain = list(autoregressive(PROMPT, pair_of(model), max_new_tokens=12))
         if dtype == "float32" or isinstance(model._backend, CompiledLlama | StreamedLlama):
             # compiled passes give a token the same logits in a tree and alone; elsewhere bfloat16 may round otherwise
-            assert [t for s in found for t in s.new_tokens] == [t for s in plain for t in s.new_tokens]
+            assert tokens_of(found) == tokens_of(plain)
         assert found[0].tree.size == 1024
     models[-1].close()
 
