@@ -2,11 +2,12 @@
 
     python scripts/train_head.py --target assets/demo/target --out assets/demo/head --vocabulary 3072 --minutes 60
 
-A quarter of the time the target continues prompts from the demo pair's training files (none held out) at temperatures
-0, 0.6 and 1, and a pass over each text keeps the hidden states that the head reads, and the last. Then the head learns
-the target's probabilities within a draft vocabulary, the tokens most frequent in these texts, fed with its own outputs
-for three steps (training-time test: Li et al., EAGLE-3, 2025). All is kept in `--work`: the same command goes on where
-it stopped, and `--out` holds what was trained so far. The learning rate follows the share of `--minutes` that is over.
+First the target continues prompts from the demo pair's training files (none held out) at temperatures 0, 0.6 and 1,
+and a pass over each text keeps the hidden states that the head reads, and the last (a quarter of an hour for the demo
+target on two cores). Then, for `--minutes`, the head learns the target's probabilities within a draft vocabulary, the
+tokens most frequent in these texts, fed with its own outputs for three steps (training-time test: Li et al., EAGLE-3,
+2025). All is kept in `--work`: the same command goes on where it stopped, and `--out` holds what was trained so far.
+The learning rate follows the share of `--minutes` that is over.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ import sequoia_core.native.short_spins  # noqa: F401  before torch, whose thread
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
-from sequoia_core.models.heads.eagle3 import Eagle3Head
-from sequoia_core.models.heads.head_config import head_settings
 from train_demo_pair import Optimizer, Recipe, collect_corpus, continued, is_held_out, keep, resume
 from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from sequoia_core.models.heads.eagle3 import Eagle3Head
+from sequoia_core.models.heads.head_config import head_settings
 
 ROWS, PROMPT, LENGTH = 64, 48, 256  # texts of one file in --work; tokens of its prompt, and in all
 JOINED = 4  # of so many files one holds texts of twice the length, two in one, for longer contexts
@@ -93,7 +95,9 @@ def head_config(target, vocabulary: int, inner: int, reads: list[int]) -> dict:
     return {
         "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "hidden_size": config.hidden_size,
         "intermediate_size": inner, "num_attention_heads": config.num_attention_heads,
-        "num_key_value_heads": config.num_key_value_heads, "head_dim": config.head_dim, "num_hidden_layers": 1,
+        "num_key_value_heads": config.num_key_value_heads,
+        "head_dim": getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
+        "num_hidden_layers": 1,
         "hidden_act": "silu", "rms_norm_eps": config.rms_norm_eps, "rope_theta": 10_000.0,
         "max_position_embeddings": min(config.max_position_embeddings, 4096), "vocab_size": config.vocab_size,
         "draft_vocab_size": vocabulary, "tie_word_embeddings": False, "dtype": "bfloat16",
@@ -188,7 +192,7 @@ def train(head, output, scale, files: list[Path], args, finished) -> None:
     feed, held = batches(files[1:], seed=1), next(batches(files[:1], seed=0))  # texts that no step sees
     for _ in range(start):
         next(feed)
-    limit, began, last = 60 * args.minutes * (1 - args.writing), time.monotonic() - spent, time.monotonic()
+    limit, began, last = 60 * args.minutes, time.monotonic() - spent, time.monotonic()
     for step, batch in enumerate(feed, start):
         share = (time.monotonic() - began) / limit
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -219,9 +223,8 @@ def main() -> None:
     parser.add_argument("--work", type=Path, help="folder for intermediate results; default: beside --out")
     parser.add_argument("--vocabulary", type=int, default=8192, help="tokens that the head can propose")
     parser.add_argument("--inner", type=int, help="inner size of its layer; default: the target's")
-    parser.add_argument("--minutes", type=float, default=60)
-    parser.add_argument("--writing", type=float, default=0.25, help="share of the time for writing texts")
-    parser.add_argument("--files", type=int, default=400, help=f"stop writing after so many times {ROWS} texts")
+    parser.add_argument("--minutes", type=float, default=45, help="time for training, after the texts are written")
+    parser.add_argument("--files", type=int, default=24, help=f"so many times {ROWS} texts are written, at least 2")
     parser.add_argument("--steps", type=int, help="stop training after so many steps")
     args = parser.parse_args()
     args.work = args.work or args.out.with_name(args.out.name + "-work")
@@ -231,18 +234,13 @@ def main() -> None:
     tokenizer, layers = AutoTokenizer.from_pretrained(args.target), target.config.num_hidden_layers
     if layers < 5:
         raise SystemExit(f"{args.target}: found {layers} layers, expected at least 5")
-    reads, done = [2, layers // 2, layers - 3], args.work / "written.json"
-    if not done.exists():
-        texts = [text for name, text in collect_corpus(Recipe()) if not is_held_out(name)]
-        began, index = time.monotonic(), 0
-        while index < 2 or (index < args.files and time.monotonic() - began < 60 * args.minutes * args.writing):
-            path = args.work / f"texts-{index:04}.safetensors"
-            if not path.exists():
-                write(target, tokenizer, texts, reads, path, index)
-                print(f"written {(index + 1) * ROWS * LENGTH:,} tokens", flush=True)
-            index += 1
-        done.write_text(json.dumps({"files": index}))
-    files = [args.work / f"texts-{index:04}.safetensors" for index in range(json.loads(done.read_text())["files"])]
+    reads = [2, layers // 2, layers - 3]
+    files = [args.work / f"texts-{index:04}.safetensors" for index in range(max(2, args.files))]
+    missing = [index for index, path in enumerate(files) if not path.exists()]
+    texts = [text for name, text in collect_corpus(Recipe()) if not is_held_out(name)] if missing else []
+    for index in missing:
+        write(target, tokenizer, texts, reads, files[index], index)
+        print(f"written {(index + 1) * ROWS * LENGTH:,} tokens", flush=True)
 
     size, ends = min(args.vocabulary, target.config.vocab_size), target.generation_config.eos_token_id
     always = [ends] if isinstance(ends, int) else list(ends or [])
