@@ -31,20 +31,19 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from sequoia_core.models.heads.eagle3 import Eagle3Head
 from sequoia_core.models.heads.head_config import head_settings
 
-ROWS, PROMPT, LENGTH = 64, 48, 256  # texts of one file in --work; tokens of its prompt, and in all
+PROMPT, LENGTH = 48, 256  # tokens of a text's prompt, and in all
 JOINED = 4  # of so many files one holds texts of twice the length, two in one, for longer contexts
 STEPS, DECAY = 3, 0.8  # passes of the head in training; what the loss of each weighs, of the one before
-BATCH = 2048  # tokens
 TICKS = 10_000  # of the learning rate's schedule
 SAVE_SEC = 120
 RATES = (0.02, 1e-3)  # Muon's, AdamW's
 
 
-def prompts(tokenizer, texts: list[str], chooser: random.Random) -> torch.Tensor:
-    """Choose beginnings of lines, each file as often as it is long -> [ROWS, PROMPT]."""
+def prompts(tokenizer, texts: list[str], count: int, chooser: random.Random) -> torch.Tensor:
+    """Choose beginnings of lines, each file as often as it is long -> [count, PROMPT]."""
     rows: list[list[int]] = []
     lengths = [len(text) for text in texts]
-    while len(rows) < ROWS:
+    while len(rows) < count:
         (text,) = chooser.choices(texts, lengths)
         begin = text.rfind("\n", 0, chooser.randrange(len(text))) + 1
         ids = tokenizer.encode(text[begin : begin + 12 * PROMPT])[:PROMPT]
@@ -54,15 +53,16 @@ def prompts(tokenizer, texts: list[str], chooser: random.Random) -> torch.Tensor
 
 
 @torch.inference_mode()
-def write(model, tokenizer, texts: list[str], reads: list[int], path: Path, index: int) -> None:
+def write(model, tokenizer, texts: list[str], count: int, reads: list[int], path: Path, index: int) -> None:
     """Let the target write texts, read them again, and keep what training needs.
 
     ids: int32 [R, L]; states: bfloat16 [R, L, 4, H], the three that the head reads and the last; log_total: float32
     [R, L], the logarithm of the sum of all exponentials.
     """
-    generator = torch.Generator().manual_seed(index)
-    temperatures = torch.tensor([0.0, 0.6, 1.0, 1.0]).repeat(ROWS // 4)[:, None]
-    ids = continued(model, prompts(tokenizer, texts, random.Random(index)), LENGTH, temperatures, generator)
+    begun = prompts(tokenizer, texts, count, random.Random(index))
+    generator = torch.Generator(model.device).manual_seed(index)
+    temperatures = torch.tensor([0.0, 0.6, 1.0, 1.0], device=model.device).repeat(count // 4)[:, None]
+    ids = continued(model, begun.to(model.device), LENGTH, temperatures, generator)
     ids = ids.view(-1, 2 * LENGTH) if index % JOINED == JOINED - 1 else ids
     output, kept, totals = model.get_output_embeddings().weight, [], []
     for rows in ids.split(8):
@@ -73,7 +73,7 @@ def write(model, tokenizer, texts: list[str], reads: list[int], path: Path, inde
     if not torch.allclose(found.float().softmax(-1), expected.float().softmax(-1), atol=0.02):
         raise SystemExit("found logits that the last state and the output layer do not give, expected plain ones")
     tensors = {"ids": ids.int(), "states": torch.cat(kept), "log_total": torch.stack(totals)}
-    save_file(tensors, path.with_suffix(".tmp"))
+    save_file({name: tensor.cpu() for name, tensor in tensors.items()}, path.with_suffix(".tmp"))
     path.with_suffix(".tmp").rename(path)
 
 
@@ -111,7 +111,7 @@ def head_config(target, vocabulary: int, inner: int, reads: list[int]) -> dict:
 def new_head(settings, target, tokens: torch.Tensor, last_scale: torch.Tensor) -> Eagle3Head:
     """Begin with the target's output layer for the draft vocabulary, and a layer that adds nothing yet."""
     torch.manual_seed(0)
-    head = Eagle3Head(settings, embedding=target.get_input_embeddings().weight.float()).float()
+    head = Eagle3Head(settings, embedding=target.get_input_embeddings().weight.float()).float().to(target.device)
     head.tokens = tokens
     head.layers[0].self_attn.o_proj.weight.zero_()
     head.layers[0].mlp["down_proj"].weight.zero_()
@@ -133,7 +133,8 @@ def losses(head: Eagle3Head, output: torch.Tensor, scale: torch.Tensor, batch: d
     ids, states = batch["ids"].long(), batch["states"].float()
     count = ids.shape[1] - STEPS
     feature = head.project(states[:, :count, :3].flatten(2) / scale)
-    causal, own = torch.ones(count, count, dtype=torch.bool).tril(), torch.eye(count, dtype=torch.bool)
+    causal, own = torch.ones(2, count, count, dtype=torch.bool, device=ids.device)
+    causal, own, places = causal.tril(), own.tril().triu(), torch.arange(count, device=ids.device)
     past: list[list[torch.Tensor]] = [[], []]
 
     def seen(_, *new: torch.Tensor):
@@ -144,7 +145,7 @@ def losses(head: Eagle3Head, output: torch.Tensor, scale: torch.Tensor, batch: d
     for step in range(STEPS):
         read = slice(1 + step, 1 + step + count)
         mask = torch.cat([causal] + step * [own], 1)
-        result = head(head.embed(ids[:, read]), feature, torch.arange(count) + step, mask, seen)
+        result = head(head.embed(ids[:, read]), feature, places + step, mask, seen)
         given = head.logits(result).float().log_softmax(-1)
         with torch.no_grad():
             logits = (batch["states"][:, read, 3] @ output.T).float()
@@ -159,28 +160,29 @@ def save(head: Eagle3Head, config: dict, scale: torch.Tensor, folder: Path, fact
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {name.replace("layers.0.", "midlayer."): tensor for name, tensor in head.state_dict().items()}
     tensors["fc.weight"] = tensors["fc.weight"] / scale
-    tensors = {name: tensor.to(torch.bfloat16).contiguous() for name, tensor in tensors.items()}
-    tensors["d2t"] = head.tokens - torch.arange(len(head.tokens))
-    tensors["t2d"] = torch.zeros(config["vocab_size"], dtype=torch.bool).index_fill(0, head.tokens, True)
+    tensors = {name: tensor.to("cpu", torch.bfloat16).contiguous() for name, tensor in tensors.items()}
+    tokens = head.tokens.cpu()
+    tensors["d2t"] = tokens - torch.arange(len(tokens))
+    tensors["t2d"] = torch.zeros(config["vocab_size"], dtype=torch.bool).index_fill(0, tokens, True)
     save_file(tensors, folder / "model.tmp", metadata={"format": "pt"})
     (folder / "model.tmp").rename(folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     (folder / "training.json").write_text(json.dumps(facts, indent=2) + "\n")
 
 
-def batches(files: list[Path], seed: int):
-    """Endless batches of about BATCH tokens, each text once per epoch in random order of batches."""
+def batches(files: list[Path], tokens: int, device: str, seed: int):
+    """Endless batches of about so many tokens, each text once per epoch in random order of batches."""
     chunks = []
     for file in files:
         with safe_open(file, "pt") as texts:
             rows, length = texts.get_slice("ids").get_shape()
-        size = BATCH // length
+        size = max(1, tokens // length)
         chunks += [(file, begin, begin + size) for begin in range(0, rows, size)]
     chooser = random.Random(seed)
     while True:
         for file, begin, end in chooser.sample(chunks, len(chunks)):
             with safe_open(file, "pt") as texts:
-                yield {name: texts.get_slice(name)[begin:end] for name in ("ids", "states", "log_total")}
+                yield {name: texts.get_slice(name)[begin:end].to(device) for name in ("ids", "states", "log_total")}
 
 
 def train(head, output, scale, files: list[Path], args, finished) -> None:
@@ -188,14 +190,15 @@ def train(head, output, scale, files: list[Path], args, finished) -> None:
     state = args.work / "state.json"
     spent = json.loads(state.read_text())["spent"] if state.exists() else 0.0
     optimizer, checkpoint = Optimizer(head, steps=TICKS, muon_lr=RATES[0], adam_lr=RATES[1]), args.work / "head.ckpt"
-    start = resume(checkpoint, head, optimizer, "cpu")
-    feed, held = batches(files[1:], seed=1), next(batches(files[:1], seed=0))  # texts that no step sees
+    start = resume(checkpoint, head, optimizer, args.device)
+    feed = batches(files[1:], args.batch, args.device, seed=1)
+    held = next(batches(files[:1], args.batch, args.device, seed=0))  # texts that no step sees
     for _ in range(start):
         next(feed)
     limit, began, last = 60 * args.minutes, time.monotonic() - spent, time.monotonic()
     for step, batch in enumerate(feed, start):
         share = (time.monotonic() - began) / limit
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast(args.device, dtype=torch.bfloat16):
             parts = [loss for loss, *_ in losses(head, output, scale, batch)]
         sum(DECAY**place * part for place, part in enumerate(parts)).backward()
         optimizer.step(min(TICKS - 1, int(share * TICKS)))
@@ -207,7 +210,7 @@ def train(head, output, scale, files: list[Path], args, finished) -> None:
             last = time.monotonic()
             keep(checkpoint, head, optimizer, step + 1)
             state.write_text(json.dumps({"spent": last - began}))
-            with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+            with torch.no_grad(), torch.autocast(args.device, dtype=torch.bfloat16):
                 found = [torch.minimum(given.exp(), wanted) for _, given, wanted in losses(head, output, scale, held)]
             accepted = [part.sum(-1).mean().item() for part in found]
             print("accepted at T = 1, unseen texts:", *map("{:.3f}".format, accepted), flush=True)
@@ -224,13 +227,21 @@ def main() -> None:
     parser.add_argument("--vocabulary", type=int, default=8192, help="tokens that the head can propose")
     parser.add_argument("--inner", type=int, help="inner size of its layer; default: the target's")
     parser.add_argument("--minutes", type=float, default=45, help="time for training, after the texts are written")
-    parser.add_argument("--files", type=int, default=24, help=f"so many times {ROWS} texts are written, at least 2")
+    parser.add_argument("--files", type=int, default=24, help="files of texts that are written, at least 2")
+    parser.add_argument("--rows", type=int, default=64, help="texts of a file, a multiple of 8")
+    parser.add_argument("--batch", type=int, default=2048, help="tokens of a step")
+    parser.add_argument("--device", default="cpu", help="such as cuda")
     parser.add_argument("--steps", type=int, help="stop training after so many steps")
     args = parser.parse_args()
     args.work = args.work or args.out.with_name(args.out.name + "-work")
     args.work.mkdir(parents=True, exist_ok=True)
 
-    target = AutoModelForCausalLM.from_pretrained(args.target, dtype=torch.bfloat16).eval().requires_grad_(False)
+    target = (
+        AutoModelForCausalLM.from_pretrained(args.target, dtype=torch.bfloat16)
+        .eval()
+        .requires_grad_(False)
+        .to(args.device)
+    )
     tokenizer, layers = AutoTokenizer.from_pretrained(args.target), target.config.num_hidden_layers
     if layers < 5:
         raise SystemExit(f"{args.target}: found {layers} layers, expected at least 5")
@@ -239,8 +250,8 @@ def main() -> None:
     missing = [index for index, path in enumerate(files) if not path.exists()]
     texts = [text for name, text in collect_corpus(Recipe()) if not is_held_out(name)] if missing else []
     for index in missing:
-        write(target, tokenizer, texts, reads, files[index], index)
-        print(f"written {(index + 1) * ROWS * LENGTH:,} tokens", flush=True)
+        write(target, tokenizer, texts, args.rows, reads, files[index], index)
+        print(f"written {(index + 1) * args.rows * LENGTH:,} tokens", flush=True)
 
     size, ends = min(args.vocabulary, target.config.vocab_size), target.generation_config.eos_token_id
     always = [ends] if isinstance(ends, int) else list(ends or [])
@@ -249,8 +260,13 @@ def main() -> None:
     with safe_open(files[0], "pt") as first:
         scale = first.get_tensor("states").float().square().mean((0, 1)).sqrt().clamp_min(1e-6)
     settings = replace(head_settings(config), reads=tuple(reads))
+    tokens, scale = tokens.to(args.device), scale.to(args.device)
     head = new_head(settings, target, tokens, scale[3])
-    facts = {"target": Path(args.target).name, "written_tokens": len(files) * ROWS * LENGTH, "minutes": args.minutes}
+    facts = {
+        "target": Path(args.target).name,
+        "written_tokens": len(files) * args.rows * LENGTH,
+        "minutes": args.minutes,
+    }
     facts |= {"parameters": sum(p.numel() for p in head.parameters())}
     flat, output = scale[:3].flatten(), target.get_output_embeddings().weight[tokens]
     train(head, output, flat, files, args, lambda found: save(head, config, flat, args.out, facts | found))
