@@ -5,4 +5,4 @@ import streamlit as st
 from ui import menu, page_setup
 
 st.set_page_config(page_icon=page_setup.FAVICON)  # first, or the browser asks a font server for the default page's icon
-st.navigation(menu.pages()).run()
+menu.navigation().run()

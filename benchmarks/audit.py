@@ -1,13 +1,12 @@
-"""Other engines' speculation audited: transformers' assisted generation, served here, and llama.cpp's server.
+"""Other engines' speculation audited: transformers' assisted generation, served here, llama.cpp's server and vLLM.
 
     python benchmarks/audit.py --engines transformers --bias 0.15
     python benchmarks/audit.py --engines llama.cpp --bias 0.06
+    python benchmarks/audit.py --engines vllm --temperature 0 --vllm "vllm serve …"
 
 transformers runs a random pair of 16 tokens, llama.cpp the demo draft as the target of its own 4-bit file (wheel of
-the extra `real`); both at temperature 1. The day's record is completed. Last line: engine -> verdict and p-value.
+the extra `real`), vLLM the demo pair. The day's record is completed. Last line: engine -> verdict and p-value.
 """
-
-from __future__ import annotations
 
 import argparse
 import http.server
@@ -23,12 +22,13 @@ from pathlib import Path
 
 from sequoia_core.servers.audit import Side, audit
 from sequoia_core.servers.check import server_command
-from sequoia_core.servers.local_server import running_server
+from sequoia_core.servers.local_server import ask, running_server
 from sequoia_core.servers.same_law import samples_needed
 
 ROOT = Path(__file__).resolve().parent.parent
 VOCABULARY = 16
 DRAFTED = 4
+TEXTS = [json.loads(line)["text"] for line in (ROOT / "assets" / "prompts" / "prompts.jsonl").read_text().splitlines()]
 
 
 def random_pair() -> list:
@@ -91,45 +91,57 @@ def served(target, assistant) -> Iterator[str]:
 
 
 @contextmanager
-def transformers_sides() -> Iterator[tuple[str, str, list[str], str]]:
+def transformers_sides(_: str) -> Iterator[tuple[str, str, list[str], str]]:
     target, draft = random_pair()
     with served(target, draft) as one, served(target, None) as other:
         yield one, other, ["3", "7"], f"transformers {version('transformers')}"
 
 
 @contextmanager
-def llama_sides() -> Iterator[tuple[str, str, list[str], str]]:
+def vllm_sides(program: str) -> Iterator[tuple[str, str, list[str], str]]:
+    demo = ROOT / "assets" / "demo"
+    commands = [server_command("vllm", program, str(demo / "target"), str(demo / "draft"), k) for k in (DRAFTED, 0)]
+    with ExitStack() as kept:
+        one, other = [kept.enter_context(running_server(command)) for command in commands]
+        yield one, other, TEXTS, f"vLLM {json.loads(ask(one, '/version'))['version']}"
+
+
+@contextmanager
+def llama_sides(_: str) -> Iterator[tuple[str, str, list[str], str]]:
     from servers import as_gguf
 
     program = f"{sys.executable} {ROOT / 'scripts' / 'llama_server.py'} --ctx-size 8192 --parallel 64"
     demo = str(ROOT / "assets" / "demo" / "draft")
-    texts = [json.loads(line)["text"] for line in (ROOT / "assets/prompts/prompts.jsonl").read_text().splitlines()[:4]]
     with ExitStack() as kept:
         folders = [Path(kept.enter_context(tempfile.TemporaryDirectory())) for _ in range(2)]
         files = [as_gguf(demo, folder, dtype) for folder, dtype in zip(folders, ("float32", "q4_0"), strict=True)]
         commands = [server_command("llama.cpp", program, files[0], files[1], k) for k in (DRAFTED, 0)]
         one, other = [kept.enter_context(running_server(command)) for command in commands]
-        yield one, other, texts, f"xllamacpp {version('xllamacpp')}"
+        yield one, other, TEXTS, f"xllamacpp {version('xllamacpp')}"
 
 
-SIDES = {"transformers": transformers_sides, "llama.cpp": llama_sides}
+SIDES = {"transformers": transformers_sides, "llama.cpp": llama_sides, "vllm": vllm_sides}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--engines", nargs="+", choices=SIDES, default=list(SIDES))
+    parser.add_argument("--engines", nargs="+", choices=SIDES, default=["transformers", "llama.cpp"])
+    parser.add_argument("--temperature", type=float, default=1.0)
+    parser.add_argument("--vllm", default="python -m vllm.entrypoints.openai.api_server", help="what starts vLLM")
     parser.add_argument("--bias", type=float, default=0.05, help="total variation to be found")
     args = parser.parse_args()
     out = ROOT / "benchmarks" / "results" / f"audit-{date.today().isoformat()}.json"
-    print(f"{samples_needed(args.bias):,} answers of each side", flush=True)
+    if args.temperature:
+        print(f"{samples_needed(args.bias):,} answers of each side", flush=True)
     for engine in args.engines:
-        with SIDES[engine]() as (one, other, prompts, named):
+        with SIDES[engine](args.vllm) as (one, other, prompts, named):
             found = audit(
-                (Side(one), Side(other)), prompts, sampling={"temperature": 1.0, "top_p": 1.0}, length=64,
+                (Side(one), Side(other)), prompts[: 4 if args.temperature else 32],
+                sampling={"temperature": args.temperature, "top_p": 1.0}, length=64,
                 variation=args.bias, progress=lambda share, words: print(f"{share:.0%} {words}", file=sys.stderr),
             )  # fmt: skip
         result = json.loads(out.read_text()) if out.exists() else {}  # read late: engines may run side by side
-        result[engine] = {"version": named, "drafted": DRAFTED} | found
+        result[f"{engine}, T = {args.temperature:g}"] = {"version": named, "drafted": DRAFTED} | found
         print(f"{engine} ({named}): {found['verdict']}", flush=True)
         out.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps({engine: {key: each[key] for key in ("verdict", "p_value")} for engine, each in result.items()}))

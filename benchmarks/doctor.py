@@ -4,11 +4,10 @@
     python benchmarks/doctor.py --readings 200     # quicker, less sure
 
 Healthy drafts: the rate given the position before is the same everywhere (geometric), rises or falls gently; 30 to
-10,000 drafts, K = 1 to 8. Faults are planted in such drafts. Readings are drawn with a fixed seed. Two tables, false
-alarms (the worst of all settings, and the mean) and power by the number of drafts; the last line is all of it as JSON.
+10,000 drafts, K = 1 to 8, as fast as no speculation. Faults are planted in such drafts. Readings are drawn with a fixed
+seed. Two tables, false alarms (the worst of all settings, and the mean) and power by the number of drafts; the last
+line is all of it as JSON.
 """
-
-from __future__ import annotations
 
 import argparse
 import json
@@ -19,8 +18,9 @@ from pathlib import Path
 import numpy as np
 
 from sequoia_core.servers import rules as rules
+from sequoia_core.servers.costs import ServerCosts, TimedSetting
 from sequoia_core.servers.counts import RequestTotals, ServerCounts
-from sequoia_core.servers.diagnosis import diagnose
+from sequoia_core.servers.diagnosis import diagnose, present_speed
 
 ROOT = Path(__file__).resolve().parent.parent
 DRAFTS = (30, 100, 300, 1000, 10_000)
@@ -44,6 +44,8 @@ FAULTS: Mapping[str, tuple[str, Sequence[float]]] = {  # name -> the verdict tha
     "an update: .7 to .5": (rules.WORSE, (0.5, 0.5)),
     "long prompts: .8 to .22": (rules.LONGER, (0.8, 0.8)),
     "K is the limit: .97": (rules.LIMIT, (0.985, 0.985)),
+    "costs too much: speed .65": (rules.COSTS, (0.7, 0.7, 0.7, 0.7)),
+    "costs too much: speed .85": (rules.COSTS, (0.7, 0.7, 0.7, 0.7)),
 }
 BEFORE = (0.7, 0.7)  # what an earlier period had, for the update
 LONG = (0.22, 0.22)
@@ -76,6 +78,13 @@ def with_requests(
     )  # fmt: skip
 
 
+def costs_at(speed: float, rates: Sequence[float] | np.ndarray) -> ServerCosts:
+    """Return steps with which such drafts have this speed over none; longer drafts take a tenth more."""
+    sec = (1 + float(np.cumprod(rates).sum())) / speed
+    settings = [TimedSetting(0, 1.0), *(TimedSetting(len(rates) + more, sec * 1.1**more) for more in range(2))]
+    return ServerCosts("drawn", None, tuple(settings))
+
+
 def fired(rates: np.ndarray, drafts: int, rng: np.random.Generator) -> set[str]:
     """Return the rules that one healthy reading sets off, each asked alone."""
     counts, earlier = with_requests(rates, rates, drafts, rng), reading(rates, drafts, rng)
@@ -83,6 +92,7 @@ def fired(rates: np.ndarray, drafts: int, rng: np.random.Generator) -> set[str]:
         rules.never_drafted(counts), rules.wired_wrong(counts), rules.runs_out(counts), rules.too_long(counts),
         rules.falls_with_length(counts), rules.worse(counts, earlier), rules.degenerate(counts),
         rules.drafts_rarely(counts), rules.limited(counts),
+        rules.too_slow(counts, present_speed(counts, (), costs_at(1.0, rates))),
     )  # fmt: skip
     return {finding.verdict for finding in found if finding is not None}
 
@@ -91,7 +101,7 @@ def false_alarms(readings: int, drafts: Sequence[int] = DRAFTS, lengths: Sequenc
     """Return for each rule the share of healthy readings that set it off: `worst` setting, which, and `mean`."""
     names = (
         rules.NEVER, rules.WIRED_WRONG, rules.RUNS_OUT, rules.TOO_LONG, rules.LONGER, rules.WORSE, rules.LOOPS,
-        rules.RARELY, rules.LIMIT,
+        rules.RARELY, rules.LIMIT, rules.COSTS,
     )  # fmt: skip
     rng, shares = np.random.default_rng(0), {}
     for shape, rates in HEALTHY.items():
@@ -118,7 +128,8 @@ def power(readings: int, drafts: Sequence[int] = DRAFTS) -> dict[str, dict]:
             for _ in range(readings):
                 counts = with_requests(rates, LONG, count, rng) if right == rules.LONGER else reading(rates, count, rng)
                 earlier = reading(BEFORE, count, rng) if right == rules.WORSE else None
-                verdicts.append(diagnose(counts, earlier).verdict.verdict)
+                costs = costs_at(float(name.split()[-1]), rates) if right == rules.COSTS else None
+                verdicts.append(diagnose(counts, earlier, costs=costs).verdict.verdict)
             found[name]["found"][count] = verdicts.count(right) / readings
             found[name]["cannot_tell"][count] = verdicts.count(rules.UNKNOWN) / readings
     return found

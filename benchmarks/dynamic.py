@@ -9,13 +9,11 @@ continuations, the adaptive one the n with the largest calibrated chance, withou
 calibration come from every second prompt, the others are decoded; none of them loops, which any draft would guess. At
 temperature 0 nothing is drawn, so only the deterministic recipe is run. A table, a dated file in results/, and one JSON
 line last. EOS is off so that all write equally much; intervals are 95 %, from resampling prompts. The
-robustness page shows the record that lies at assets/runs/dynamic-budget.json.
+page "Is it exact?" shows the record that lies at assets/runs/dynamic-budget.json.
 
 Growth goes by the vectors that ship for the demo pair, and decodes prompts of those that they were measured on, so that
 the points stand on the curve that follows from them. The tree page shows the record at assets/runs/growth.json.
 """
-
-from __future__ import annotations
 
 import argparse
 import json
@@ -32,9 +30,8 @@ import numpy as np
 import torch
 import transformers
 
-from sequoia_core.decoding.growing.adaptive import AdaptiveTree
+from sequoia_core.decoding.growing.policies import AdaptiveTree, SpecExecTree
 from sequoia_core.decoding.growing.recipes import RECIPES
-from sequoia_core.decoding.growing.spec_exec import SpecExecTree
 from sequoia_core.decoding.loop import decode
 from sequoia_core.decoding.record import TOKENS_ONLY
 from sequoia_core.decoding.sampling import SamplingConfig

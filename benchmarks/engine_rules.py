@@ -11,8 +11,6 @@ intervals of ratios are paired by prompt. A table, and one JSON line last.
 Shapes: N = positions, V = vocabulary, R = rules; P = target row, Q = draft row.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import threading
@@ -37,7 +35,7 @@ from sequoia_core.native.processor import processor_name
 from sequoia_core.servers.chain_acceptance import MATCH, REJECTION
 from sequoia_core.studies.measure_acceptance import pair_settings, vector_from_prompts
 from sequoia_core.studies.prompt_loop import Report, one_by_one, room_after
-from sequoia_core.studies.ranks_along_text import Rows, ranks_on_target_text
+from sequoia_core.studies.ranks_along_text import Rows, ranks_on_text
 
 RULES = (MATCH, "match sampled", REJECTION, "rejection, draft cut")  # the last draws from Q cut by the same top-p
 
@@ -87,7 +85,7 @@ def measure_rules(
     cancel = threading.Event()
 
     def measure(number: int, report: Report) -> np.ndarray | None:
-        parts = ranks_on_target_text(
+        parts = ranks_on_text(
             prompts[number], pair, sampling=sampling, questions={"rules": _ask},
             max_new_tokens=max_new_tokens, seed=seed, number=number, cancel=cancel, report=report,
         )  # fmt: skip

@@ -3,10 +3,9 @@
     python benchmarks/experts.py
 
 A Qwen3-MoE of transformers in float32, larger than a processor's caches; rounds take turns over the sizes, and medians
-count. Counted too: how many experts of a layer the passes read. A table, and one JSON line last.
+count. Counted too: how many experts of a layer the passes read. Beside it a dense model that reads as much for one
+token: what it takes longer for two is the software's, not the experts'. A table, and one JSON line last.
 """
-
-from __future__ import annotations
 
 import argparse
 import json
@@ -31,6 +30,8 @@ TARGET = {
 }  # fmt: skip
 TINY = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "vocab_size": 4096,
         "num_key_value_heads": 4, "head_dim": 16, "intermediate_size": 64}  # fmt: skip
+DENSE = {"model_type": "llama", "hidden_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 16, "head_dim": 64,
+         "num_key_value_heads": 4, "intermediate_size": 2048, "vocab_size": 4096}  # fmt: skip
 ANY = Device(name="any", title="any", bytes_per_sec=1e10, operations_per_sec={"float32": 1e30})  # `traffic` is fitted
 
 
@@ -42,22 +43,26 @@ def main() -> None:
     args = parser.parse_args()
     seen = [int(each) for each in args.fitted.split(",")]
     shape = shape_of(TARGET, "Qwen3-MoE, random")
-    model = random_pair(shape.to_config(), TINY, names=("target", "draft")).target.model
+    model, dense = (
+        random_pair(each, TINY, names=("target", "draft")).target.model for each in (shape.to_config(), DENSE)
+    )
     read: list[int] = []
     for layer in model.model.layers:
         layer.mlp.gate.register_forward_hook(lambda gate, given, found: read.append(len(found[-1].unique())))
     seconds: dict[int, list[float]] = {size: [] for size in SIZES}
+    without: dict[int, list[float]] = {size: [] for size in SIZES}
     experts: dict[int, list[int]] = {size: [] for size in SIZES}
     generator = torch.Generator().manual_seed(0)
     for _ in range(args.rounds + 1):  # the first warms up
         for size in SIZES:
             ids = torch.randint(TARGET["vocab_size"], (1, size), generator=generator)
             read.clear()
-            began = time.perf_counter()
-            model(ids, use_cache=False)
-            seconds[size].append(time.perf_counter() - began)
+            for timed, taken in ((model, seconds), (dense, without)):
+                began = time.perf_counter()
+                timed(ids, use_cache=False)
+                taken[size].append(time.perf_counter() - began)
             experts[size] += read
-    median = {size: float(np.median(each[1:])) for size, each in seconds.items()}
+    median, alone = ({size: float(np.median(each[1:])) for size, each in taken.items()} for taken in (seconds, without))
     fitted = fit_experts(
         shape, ANY, {size: median[size] for size in seen}, dtype="float32", context=1,
         software=Software(name="bound", layer_sec=0.0),
@@ -67,9 +72,11 @@ def main() -> None:
         predicted = float(pass_sec(shape, size, ANY, dtype="float32", context=1, software=fitted))
         bound, found = float(shape.experts_read(size)), float(np.mean(experts[size]))
         rows.append({"tokens": size, "ms": 1e3 * median[size], "predicted_ms": 1e3 * predicted,
-                     "error": predicted / median[size] - 1, "experts": found, "independent": bound})  # fmt: skip
+                     "error": predicted / median[size] - 1, "experts": found, "independent": bound,
+                     "dense_ms": 1e3 * alone[size]})  # fmt: skip
         print(f"{size:3d} tokens: {1e3 * median[size]:6.1f} ms, predicted {1e3 * predicted:6.1f} "
-              f"({rows[-1]['error']:+.0%}); experts of a layer {found:.1f}, independent {bound:.1f}")  # fmt: skip
+              f"({rows[-1]['error']:+.0%}); experts of a layer {found:.1f}, independent {bound:.1f}; "
+              f"dense {1e3 * alone[size]:6.1f} ms")  # fmt: skip
     print(json.dumps({"benchmark": "experts", "processor": processor_name(), "shape": shape.to_config(),
                       "rounds": args.rounds, "fitted": seen, "alike": fitted.alike, "rows": rows}))  # fmt: skip
 

@@ -10,8 +10,6 @@ memory (bfloat16, since the package dequantises 4 bits) a pass is bound by memor
 compressed-tensors.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics
@@ -31,8 +29,7 @@ from sequoia_core.design.model_shapes import find_shape
 from sequoia_core.models.device import device_name
 from sequoia_core.models.loading import load_pair
 from sequoia_core.models.offload import packed_layers
-from sequoia_core.models.prefill import prefill
-from sequoia_core.models.protocol import causal_mask
+from sequoia_core.models.protocol import causal_mask, prefill
 
 RESULTS = Path(__file__).resolve().parent / "results"
 BEFORE, DEPTH = 64, 32  # tokens in the cache, and positions of the pass

@@ -8,8 +8,6 @@ The models are the demo pair told of a longer context, so that a run lasts for s
 python benchmarks/live.py --seconds 20            # a table, one JSON line last
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import multiprocessing
@@ -59,10 +57,7 @@ def watched_run(page: Page, folder: Path) -> dict[str, Any]:
     page.locator(".st-key-decode_start button:enabled").wait_for(timeout=LONGEST_MS)
     settle(page)
     save = page.get_by_role("button", name="Save the run")
-    if not save.is_visible():  # it stays open from run to run
-        page.get_by_text("Text and file").click()
-    settle(page)
-    page.wait_for_timeout(1_000)  # opening takes a moment, and a button that moves is missed
+    save.wait_for()
     with page.expect_download() as saved:
         save.click()
     path = folder / "run.jsonl"
@@ -110,7 +105,8 @@ def measure(seconds: float, tokens: int) -> dict[str, Any]:
         )
         browsers = [child for child in mine.children(recursive=True) if child not in before]
         try:
-            page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
+            page = browser.new_context(viewport={"width": 1280, "height": 900}, reduced_motion="reduce").new_page()
+            # a run that is over would play itself while the other side decodes
             page.goto(f"{server.address}/decode?tokens={tokens}")
             settle(page)
             use_pair(page, models.target, models.draft)

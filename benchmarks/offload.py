@@ -13,8 +13,6 @@ Vectors are measured in memory on shipped prompts whose greedy continuation does
 Peak memory is that of a process of its own. accelerate's methods need `pip install accelerate`, else they are left out.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import json
@@ -37,7 +35,7 @@ import sequoia_core.native.short_spins  # noqa: F401  before torch, whose thread
 # isort: split
 import torch
 
-from sequoia_core.decoding.growing.hybrid import HybridTree
+from sequoia_core.decoding.growing.policies import HybridTree
 from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.loop import autoregressive
 from sequoia_core.decoding.sampling import SamplingConfig

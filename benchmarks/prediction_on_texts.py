@@ -4,8 +4,6 @@ Of trees whose children are drawn, the tokens of a step are the sum of their nod
 7 to 13 % less than what decoding then did.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -15,10 +13,9 @@ import sequoia_core.native.short_spins  # noqa: F401  before torch, whose thread
 import numpy as np
 import torch
 
-from sequoia_core.decoding.drafting import DraftTree, Reach
+from sequoia_core.decoding.drafting import DraftOptions, DraftTree, Reach
 from sequoia_core.decoding.growing.drafter import GrowingDrafter
-from sequoia_core.decoding.growing.hybrid import HybridTree
-from sequoia_core.decoding.growing.lookup_tree import LookupTree
+from sequoia_core.decoding.growing.policies import HybridTree, LookupTree
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.decoding.verifiers import choose_verifier
 from sequoia_core.design.conditions import TOPK
@@ -82,12 +79,10 @@ def _drafter(
         policy = replace(policy, temperature=temperature)
     elif draft is not None:
         session, context = draft.open(capacity + policy.max_inner + 1), draft.max_context
-    return (GrowingDrafter if policy.verifiers == (TOPK,) else _Promising)(
-        session, policy,
-        draft_sampling=choose_verifier(policy.verifiers[0], greedy=temperature == 0.0).draft_sampling,
-        sampling=SamplingConfig(temperature or 1.0), reach=Reach(whole, context),
-        generator=torch.Generator().manual_seed(seed),
-    )  # fmt: skip
+    drafted_by = choose_verifier(policy.verifiers[0], greedy=temperature == 0.0).draft_sampling
+    generator = torch.Generator().manual_seed(seed)
+    options = DraftOptions(drafted_by, SamplingConfig(temperature or 1.0), Reach(whole, context), generator)
+    return (GrowingDrafter if policy.verifiers == (TOPK,) else _Promising)(session, policy, options)
 
 
 class _Promising(GrowingDrafter):

@@ -11,8 +11,6 @@ Beside it SpecInfer's own 5 × 8 tree is decoded by SpecInfer's rule, and lookup
 optimum, hybrid ones where a shipped vector tells the draft's chances.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import platform
@@ -26,8 +24,7 @@ import sequoia_core.native.short_spins  # noqa: F401  before torch, whose thread
 import torch
 import transformers
 
-from sequoia_core.decoding.growing.hybrid import HybridTree
-from sequoia_core.decoding.growing.lookup_tree import LookupTree
+from sequoia_core.decoding.growing.policies import HybridTree, LookupTree
 from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.decoding.tree_policy import SPECINFER_TREE, TreePolicy

@@ -3,8 +3,6 @@
 python benchmarks/step.py --dtype bfloat16 --size 64 --depth 8      # a table, one JSON line last
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics
@@ -38,8 +36,8 @@ class Clocked:
     def __getattr__(self, name: str):
         return getattr(self.model, name)
 
-    def open(self, capacity: int):
-        session = self.model.open(capacity)
+    def open(self, capacity: int, states=()):
+        session = self.model.open(capacity, states)
         append = session.forward
 
         def timed(*args, **options) -> torch.Tensor:

@@ -12,14 +12,12 @@ results/, and one JSON line last; intervals are 95 %, from resampling prompts. T
 steps.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import platform
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import date
 from functools import cache
 from pathlib import Path
@@ -32,11 +30,11 @@ import numpy as np
 import torch
 
 from sequoia_core.decoding.assemble import assemble
-from sequoia_core.decoding.growing.adaptive import AdaptiveTree
+from sequoia_core.decoding.growing.policies import AdaptiveTree
 from sequoia_core.decoding.sampling import SamplingConfig, distribution, to_float64
 from sequoia_core.decoding.tree_policy import TreePolicy, policy_of
 from sequoia_core.decoding.verifiers import VERIFIERS, sequoia_rule
-from sequoia_core.decoding.walk import stops
+from sequoia_core.decoding.walk import ScoredTree, stops
 from sequoia_core.design.bootstrap import Estimate, estimate, ratio_estimate, resampled
 from sequoia_core.design.conditions import SEQUOIA, TRAVERSAL
 from sequoia_core.design.optimal_trees import optimal_tree
@@ -44,13 +42,12 @@ from sequoia_core.design.tree import TokenTree
 from sequoia_core.files.prompt_files import load_prompts
 from sequoia_core.models.language_model import ModelPair
 from sequoia_core.models.loading import load_pair
-from sequoia_core.models.prefill import prefill
+from sequoia_core.models.protocol import prefill
 from sequoia_core.studies.measure_acceptance import measure_acceptance
 
 ROOT = Path(__file__).resolve().parent.parent
 
 PROMPTS = ROOT / "assets" / "prompts"
-Row = Callable[[int], np.ndarray]  # node -> float64 [V]
 
 
 def main() -> None:
@@ -154,11 +151,11 @@ def steps_of(
         walk = judge.walk(draft)
         walked = time.perf_counter()
         tree, tokens, rows_at, logits = draft.tree, draft.tokens.tolist(), draft.cache_positions, judge.logits
-        rows = {
-            "target_row": cache(lambda node, logits=logits: distribution(logits[node], sampling, "target")),
-            "draft_row": cache(lambda node, draft=draft, rows_at=rows_at: to_float64(draft.rows[rows_at[node]])),
-        }
-        by_sequoia, by_traversal = by_descent(tree, tokens, **rows), by_ascent(tree, tokens, **rows)
+        scored = ScoredTree(
+            tree, tokens, cache(lambda node, logits=logits: distribution(logits[node], sampling, "target")),
+            cache(lambda node, draft=draft, rows_at=rows_at: to_float64(draft.rows[rows_at[node]])),
+        )  # fmt: skip
+        by_sequoia, by_traversal = by_descent(scored), by_ascent(scored)
         resumed = time.perf_counter()
         judge.commit(draft, walk.path)
         drafter.commit(draft, walk.path)
@@ -167,25 +164,24 @@ def steps_of(
         yield Step(len(walk.path), by_sequoia, by_traversal, tree.size, sec, walked - scored)
 
 
-def by_ascent(tree: TokenTree, tokens: Sequence[int], *, target_row: Row, draft_row: Row) -> float:
+def by_ascent(scored: ScoredTree) -> float:
     """Return the tokens that a walk from the leaves is expected to yield, bonus token counted."""
     reach, expected = 1.0, 0.0
-    for stop in stops(tree, tokens, target_row=target_row, draft_row=draft_row):
-        expected += reach * stop.share * (tree.depths[stop.node] + 1)
+    for stop in stops(scored):
+        expected += reach * stop.share * (scored.tree.depths[stop.node] + 1)
         reach *= 1.0 - stop.share
     return float(expected)
 
 
-def by_descent(tree: TokenTree, tokens: Sequence[int], *, target_row: Row, draft_row: Row, node: int = 0) -> float:
+def by_descent(scored: ScoredTree, node: int = 0) -> float:
     """Return the tokens that Sequoia's rule is expected to yield from an accepted node on, bonus token counted."""
-    children, reach, expected = tree.children(node), 1.0, 1.0
+    children, reach, expected = scored.tree.children(node), 1.0, 1.0
     if not children:
         return expected
-    offers = sequoia_rule(target_row(node), draft_row(node), [tokens[child] for child in children])
+    offers = scored.offers(sequoia_rule, node, scored.target_row(node), scored.draft_row(node))
     for child, offer in zip(children, offers, strict=True):
         if offer.accept_prob > 0.0:
-            below = by_descent(tree, tokens, target_row=target_row, draft_row=draft_row, node=child)
-            expected += reach * offer.accept_prob * below
+            expected += reach * offer.accept_prob * by_descent(scored, child)
         reach *= 1.0 - offer.accept_prob
         if reach <= 0.0:
             break

@@ -1,4 +1,4 @@
-"""Decode: does the prediction hold? The real pair drafts, verifies and walks the tree, step by step."""
+"""Decode: see it happen, then whether the prediction held. The real pair drafts, verifies and walks the tree."""
 
 import time
 from typing import Any
@@ -6,14 +6,16 @@ from typing import Any
 import streamlit as st
 
 from sequoia_core.design.conditions import TRAVERSAL
-from ui import controls, page_setup, prompts
+from ui import controls, menu, page_setup, prompts
 from ui.decode import chat, expectation, live_run
 from ui.jobs import decode_job, job_panel, session_jobs
 from ui.jobs.jobs import Job
-from ui.jobs.steering import Steering
+from ui.markdown import escaped
 from ui.runs import kept_runs, runs
-from ui.session import earlier_answers, predictions, session, tree_choice, tree_kinds
+from ui.session import earlier_answers, model_pairs, predictions, session, tree_choice, tree_kinds
+from ui.token_tree.steering import Steering
 
+PROMPT_CHARS = 18  # of the prompt on its button
 FLUSH_SEC = 0.03  # the server sends what is queued every 10 ms
 
 
@@ -46,27 +48,29 @@ def last_prompt(job: Job | None) -> str | None:
     return None if last is None or last.get("turns") else last["prompt"]
 
 
-page_setup.setup_page("Decode", follows="decode")
-st.title("Decode")
-st.caption(
-    "Does the prediction hold? A tree of guesses is drafted, one target pass verifies it, the accepted path is kept."
-)
+page_setup.setup_page("Live", follows="decode")
+st.title("Live")
+st.caption("A small model drafts a tree of guesses, the large one checks it in one pass, the accepted path is kept.")
 job = session_jobs.job("decode")
 active = job is not None and job.active
 linked = linked_run(job)
 
-left, right = st.columns([3, 2], gap="large")
-with left:
+controls_row = st.container(horizontal=True, vertical_alignment="center", key="decode_controls")
+first_words = prompts.begin("decode_prompt", first=last_prompt(job))
+chatting = model_pairs.has_chat(session.pair_spec()) and st.session_state.get("ask", chat.WAYS[0]) == chat.WAYS[0]
+with controls_row.popover(
+    "Conversation" if chatting else f"Prompt: {escaped(first_words, PROMPT_CHARS)}", icon=":material/edit_note:"
+):
     chatting = chat.chosen()
     prompting = prompts.template_arguments()
     if chatting:
-        system = chat.draw_conversation()
+        system = chat.draw_system()
     else:
-        prompt = prompts.one("decode_prompt", first=last_prompt(job))
-with right:
+        prompt = prompts.one("decode_prompt")
+with controls_row.popover("Settings", icon=":material/tune:"):
     choice = tree_choice.draw()
     first, second = st.columns(2)
-    temperature, top_p = controls.sampling(first, first, keys=("temperature", "top_p"), warmest=1.5, in_form=False)
+    temperature, top_p = controls.sampling(first, first, in_form=False)
     tokens = second.slider(
         "New tokens",
         16,
@@ -97,30 +101,21 @@ with right:
         disabled=temperature == 0,
         help="The only source of randomness: the same seed repeats the run.",
     )
-    stepwise = second.toggle(
+    wanted = predictions.conditions(temperature, top_p, verifier)
+    vector = predictions.vector_for(wanted)
+    choice = tree_choice.with_earlier_answers(tree_choice.settled(choice, vector))
+with controls_row:
+    stepwise = st.toggle(
         "Step by step",
         key="stepwise",
         bind="query-params",
-        help="The engine waits after each step until you press Next step, and the wait counts in no time.",
+        help="The engine waits after each step until you press ▶ above the tree, and the wait counts in no time.",
     )
-
-wanted = predictions.conditions(temperature, top_p, verifier)
-vector = predictions.vector_for(wanted)
-choice = tree_choice.with_earlier_answers(tree_choice.settled(choice, vector))
-expected = speedup = None
-if choice.tree is None:
-    st.warning(choice.origin, icon=":material/account_tree:")
-    if tree_choice.needs_vector(choice, vector):
-        expectation.offer_measurement(
-            wanted, "acceptance vector" if vector is None else "acceptance vector with a calibration"
-        )
-else:
-    expected, speedup = expectation.draw(choice.tree, choice.origin, vector, wanted)
-    expectation.draw_shorter_draft()
+expected, speedup = expectation.draw(choice, vector, wanted, tokens)
 
 blocked = active or choice.tree is None or prompting is None
-with st.container(horizontal=True):
-    turns, problem = chat.sent(system) if chatting else ((), None)
+turns, problem = chat.sent(system) if chatting else ((), None)
+with controls_row:
     if chatting:
         start = bool(turns)
     else:
@@ -157,13 +152,10 @@ with st.container(horizontal=True):
         job.cancel()
     if chatting:
         chat.draw_new(disabled=active)
-if chatting:
-    with left:
-        chat.draw_box(disabled=blocked)
-        chat.draw_read()
 if problem is not None:
     st.error(problem, icon=":material/error:")
-st.divider()
+if chatting:
+    chat.draw_box(disabled=blocked)
 
 if linked is not None:
     st.fragment(live_run.draw_linked)(linked)
@@ -174,3 +166,7 @@ else:
     st.fragment(live_run.draw_job, run_every=every if active else None)(active, every)
     # A last poll may start right after this run and would drop what this one has not sent yet, remounting the tree.
     time.sleep(FLUSH_SEC)
+if chatting:
+    chat.draw_conversation()
+    chat.draw_read()
+menu.draw_next("Live")

@@ -4,28 +4,31 @@ import streamlit as st
 
 from sequoia_core.servers.diagnosis import diagnose
 from sequoia_core.servers.plan import plan_server
-from ui import page_setup
+from ui import menu, page_setup
 from ui.markdown import escaped
 from ui.server import costs, figures, reading, verdict
 
-page_setup.setup_page("Server")
-st.title("Server")
+page_setup.setup_page("My server")
+st.title("My server")
 st.caption(
     "Is speculation on your vLLM, SGLang or llama.cpp server healthy, and which draft length pays? Its counts tell."
 )
+answer = st.container()  # before what it is read from: on a phone the first that is seen
 found = reading.section()
-answer, pictures, untold_place = st.container(), st.container(), st.container()
+pictures, untold_place = st.container(), st.container()
 with untold_place:
     missing = reading.ask_missing()
 if found is None:
     answer.info("Bring a reading of your server: what to set appears here.", icon=":material/dns:")
+    menu.draw_next("My server")
     st.stop()
 try:
     counts = reading.counts(found, missing.engine, missing.model, missing.rates)
+    earlier = reading.earlier(found, missing.engine, missing.model)
 except ValueError as error:
     answer.error(escaped(str(error)), icon=":material/error:")
+    menu.draw_next("My server")
     st.stop()
-earlier = reading.earlier(found, missing.engine, missing.model)
 try:
     chains = reading.chains(counts, found, missing.engine, missing.model, missing.rates, missing.new_tokens)
 except ValueError as error:
@@ -33,6 +36,7 @@ except ValueError as error:
         verdict.card(diagnose(counts, earlier), counts)
         if counts.drafts != 0:
             figures.unplanned(counts, str(error))
+    menu.draw_next("My server")
     st.stop()
 free = chains.drafted_share < 1 if missing.drafts_free is None else missing.drafts_free
 st.subheader("What a step costs")
@@ -57,3 +61,4 @@ if plan is not None:
 for note in chains.notes if plan is None else plan.notes:
     st.caption(f":material/info: {escaped(note)}")
 figures.saving(chains)
+menu.draw_next("My server")

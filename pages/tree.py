@@ -8,12 +8,13 @@ from sequoia_core import AcceptanceVector, TokenTree
 from sequoia_core.design.growth import next_node_value
 from sequoia_core.design.optimal_trees import expected_tokens, ranks_not_measured
 from sequoia_core.design.plain_trees import chain_tree
-from ui import controls, page_setup, scenarios
-from ui.cards import Card, cards, draw_card, short_reason
+from ui import controls, menu, page_setup
+from ui.cards import Card, cards, draw_card
 from ui.markdown import escaped
-from ui.phrases import between, count, shape
+from ui.measuring import state_chip
+from ui.phrases import between, count, interval, shape
 from ui.session import core_cache, predictions, session, tree_in_use, tree_kinds
-from ui.tree import comparison, dynamic, files, growth, picture
+from ui.tree import comparison, dynamic, files, growth, picture, regret
 
 OWN_VECTOR = "the vector in use"  # one that is not in the list: a smoothed one
 
@@ -36,7 +37,7 @@ def vector_control() -> None:
         key="vector",
         bind="query-params",
         on_change=use,
-        help="Of the acceptance page; the tree is the best one for it. A link carries the name of a shipped vector.",
+        help="Of the draft page; the tree is the best one for it. A link carries the name of a shipped vector.",
     )
     if choice not in (current, OWN_VECTOR):  # by a link
         session.use_vector(choice)
@@ -84,17 +85,15 @@ def back_to_best() -> None:
 
 
 def speedup_card(tree: TokenTree) -> Card:
-    """Say what speedup is predicted of the tree, or why none is."""
-    predicted, unknown = predictions.predicted(tree), predictions.no_prediction(tree) or ""
-    help = "Tokens per step × seconds of a plain token ÷ seconds of a step, of the pair in use on this machine."
-    if predicted is None:
-        told = scenarios.speedup_card(tree)
-        if told is not None:
-            return told
-        reason = short_reason(unknown)
-        return Card("Predicted speedup", "unknown", reason, help=f"{help} Not known: {escaped(unknown)}.")
-    against = f"{predicted - 1:+.2f}× vs autoregressive"
-    return Card("Predicted speedup", f"{predicted:.2f}×", against, signed=True, help=help)
+    """Say what speedup is predicted of the tree for what is planned for, or why none is."""
+    found, state, hardware = predictions.supposed(tree), predictions.state(), session.profile()
+    help = "Tokens per step × seconds of a plain token ÷ seconds of a step."
+    if found is None:
+        ends = 0 if hardware is None or tree.size <= hardware.max_size else hardware.max_size
+        return Card("Predicted speedup", "–", f"times end at n = {ends:,}" if ends else state.name, help=help)
+    sure = found.speedup
+    against = interval(sure.low, sure.high, unit="×", none=f"{sure.value - 1:+.2f}× vs autoregressive")
+    return Card("Predicted speedup", f"{sure.value:.2f}×", against, help=help)
 
 
 def sureness(tree: TokenTree, vector: AcceptanceVector) -> str:
@@ -111,20 +110,22 @@ def sureness(tree: TokenTree, vector: AcceptanceVector) -> str:
     if spread is None:
         return sentence
     best = spread.chosen
+    again = f"n = {between(*spread.sizes, '{}')}, d = {between(*spread.depths, '{}')}"
+    changes = "hardly change it" if spread.worst_loss < 0.05 else f"gain at most {spread.worst_loss:.2f}×"
     return (
-        f"{sentence} Best shape for {predictions.profiled_machine()}: {shape(best.size, best.depth)}; measured "
-        f"again it might be n = {between(*spread.sizes, '{}')}, d = {between(*spread.depths, '{}')}, and this one "
-        f"would lose at most {spread.worst_loss:.2f}× against it."
+        f"{sentence} Best shape for {predictions.profiled_machine()}: {shape(best.size, best.depth)}. Measuring again "
+        f"would {changes} ({again})."
     )
 
 
 page_setup.setup_page("Tree")
-st.title("Tree")
+left, resting = st.columns([1, 1], vertical_alignment="bottom")
+left.title("Tree")
 st.caption(
     "Which guesses are worth a place in one target pass? The sliders give the provably best tree of a size and depth."
 )
 
-first, *others = st.columns(4, vertical_alignment="bottom")
+first, *others = st.columns([3, 5, 3, 4], vertical_alignment="bottom")
 with first:
     vector_control()
 vector = session.acceptance()
@@ -145,7 +146,7 @@ if (unknown := ranks_not_measured(tree, vector)) is not None:
 tokens, chain = (core_cache.tokens_per_step(vector, each).value for each in (tree, chain_tree(tree.depth)))
 left, middle, right = st.columns([3, 2, 2])
 with left:
-    look = picture.look_controls()
+    at_least = picture.threshold_control()
 draw_card(
     middle,
     Card(
@@ -158,24 +159,24 @@ draw_card(
     ),
 )
 draw_card(right, speedup_card(tree))
-picture.draw(tree, vector, *look)
+with resting:
+    state_chip.draw()
+reach = max(tree.depth if tree_in_use.is_own() else tree_in_use.shape()[1], 1)
+next_value = next_node_value(table, size=tree.size, depth=reach)
+parent = None if next_value is None else picture.next_node(tree, vector, reach)
+picture.draw(tree, vector, at_least, None if parent is None or next_value is None else (parent, next_value))
 st.markdown(
-    f":material/account_tree: **In use:** {escaped(tree_in_use.source())}, {shape(tree.size, tree.depth)} "
+    f":material/account_tree: **Current:** {escaped(tree_in_use.source())}, {shape(tree.size, tree.depth)} "
     f"&nbsp;·&nbsp; acceptance {escaped(session.acceptance_source())}"
 )
 if tree_in_use.is_own():
     st.button("Back to the best tree", icon=":material/undo:", key="tree_back", on_click=back_to_best)
-picture.details(tree, vector)
 differs = abs(tokens - chain) > 0.005
-gain = f"{abs(tokens - chain):.2f} {'more' if tokens > chain else 'fewer'} than" if differs else "as many as"
 st.markdown(
-    f"Nodes go where a token is likely to be accepted: {count(tree.size - 1, 'guess', 'guesses')} in "
-    f"{count(tree.depth, 'draft pass', 'draft passes')} turn one "
-    f"target pass into {tokens:.2f} tokens, {gain} a chain of that depth: one guess per "
-    "level, as many draft passes, fewer tokens to verify."
+    f"{count(tree.size - 1, 'guess', 'guesses')} turn one target pass into {tokens:.2f} tokens; a chain of "
+    f"{count(tree.depth, 'guess', 'guesses')} gives {chain:.2f}."
 )
 widths = [len(level) for level in tree.levels]
-next_value = next_node_value(table, size=tree.size, depth=max(tree.depth, 1))
 cards(
     Card(
         "Chain of the same depth",
@@ -202,24 +203,36 @@ cards(
     ),
 )
 st.caption(f":material/straighten: {sureness(tree, vector)}")
-scenarios.banner()
 
 kind = dynamic.kind_control()
 if kind != tree_kinds.STATIC:
     dynamic.section(kind)
     dynamic.last_run()
 
-st.subheader("Growth with size")
-growth.section(tree, vector, d)
 
-left, right = st.columns(2)
-with left.container(border=True, height="stretch"):
-    st.subheader("Export")
-    files.draw_export(tree, vector)
-    files.draw_numbers(tree)
-with right.container(border=True, height="stretch"):
-    st.subheader("Import")
-    imported = files.draw_import()
+def export() -> None:
+    """Draw the tree in use as files, and as numbers for tools without a tree file."""
+    left, right = st.columns(2)
+    with left:
+        files.draw_export(tree, vector)
+    with right:
+        files.draw_numbers(tree)
 
-st.subheader("Side by side")
-comparison.section(tree, vector, imported)
+
+def compare() -> None:
+    """Draw another tree beside the one in use: a plain shape, another vector's, or one from a file."""
+    with st.expander("Import a tree", icon=":material/upload_file:", expanded=True, key="tree_import"):
+        imported = files.draw_import()
+    comparison.section(tree, vector, imported)
+
+
+controls.sections(
+    {
+        "Growth": lambda: growth.section(tree, vector, d),
+        "Export": export,
+        "Compare": compare,
+        "One tree for all?": regret.section,
+    },
+    key="tree_section",
+)
+menu.draw_next("Tree")

@@ -7,8 +7,6 @@ Without --draft-shape FOLDER is the model; with it FOLDER/target and FOLDER/draf
 takes little memory; a 3B model needs 6.4 GB of disk and a minute or two. Shapes are names or a config.json.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json
@@ -25,7 +23,7 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
 
 from sequoia_core.files.dtypes import DTYPES
 from sequoia_core.files.safe_files import json_bytes, write_atomic
-from sequoia_core.models.free_memory import available_bytes
+from sequoia_core.models.device import available_bytes
 from sequoia_core.models.protocol import find_dtype
 from sequoia_core.models.random_models import TOKENIZER, Settings, check_room, config_of, random_model
 

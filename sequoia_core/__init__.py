@@ -39,9 +39,9 @@ _HOME = {
     "measure_acceptance": "studies.measure_acceptance",
     "HardwareProfile": "design.profile",
     "measure_profile": "studies.measure_profile",
-    "AdaptiveTree": "decoding.growing.adaptive",
-    "HybridTree": "decoding.growing.hybrid",
-    "LookupTree": "decoding.growing.lookup_tree",
+    "AdaptiveTree": "decoding.growing.policies",
+    "HybridTree": "decoding.growing.policies",
+    "LookupTree": "decoding.growing.policies",
 }
 __all__ = sorted(_HOME)
 

@@ -1,7 +1,5 @@
 """Tiny random models on disk whose tokenizer has a chat template, as a user's folder would."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, NamedTuple
 

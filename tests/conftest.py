@@ -1,7 +1,5 @@
 """Fixtures shared by all tests: the demo pair, and tiny random models that need no weights."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import itertools
@@ -13,6 +11,7 @@ import torch
 
 from sequoia_core.design.calibration import Calibration, Sample
 from sequoia_core.design.profile import HardwareProfile
+from sequoia_core.models.heads.session import HeadModel
 from sequoia_core.models.language_model import HuggingFaceModel, ModelPair
 from sequoia_core.models.loading import load_pair
 from sequoia_core.native import sampling_ops as rows
@@ -25,6 +24,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as slow what a test with `@pytest.mark.sample(count)` has beyond a covering sample of its cases."""
     groups: dict[str, list[pytest.Function]] = {}
     for item in items:
+        if item.get_closest_marker("gpu"):
+            continue  # skipped nearly everywhere
         if item.get_closest_marker("sample") and isinstance(item, pytest.Function) and hasattr(item, "callspec"):
             groups.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for name, cases in groups.items():
@@ -102,8 +103,8 @@ def around_passes(model: HuggingFaceModel, around, name: str | None = None) -> H
     twin = copy.copy(model)
     twin.name = name or model.name
 
-    def open_(capacity: int):
-        session = model.open(capacity)
+    def open_(capacity: int, states=()):
+        session = model.open(capacity, states)
         forward = session.forward
         session.forward = lambda ids, positions, tree_mask, *, keep: around(
             forward, session, ids, positions, tree_mask, keep
@@ -117,7 +118,7 @@ def around_passes(model: HuggingFaceModel, around, name: str | None = None) -> H
 class RecalledSession:
     """Reads off the mask which text each token ends, and gives the row that the model gave after that text."""
 
-    logits_dtype, read_wait_sec = torch.float32, 0.0
+    logits_dtype, read_wait_sec, states = torch.float32, 0.0, None
 
     def __init__(self, row_after, passes) -> None:
         self.row_after, self.passes, self.ids = row_after, passes, []
@@ -156,8 +157,14 @@ def recalled(model: HuggingFaceModel) -> HuggingFaceModel:
         return model.model(torch.tensor([text])).logits[0, -1]
 
     passes: dict = {}
-    twin.open = lambda capacity: RecalledSession(row_after, passes)
+    twin.open = lambda capacity, states=(): RecalledSession(row_after, passes)
     return twin
+
+
+@pytest.fixture
+def full(request: pytest.FixtureRequest) -> bool:
+    """Whether slow tests run too: then a test takes its whole size."""
+    return "not slow" not in request.config.option.markexpr
 
 
 @pytest.fixture(scope="session")
@@ -168,6 +175,16 @@ def tiny_target() -> HuggingFaceModel:
 @pytest.fixture(scope="session")
 def tiny_draft() -> HuggingFaceModel:
     return tiny_llama(2, layers=1)
+
+
+@pytest.fixture(scope="session")
+def tiny_head(tiny_target) -> HeadModel:
+    """A head with 60 of 64 tokens that has learned what `tiny_target` writes after one prompt of the tests."""
+    from tests.head_folders import random_head, teach  # needs pydantic, which a rented GPU lacks
+
+    prompt = torch.tensor([[3, 14, 15, 9, 2, 6]])
+    text = tiny_target.model.generate(prompt, do_sample=False, max_new_tokens=60, pad_token_id=0)
+    return teach(random_head(tiny_target, draft_vocab=60), text.tolist())
 
 
 @pytest.fixture(scope="session")

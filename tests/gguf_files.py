@@ -1,7 +1,5 @@
 """Small GGUF files for tests: demo models converted, and random models of several architectures."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 from pathlib import Path

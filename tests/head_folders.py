@@ -1,24 +1,29 @@
-"""Draft heads with random weights, written as the files of each form."""
+"""Draft heads with random weights, as the files of each form and as models; what they say without a session."""
 
 import json
+import tempfile
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from safetensors.torch import save_file
 
 from sequoia_core.models.heads.eagle3 import Eagle3Head
 from sequoia_core.models.heads.head_config import head_settings
+from sequoia_core.models.heads.head_files import load_head
+from sequoia_core.models.heads.session import HeadModel
 
 PUBLISHED, SPECULATORS = "published", "speculators"
 
 
-def head_fields(target, form=PUBLISHED, *, draft_vocab=None, reads=None, layers=1, **fields):
-    """Return the config.json of a head for a target's configuration; fields may change or add some."""
+def head_fields(target, form=PUBLISHED, *, draft_vocab=None, reads=None, layers=1, layer=(), **fields):
+    """Return the config.json of a head for a target's configuration; `layer` and fields may change or add some."""
     config = target.config
     own = {
-        "model_type": "llama", "hidden_size": config.hidden_size, "intermediate_size": 48, "num_attention_heads": 4,
+        "model_type": "llama", "hidden_size": config.hidden_size, "intermediate_size": 64, "num_attention_heads": 4,
         "num_key_value_heads": 2, "num_hidden_layers": layers, "rms_norm_eps": 1e-6, "max_position_embeddings": 512,
         "vocab_size": config.vocab_size, "rope_theta": 10_000.0, "architectures": ["LlamaForCausalLMEagle3"],
+        **dict(layer),
     }  # fmt: skip
     draft_vocab, layers = draft_vocab or config.vocab_size, config.num_hidden_layers
     if form == PUBLISHED:
@@ -65,3 +70,63 @@ def write_head(folder, fields, tensors, *, pickled=False):
     else:
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors")
     return folder
+
+
+def random_head(target, *, seed=0, scale=1.0, reads=(1, 0), **fields):
+    """Return a random head for a loaded model, whose name is its seed's."""
+    with tempfile.TemporaryDirectory() as folder:
+        own = head_fields(target.model, SPECULATORS, reads=reads, **fields)
+        head = load_head(write_head(folder, own, head_tensors(own, seed=seed, scale=scale)), target.model)
+    return HeadModel(head, f"head-{seed}", target)
+
+
+def states_along(model, texts):
+    """Return what a head reads of its target's own forward, of texts [.., n] -> [.., n, states · H]."""
+    ids = torch.tensor(texts)
+    with torch.inference_mode():
+        batch = ids.reshape(-1, ids.shape[-1])
+        found = model.target.model(batch, output_hidden_states=True, use_cache=False).hidden_states
+    return torch.cat([found[number] for number in model.reads], -1).reshape(*ids.shape, -1).clone()
+
+
+def plain_outputs(model, text, true):
+    """Return the outputs of a head along a text, of which so many tokens have true features, without any cache."""
+    head, count = model.head, len(text)
+    mask = torch.full((count, count), -torch.inf).triu(1)
+    mask[1:, 0] = -torch.inf  # the first token has no feature
+    features = F.pad(head.project(states_along(model, text[: true - 1])), (0, 0, 1, 0)) if true > 1 else None
+    features = torch.zeros(1, head.settings.hidden) if features is None else features
+    while True:
+        read = len(features)
+        output = head(head.embed(torch.tensor(text[:read])), features, torch.arange(read), mask[:read, :read])
+        if read == count:
+            return output
+        features = torch.cat([features, head.feedback(output[-1:])])
+
+
+def plain_row(model, text, true):
+    """Return the logits of a head after a text, of which so many tokens have true features, [V]."""
+    with torch.inference_mode():
+        return model.rows(plain_outputs(model, text, true))[-1]
+
+
+def teach(model, texts, steps=150):
+    """Train a head on what its target wrote [m, n]: the next token at depth 1, and at depth 2 by its own outputs."""
+    head, ids = model.head.requires_grad_(True), torch.tensor(texts)
+    best, settings = torch.optim.Adam(head.parameters(), lr=5e-3), model.head.settings
+    own = torch.full((settings.vocab,), -1)
+    known = torch.arange(settings.vocab) if head.tokens is None else head.tokens
+    own[known] = torch.arange(len(known))
+    count, states = ids.shape[1] - 2, states_along(model, texts)[:, :-2]
+    mask, places = torch.full((count, count), -torch.inf).triu(1), torch.arange(count)
+    for _ in range(steps):
+        loss, features = 0.0, head.project(states)
+        for _ in range(2):
+            output = head(head.embed(ids[:, 1:-1]), features, places, mask)
+            loss = loss + F.cross_entropy(head.logits(output).flatten(0, 1), own[ids[:, 2:]].flatten(), ignore_index=-1)
+            features = torch.cat([features[:, :1], head.feedback(output)[:, :-1]], 1)
+        best.zero_grad()
+        loss.backward()
+        best.step()
+    head.requires_grad_(False)
+    return model

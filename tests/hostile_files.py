@@ -1,7 +1,5 @@
 """Files that no reader may take, and what each refusal must be: one line, made without time or memory."""
 
-from __future__ import annotations
-
 import io
 import os
 import resource

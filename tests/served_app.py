@@ -1,7 +1,5 @@
 """The app as `make run` serves it, and the few things that benchmarks and browser tests do with it in Chromium."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import socket

@@ -1,8 +1,6 @@
 """Widgets that several pages share: choices of a source, of a way of sampling, of a verifier, of a shape."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -15,10 +13,11 @@ from sequoia_core.design.tree_search import REACH
 from ui.session import core_cache, session
 from ui.verifier_names import NAMES
 
+SIZES = sorted({round(2 ** (step / 8)) for step in range(8 * core_cache.MAX_SIZE.bit_length() - 7)})
 VERIFIERS = {name: NAMES[name] for name in conditions.VERIFIERS}
 TOO_LONG = (
     f"Only trees up to n = {REACH} were searched: this vector has many ranks that rise and fall. Smooth it on the "
-    "acceptance page to search larger ones."
+    "draft page to search larger ones."
 )
 
 
@@ -39,21 +38,23 @@ def sampling(
     left: DeltaGenerator,
     right: DeltaGenerator,
     *,
-    keys: tuple[str, str],
+    apart: str = "",
     default: float = 0.0,
-    warmest: float = 2.0,
     in_form: bool = True,
 ) -> tuple[float, float]:
-    """Draw one way of sampling -> (temperature, top-p), both kept in the link.
+    """Draw one way of sampling -> (temperature, top-p), both kept in the link: the session's, or one `apart`.
 
     Args:
-        keys: of the two sliders, which are their names in the link.
+        apart: begins the names in the link of a way of sampling that is not the session's.
         in_form: leave top-p open at temperature 0, because a form does not know yet what was chosen in it.
     """
+    keys = f"{apart}temperature", f"{apart}top_p"
+    if not apart and session.sampling_of_another_page():
+        st.session_state[keys[0]], st.session_state[keys[1]] = session.sampling()
     temperature = left.slider(
         "Temperature",
         0.0,
-        warmest,
+        2.0,
         default,
         0.1,
         key=keys[0],
@@ -72,6 +73,8 @@ def sampling(
         help="Keeps only the target's likeliest tokens that add up to this; 1 keeps everything, and so does "
         "temperature 0. What is kept is preserved exactly.",
     )
+    if not apart:
+        session.set_sampling(temperature, top_p)
     return temperature, top_p
 
 
@@ -92,13 +95,26 @@ def primary_button(
     return draw(f":{colour}[{label}]", type="primary", disabled=disabled, **options)
 
 
+def sections(parts: Mapping[str, Callable[[], None]], *, key: str) -> None:
+    """Draw the parts of a page as tabs, kept in the link; one that is closed costs nothing."""
+    tabs = st.tabs(list(parts), key=key, bind="query-params", on_change="rerun")
+    for tab, draw in zip(tabs, parts.values(), strict=True):
+        if tab.open:
+            with tab:
+                draw()
+
+
+def chosen_section(key: str) -> str:
+    """Return which of `sections` is open, before they are drawn; empty while it is the first."""
+    return st.session_state.get(key) or st.query_params.get(key, "")
+
+
 def lacks_draft(what: str) -> bool:
     """Say that something ("Measuring acceptance") needs a draft where one model is alone -> whether it lacks one."""
     alone = session.pair_spec().is_alone
     if alone:
         st.info(
-            f"{what} needs a draft model, and in use is the {session.pair_name()}: name one under *Change pair* in the "
-            "sidebar.",
+            f"{what} needs a draft model, and the {session.pair_name()} has none: choose one under *Change pair*.",
             icon=":material/info:",
         )
     return alone
@@ -121,18 +137,29 @@ def size_and_depth_sliders(
     size_help: str,
     smallest: int = 1,
 ) -> tuple[int, int]:
-    """Draw the sliders of a tree's shape -> (n, d), kept in the link under their keys.
+    """Draw the sliders of a tree's shape, sizes by their logarithm and as a number -> (n, d), in the link by keys.
 
     `size_help` ends the sentence that begins "Tokens in one target pass, ".
     """
-    n = left.slider(
-        "Size n",
+    slid = f"{keys[0]}_slider"
+
+    def take_over() -> None:
+        st.session_state[keys[0]] = st.session_state[slid]
+
+    sliding, exact = left.columns([3, 2], vertical_alignment="bottom")
+    n = exact.number_input(
+        "Exactly",
         smallest,
         core_cache.MAX_SIZE,
         default[0],
         key=keys[0],
         bind="query-params",
-        help=f"Tokens in one target pass, {size_help}",
+        label_visibility="collapsed",
+    )
+    sizes = [size for size in SIZES if size >= smallest]
+    st.session_state[slid] = min(sizes, key=lambda size: abs(size - n))
+    sliding.select_slider(
+        "Size n", sizes, key=slid, on_change=take_over, help=f"Tokens in one target pass, {size_help}"
     )
     d = right.slider(
         "Depth d, at most",

@@ -1,97 +1,90 @@
-"""Which pages there are, by the reader's task: what the router shows and runs."""
+"""The pages in the order in which one works: the router's list, the menu in the sidebar, and where old links lead."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
 import streamlit as st
+
+from ui import controls
 
 if TYPE_CHECKING:
     from streamlit.navigation.page import StreamlitPage
 
 
-def pages() -> dict[str, list[StreamlitPage]]:
-    """Return the pages by section of the menu; paths are relative to `app.py`."""
-    return {
-        "": [
-            st.Page(
-                "pages/overview.py",
-                title="Overview",
-                icon=":material/home:",
-                default=True,
-                help="Where your results stand, and one button that runs the whole chain on the demo pair.",
-            ),
-        ],
-        "Design": [
-            st.Page(
-                "pages/acceptance.py",
-                title="Acceptance",
-                icon=":material/checklist:",
-                help="How often is the draft right? Measure the acceptance vector of a model pair or bring your own.",
-            ),
-            st.Page(
-                "pages/tree.py",
-                title="Tree",
-                icon=":material/account_tree:",
-                help="The provably best token tree for an acceptance vector, its expected tokens, and export.",
-            ),
-            st.Page(
-                "pages/hardware.py",
-                title="Hardware",
-                icon=":material/memory:",
-                help="What one pass costs on this machine, and the predicted speedup of every tree shape.",
-            ),
-            st.Page(
-                "pages/lookup.py",
-                title="Replay",
-                icon=":material/replay:",
-                help="What trees of text already seen would do for recorded answers; no draft, no model.",
-            ),
-            st.Page(
-                "pages/server.py",
-                title="Server",
-                icon=":material/dns:",
-                help="Which draft length pays on a vLLM, SGLang or llama.cpp server, by what it counted; no model.",
-            ),
-        ],
-        "Decode": [
-            st.Page(
-                "pages/decode.py",
-                title="Decode",
-                icon=":material/play_circle:",
-                help="Decode for real, watch the tree step by step, and compare the speedup with the prediction.",
-            ),
-            st.Page(
-                "pages/race.py",
-                title="Race",
-                icon=":material/flag:",
-                help="Every way of decoding on one prompt, one after another, replayed side by side.",
-            ),
-            st.Page(
-                "pages/runs.py",
-                title="Runs",
-                icon=":material/history:",
-                help="What was decoded here or opened from files, two runs side by side, and saving them.",
-            ),
-        ],
-        "Evidence": [
-            st.Page(
-                "pages/robustness.py",
-                title="Robustness",
-                icon=":material/verified:",
-                help="Evidence on your pair: which verifier wins at which temperature, and is the output still exact?",
-            ),
-            st.Page(
-                "pages/compare.py",
-                title="Compare",
-                icon=":material/grid_on:",
-                help="Which draft pays, at which temperature and on which texts? A sweep of all of them in one map.",
-            ),
-            st.Page(
-                "pages/regret.py",
-                title="Regret",
-                icon=":material/compare_arrows:",
-                help="What a tree loses where another acceptance vector holds: another temperature, domain or pair.",
-            ),
-        ],
-    }
+class Entry(NamedTuple):
+    """One page: its section of the menu, its script in `pages/`, what it is called, the question that it answers."""
+
+    section: str
+    script: str
+    title: str
+    icon: str
+    question: str
+
+
+MENU = (
+    Entry("", "overview", "Start", ":material/home:", "What does speculative decoding with a tree of guesses do?"),
+    Entry("Plan", "draft", "Draft", ":material/checklist:", "How often is a draft right, and which draft pays?"),
+    Entry("Plan", "tree", "Tree", ":material/account_tree:", "Which guesses are worth a place in one target pass?"),
+    Entry("Plan", "machine", "Machine", ":material/memory:", "What does a pass cost here, and which shape is fastest?"),
+    Entry("Watch", "decode", "Live", ":material/play_circle:", "Does the prediction hold? Watch a run step by step."),
+    Entry("Watch", "race", "Race and runs", ":material/flag:", "Which way of decoding is fastest here?"),
+    Entry("Server", "server", "My server", ":material/dns:", "Which draft length pays on a server, by its counts?"),
+    Entry("Evidence", "exact", "Is it exact?", ":material/verified:", "Is the output the target's own, and who wins?"),
+)
+OLD_LINKS: dict[str, tuple[str, dict[str, str]]] = {  # path -> script, and the part of it
+    "overview": ("overview", {}),
+    "acceptance": ("draft", {}),
+    "lookup": ("draft", {"draft_section": "No draft"}),
+    "compare": ("draft", {"draft_section": "Which draft?"}),
+    "hardware": ("machine", {}),
+    "regret": ("tree", {"tree_section": "One tree for all?"}),
+    "runs": ("race", {"race_section": "Runs"}),
+    "robustness": ("exact", {}),
+}
+
+
+def navigation() -> StreamlitPage:
+    """Tell the router which pages there are -> the one that the link names."""
+    pages = [
+        st.Page(
+            f"pages/{page.script}.py",
+            title=page.title,
+            icon=page.icon,
+            url_path="start" if page is MENU[0] else None,  # its file's name is an old link
+            default=page is MENU[0],
+        )
+        for page in MENU
+    ]
+    old = [st.Page(_leads_to(*place), title=path, url_path=path) for path, place in OLD_LINKS.items()]
+    return st.navigation([*pages, *old], position="hidden")
+
+
+def _leads_to(script: str, part: dict[str, str]) -> Callable[[], None]:
+    def switch() -> None:
+        given = {name: st.query_params.get_all(name) for name in st.query_params}
+        st.switch_page(f"pages/{script}.py", query_params={**part, **given})
+
+    return switch
+
+
+def draw() -> None:
+    """Draw the menu; Streamlit's own folds a section away when its heading is clicked."""
+    with st.container(key="menu", gap=None):
+        section = ""
+        for page in MENU:
+            if page.section != section:
+                section = page.section
+                st.caption(section)
+            controls.page_link(st, page.script, page.title, page.icon)
+
+
+def draw_next(title: str) -> None:
+    """Draw the link to the page that follows the one of that title."""
+    titles = [page.title for page in MENU]
+    following = MENU[(titles.index(title) + 1) % len(MENU)]
+    st.divider()
+    with st.container(horizontal=True, vertical_alignment="center", key="next_page"):
+        controls.page_link(st, following.script, f"Next: {following.title}", following.icon)
+        st.caption(following.question)

@@ -1,7 +1,5 @@
 """What every page begins with: its title, a link that can be read, finished jobs taken over, and the sidebar."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 
@@ -24,7 +22,7 @@ def setup_page(title: str, *, follows: str = "") -> None:
     # a Material favicon would be fetched from a font server: our own keeps the app free of outside requests
     st.set_page_config(page_title=f"{title} · Sequoia Studio", page_icon=FAVICON, layout="wide")
     if PagesManager.uses_pages_directory:  # a cold server runs the page that a link names without the router
-        st.navigation(menu.pages())
+        menu.navigation()
         st.rerun()
     _drop_junk_from_link()
     finished_jobs.adopt_finished_jobs()

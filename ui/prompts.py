@@ -1,7 +1,5 @@
 """Prompts on a page: one to decode, or several to measure on; shipped, the user's own, or from a file."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 
@@ -14,7 +12,7 @@ from sequoia_core.models.prompting import Prompting, parsed_arguments
 from ui import uploads
 from ui.markdown import escaped, quoted
 from ui.phrases import count
-from ui.session import conversation, core_cache, shipped
+from ui.session import core_cache, model_pairs, session, shipped
 
 MAX_CHARS = 20_000  # far beyond any demo context; a pasted book is refused before it reaches the tokenizer
 MAX_FROM_FILE = 2_000  # prompts of one file: hours on a laptop
@@ -25,11 +23,17 @@ ARGUMENTS = "template_arguments"  # key of the field, the same on every page
 OWN_BELOW, OWN_PLACE = "Your own, below", -1
 
 
-def one(key: str, *, first: str | None) -> str:
-    """Draw a prompt to write, with the shipped ones to pick from -> the prompt; `first` stands there at first."""
-    examples, pick_key = shipped.prompts(), f"{key}_shipped"
+def begin(key: str, *, first: str | None) -> str:
+    """Let the prompt of `one` begin with `first`, else with a shipped one -> the first words of what it is now."""
     if key not in st.session_state:
-        st.session_state[key] = first or (examples[0] if examples else FIRST_PROMPT)
+        st.session_state[key] = first or next(iter(shipped.prompts()), FIRST_PROMPT)
+    return _first_line(st.session_state[key])
+
+
+def one(key: str) -> str:
+    """Draw a prompt to write, with the shipped ones to pick from -> the prompt."""
+    begin(key, first=None)
+    examples, pick_key = shipped.prompts(), f"{key}_shipped"
     options = [OWN, *examples]
     st.session_state[pick_key] = st.session_state[key] if st.session_state[key] in options else OWN
 
@@ -55,7 +59,7 @@ def one(key: str, *, first: str | None) -> str:
 
 def template_arguments() -> Prompting | None:
     """Draw the chat template's arguments, if it has any -> how texts become prompts; None for a mistake."""
-    if not conversation.offered():
+    if not model_pairs.has_chat(session.pair_spec()):
         return Prompting()
     st.text_input(
         "Template arguments (optional)",
@@ -82,7 +86,7 @@ def prompting() -> Prompting | None:
 
 def _prompting() -> Prompting:
     given = st.session_state.get(ARGUMENTS) or ""
-    if not given.strip() or not conversation.offered():
+    if not given.strip() or not model_pairs.has_chat(session.pair_spec()):
         return Prompting()
     try:
         parts = shlex.split(given)

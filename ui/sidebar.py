@@ -1,6 +1,4 @@
-"""The sidebar of every page: the model pair in use, with a form to change it, and what the engine does."""
-
-from __future__ import annotations
+"""The sidebar of every page: the menu, the model pair in use, with a form to change it, and what the engine does."""
 
 import re
 from pathlib import Path
@@ -13,10 +11,11 @@ from sequoia_core.files.model_names import NO_DRAFT
 from sequoia_core.models import gemma
 from sequoia_core.models.default_dtype import default_dtype
 from sequoia_core.models.pair_spec import PairSpec
-from ui import scenarios, weights_place
-from ui.jobs import session_jobs, steering
+from ui import glossary, menu, scenarios, weights_place
+from ui.jobs import session_jobs
 from ui.markdown import escaped
 from ui.session import machine, model_pairs, predictions, session
+from ui.token_tree import steering
 
 CHOICES_OF_DTYPE: dict[str, str | None] = {"Default": None} | {name: name for name in DTYPES}
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
@@ -26,6 +25,8 @@ POLL_SEC = 3.0
 def draw(followed: str = "") -> None:
     """Draw the sidebar; it follows this session's active job, unless it is the one `followed` by the page."""
     with st.sidebar:
+        menu.draw()
+        glossary.draw()
         scenarios.control()
         _pair_control()
         current = session_jobs.current()

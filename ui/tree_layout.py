@@ -13,15 +13,23 @@ MAX_DRAWN = 4_096  # nodes that a browser still draws
 
 
 def tidy_layout(graph: nx.DiGraph) -> dict[int, tuple[float, int]]:
-    """Return node -> across, from 0 to leaves - 1, and depth: parents stand over their children, so no edges cross."""
-    import networkx as nx
+    """Return node -> row, from 0 to leaves - 1, and depth.
 
-    across: dict[int, float] = {}
-    leaves = count()
-    for node in nx.dfs_postorder_nodes(graph, 0):
-        children = list(graph.successors(node))
-        across[node] = (across[children[0]] + across[children[-1]]) / 2 if children else float(next(leaves))
-    return {node: (across[node], depth) for node, depth in graph.nodes(data="depth")}
+    The child of rank 1 stands on its parent's row, the others in turn on both sides; no edges cross.
+    """
+    rows: dict[int, float] = {}
+    leaves, waiting = count(), [0]
+    while waiting:
+        node = waiting.pop()
+        first, *others = [*graph.successors(node)] or [None]
+        if first is None:
+            rows[node] = float(next(leaves))
+        else:  # the last one is next
+            turn = graph.nodes[node]["depth"] % 2
+            waiting += [*reversed(others[turn::2]), first, *others[1 - turn :: 2]]
+    for node in sorted(graph, reverse=True):  # children come later
+        rows.setdefault(node, rows[next(graph.successors(node), node)])
+    return {node: (rows[node], depth) for node, depth in graph.nodes(data="depth")}
 
 
 def visible_nodes(graph: nx.DiGraph, *, at_least: float = 0.0, collapsed: Collection[int] = ()) -> set[int]:

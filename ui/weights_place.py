@@ -10,7 +10,7 @@ import streamlit as st
 
 from sequoia_core.design.profile import PLACES
 from sequoia_core.files.gguf_header import is_gguf, read_gguf_header
-from sequoia_core.models.free_memory import available_bytes
+from sequoia_core.models.device import available_bytes
 from sequoia_core.models.gguf.bindings import load as llama_library
 from sequoia_core.models.pair_spec import PairSpec
 from ui.markdown import escaped
@@ -114,7 +114,7 @@ def explanation(needs: OffloadNeeds) -> str:
     if needs.copy:
         found += f" A packed copy of the layers, {needs.copy / 1e6:,.0f} MB, is written to the cache folder once."
     if needs.host:
-        found += f" The layers take {needs.host / 1e6:,.0f} MB of the host's memory. No GPU has tried that yet."
+        found += f" The layers take {needs.host / 1e6:,.0f} MB of the host's memory."
     return found
 
 
@@ -132,4 +132,4 @@ def _can_tell(spec: PairSpec) -> bool:
 def _needs(spec: PairSpec, dtype: str) -> OffloadNeeds:
     from sequoia_core.models.loading import streaming_needs  # heavy: torch and transformers
 
-    return streaming_needs(replace(spec, dtype=dtype)).needs
+    return streaming_needs(replace(spec, dtype=dtype))

@@ -139,7 +139,7 @@ def generate_command(
 
 def _lookup_trees(pair: ModelPair, profile: HardwareProfile | None) -> tuple[TreePolicy, str]:
     """Return trees from the text under way for a target alone, by the user's profile or a shipped one."""
-    from ..decoding.growing.lookup_tree import LookupTree, profile_of_target
+    from ..decoding.growing.policies import LookupTree, profile_of_target
     from ..decoding.growing.text_index import TextIndex
     from ..design.profile import HardwareProfile
     from ..models.protocol import dtype_name

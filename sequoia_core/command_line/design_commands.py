@@ -1,7 +1,5 @@
 """Commands that need no model: tree, table, score, plan, lookup. Heavy modules are imported inside the commands."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +9,7 @@ import typer
 
 from ..design.acceptance import AcceptanceVector
 from ..design.tree import TokenTree
-from .design_words import lookup_parts, plan_parts, score_parts, table_parts, tree_parts
+from .design_words import lookup_parts, plan_parts, score_parts, table_parts, tree_parts, without_depth_words
 from .inputs import options_of, told
 from .options import READ, Acceptance, Entries, Json, Out, app
 from .output import check_out, report
@@ -118,7 +116,7 @@ def plan_command(
     from ..design.break_even import fastest_of_sizes, larger_tree
     from ..design.optimal_trees import optimal_tree
     from ..design.planning import more_ranks_wanted, pair_mismatches, plan_on, smallest_good_shape, speedup_surface
-    from ..design.prediction import predict, prompts_for
+    from ..design.prediction import predict, prompts_for, without_depth
     from ..design.profile import HardwareProfile
     from ..design.profile_files import odd_times
     from ..servers.flags import llama_server_sentence
@@ -150,10 +148,13 @@ def plan_command(
     if (words := llama_server_sentence(vector, hardware, best.predicted_speedup, context=context)) is not None:
         result["llama_server"] = words
     drafting = fastest_of_sizes(surface, 2, surface.max_size)
+    flat = without_depth(tree, vector, hardware, max_size=surface.max_size, max_depth=max_depth)
+    if flat is not None:
+        result["without_depth"] = flat._asdict()
     if best.size == 1 and drafting is not None:  # for people: what drafting would cost all the same
         tree = optimal_tree(vector, size=drafting.size, depth=drafting.depth)
         prediction = predict(tree, vector, hardware, context=context)
-    said = [*warnings, *filter(None, [words])]
+    said = [*warnings, *filter(None, [words]), *without_depth_words(flat)]
     larger, options = larger_tree(surface, best), options_of(vector.holds_for)
     people = plan_parts(tree, prediction, small, larger, vector, hardware, said, (acceptance, profile), options)
     report(result, as_json, people)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..design.bootstrap import Estimate
     from ..design.break_even import Larger
     from ..design.planning import BestShape
-    from ..design.prediction import Prediction
+    from ..design.prediction import Prediction, WithoutDepth
     from ..design.profile import HardwareProfile
     from ..design.tree import TokenTree
     from ..servers.chain_acceptance import ChainAcceptance
@@ -94,6 +94,14 @@ def score_parts(tree: TokenTree, expected: float, best: float | None, warning: s
     if warning is not None:
         yield warning
     yield command("tree", "--acceptance", acceptance, "--size", tree.size, "--depth", tree.depth, "--out", "tree.json")
+
+
+def without_depth_words(flat: WithoutDepth | None) -> Iterator[str]:
+    if flat is not None:
+        yield (
+            f"Planned as if every depth were the first: {counted(flat.size, 'node')}, {flat.depth} deep, which would "
+            f"promise {figure(flat.promised)}× and bring {figure(flat.speedup)}×, {percent(max(0.0, flat.loss))} less."
+        )
 
 
 def plan_parts(
@@ -210,19 +218,21 @@ def lookup_parts(
 
 def server_plan_parts(
     chains: ChainAcceptance,
-    plan: ServerPlan | None,
+    plans: Mapping[int | None, ServerPlan],
     flags: dict[str, str] | None,
     warnings: Sequence[str],
     adds: float | None,
 ) -> Parts:
+    """Give a plan for each context, None where it is not said."""
     yield _source(chains.counts)
     rows = []
     for k in range(1, chains.longest + 1):
         low, high = (chains.low[k - 1], chains.high[k - 1]) if chains.has_interval else (None, None)
         rows.append((str(k), sure(chains.survival[k - 1], low, high), sure(*chains.tokens(k))))
     yield table(("k", "k-th accepted", "tokens per step"), rows, words=0)
-    if plan is not None:
-        yield f"Speed over no draft at the same batch size; costs: {plan.source}."
+    for context, plan in plans.items():
+        at = "" if context is None else f" and {context:,} tokens of context"
+        yield f"Speed over no draft at the same batch size{at}; costs: {plan.source}."
         for start in range(0, len(plan.batches), BATCHES_BESIDE):
             yield _speeds(plan.batches[start : start + BATCHES_BESIDE])
         yield plan.sentence(chains.longest)
@@ -231,7 +241,7 @@ def server_plan_parts(
     yield from warnings
     for name, text in (flags or {}).items():
         yield AsItIs(f"{name}:\n{text}")
-    if plan is None:
+    if not plans:
         yield "Next: the same with --timed 0=RATE,2=RATE,4=RATE (tokens per second at those k) or --profile FILE."
     else:
         yield "Next: sequoia server-check holds this against a real server."

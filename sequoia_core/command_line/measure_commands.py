@@ -53,7 +53,11 @@ MAX_WORKING_BYTES = 2**30  # read over and over to find the bandwidth
 def _json_probs(vector: AcceptanceVector) -> dict:
     interval = vector.interval()
     low, high = (a.tolist() for a in interval) if interval else (None, None)
-    return {"probs": vector.probs.tolist(), "trials": vector.trials, "ci_low": low, "ci_high": high}
+    result = {"probs": vector.probs.tolist(), "trials": vector.trials, "ci_low": low, "ci_high": high}
+    if (deeper := vector.by_depth) is not None:
+        bounds = zip(("ci_low", "ci_high"), deeper.interval() or (), strict=False)
+        result["by_depth"] = {"probs": deeper.probs.tolist(), **{name: part.tolist() for name, part in bounds}}
+    return result
 
 
 @app.command("measure")

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..design.plain_trees import chain_tree
+from ..design.prediction import tokens_per_step
 from .figures import command, counted, duration, durations, figure, percent, sure, table
 from .output import AsItIs
 from .progress import span
@@ -50,6 +52,7 @@ def measure_parts(
         f"{counted(len(vector), 'choice')} {percent(1 - vector.reject)}: {vector.trials:,} positions of "
         f"{counted(prompts, 'prompt')}, {result['source']}."
     )
+    yield from _by_depth(vector)
     more = result["more_prompts"]
     if vector.of_one_prompt:
         yield "One prompt has no interval over texts: measure on two or more (--prompt-count, --prompts)."
@@ -61,6 +64,22 @@ def measure_parts(
     if out is None:
         yield "Nothing was saved: --out vector.json keeps it, prompt by prompt."
     yield command("profile", *models, "--out", "profile.json")
+
+
+def _by_depth(vector: AcceptanceVector) -> Parts:
+    """Say what each depth of a draft head is worth."""
+    if vector.by_depth is None:
+        return
+    bounds, rows, before = vector.by_depth.interval(), [], 1.0
+    for depth, row in enumerate(vector.by_depth.probs, start=1):
+        low, high = (None, None) if bounds is None else (100 * float(part[depth - 1, 0]) for part in bounds)
+        tokens = tokens_per_step(chain_tree(depth), vector)
+        rows.append(
+            (str(depth), sure(100 * float(row[0]), low, high, " %"), percent(row.sum()), f"+{tokens - before:.2f}")
+        )
+        before = tokens
+    yield table(("depth", "first choice, 95 % interval", "one of all", "tokens that a chain gains"), rows)
+    yield "Beyond the first depth the head reads its own outputs; trees are planned by these chances."
 
 
 def profile_parts(
@@ -167,12 +186,18 @@ def server_check_parts(result: Mapping[str, Any], out: Path | None) -> Parts:
     for row in result["rows"]:
         measured, predicted = row["measured"], row["predicted"]
         said = "–" if predicted is None else f"{predicted['value']:.2f}×"
-        seen = "seen by the plan" if row["planned_from"] else ""
         speed = sure(measured["value"], measured["low"], measured["high"], "×") if row["k"] else "1"
-        rows.append((str(row["k"]), said, speed, f"{row['tokens_per_sec']:.1f}", seen))
+        yields = "" if row["tokens_per_step"] is None else f"{row['tokens_per_step']:.2f}"
+        expected = row["predicted_tokens_per_step"]
+        yields += f" ({expected:.2f})" if yields and expected is not None else ""
+        rows.append((str(row["k"]), said, speed, yields, f"{row['tokens_per_sec']:.1f}"))
     requests = f"{counted(result['requests'], 'request')} of {result['max_new_tokens']} tokens"
     yield f"{result['engine']}, {result['method']}: {requests}."
-    yield table(("k", "predicted", "measured", "tokens/s", ""), rows)
+    yield table(("k", "predicted", "measured", "per step", "tokens/s"), rows)
+    seen = ", ".join(str(row["k"]) for row in result["rows"] if row["planned_from"])
+    yield f"Per step: tokens, in brackets as predicted. The plan saw k = {seen}."
+    if apart := [str(row["k"]) for row in result["rows"] if row.get("tokens_per_step_held") is False]:
+        yield f"k = {', '.join(apart)}: tokens per step differ from the prediction by more than chance."
     if result["requests"] < 2:
         yield "One request has no interval over texts."
     error, over = result["median_abs_error"], result["chosen_over_best"]
@@ -181,7 +206,8 @@ def server_check_parts(result: Mapping[str, Any], out: Path | None) -> Parts:
     if over is not None:
         ratio = sure(over["value"], over["low"], over["high"])
         yield f"Best measured: k = {result['best']}; the plan's k = {result['chosen']} has {ratio} times its speed."
-    yield f"{result['same_text']:.0%} of the answers are the same text as without a draft."
+    if result["same_text"] is not None:
+        yield f"{result['same_text']:.0%} of the answers are the same text as without a draft."
     yield from result["notes"]
     if out is None:
         yield "Nothing was saved: --out FILE keeps it."

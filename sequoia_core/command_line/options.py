@@ -1,7 +1,5 @@
 """The options that several commands share, and the application that the commands join."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from functools import wraps
@@ -36,13 +34,17 @@ PROMPT_COUNT = typer.Option("--prompt-count", help="Use only the first this many
 Seed = Annotated[int, typer.Option("--seed", help="Equal seeds draw equally.", min=0, max=2**64 - 1)]
 Temperature = Annotated[float, typer.Option("--temperature", help="0 takes the most likely token.")]
 TopP = Annotated[float, typer.Option("--top-p", help="Nucleus mass, above 0 and at most 1.")]
+Rule = Annotated[
+    str | None,
+    typer.Option("--rule", help="How the server accepts, for a vector: match (default of all engines) or rejection."),
+]
 VERIFIER = typer.Option(
     "--verifier", help="sequoia, specinfer, topk; generate has traversal too. Default: the tree's own."
 )
 MaxNewTokens = Annotated[int, typer.Option("--max-new-tokens", help="Tokens to generate per prompt.", min=1)]
 PAIR_HELP = {  # by the fields of `PairSpec`
     "target": "Target model: local folder, hub id or GGUF file. Default: demo pair.",
-    "draft": "Draft: local folder, hub id, GGUF file, or none. Default: demo pair.",
+    "draft": "Draft: local folder (also of an EAGLE-3 head), hub id, GGUF file, or none. Default: demo pair.",
     "device": "Such as cpu or cuda; auto: the target over all GPUs. Default: CUDA where there is one.",
     "dtype": "float32, bfloat16 or float16.",
     "offload": "disk or host: stream the target's layers from there; default: all in memory.",

@@ -7,15 +7,18 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .inputs import prompt_texts
+from .inputs import prompt_texts, vector_of
 from .measured_words import audit_parts, server_check_parts
-from .options import PROMPT_COUNT, Column, Json, MaxNewTokens, Out, Prompts, Temperature, TopP, app
+from .options import PROMPT_COUNT, READ, Column, Json, MaxNewTokens, Out, Prompts, Rule, Temperature, TopP, app
 from .output import check_out, report, tell
 from .progress import shown_progress
+
+if TYPE_CHECKING:
+    from ..servers.counts import ServerCounts
 
 PROGRAMS = {"vllm": "python -m vllm.entrypoints.openai.api_server", "llama.cpp": "llama-server"}
 SWITCHED_OFF = '{"speculative.n_max": 0}'  # llama.cpp until 2025
@@ -46,6 +49,13 @@ def server_check_command(
     column: Column = None,
     prompt_count: Annotated[int, PROMPT_COUNT] = 16,
     max_new_tokens: MaxNewTokens = 128,
+    temperature: Temperature = 0.0,
+    top_p: TopP = 1.0,
+    acceptance: Annotated[
+        Path | None,
+        typer.Option("--acceptance", help="Plan by a vector measured here, not by what the server counts.", **READ),
+    ] = None,
+    rule: Rule = None,
     tokenizer: Annotated[
         Path | None, typer.Option("--tokenizer", help="Send token ids by this tokenizer.json.", exists=True)
     ] = None,
@@ -69,13 +79,18 @@ def server_check_command(
     between = min(lengths[1:-1], key=lambda k: abs(k - 2), default=0)
     seen = [0, between, lengths[-1]] if planned_from is None else _lengths("--planned-from", planned_from)
     check_planned_from(seen, lengths)
+    sampling = _sampling(temperature, top_p)
+    asked = sampling | {"ignore_eos": acceptance is None}  # a vector's texts end where the target ended them
+    if acceptance is None and rule is not None:
+        raise ValueError(f"--rule: found {rule[:40]!r} without --acceptance, expected both")
+    expected = None if acceptance is None else _expected(acceptance, engine, rule, lengths[-1], sampling)
     sent: list = prompt_texts(prompts, prompt_count, column)
     if tokenizer is not None:
         sent = _ids(tokenizer, sent)
     if given:
         servers = {k: checked_address(address, remote=remote) for k, address in given.items()}
         with shown_progress(as_json) as progress:
-            answers = ask_servers(servers, engine, sent, max_new_tokens, progress=progress)
+            answers = ask_servers(servers, engine, sent, max_new_tokens, sampling=asked, progress=progress)
     else:
         if target is None or (method == "draft" and draft is None):
             raise ValueError("found no models to start a server with, expected --target and --draft, or --server")
@@ -85,10 +100,11 @@ def server_check_command(
         tell(f"Starts {len(starts)} servers{', one after the other' if one_at_a_time else ', all at once'}.")
         with _ended_too(), shown_progress(as_json) as progress:
             answers = start_and_ask(
-                starts, engine, sent, max_new_tokens, one_at_a_time=one_at_a_time, progress=progress
+                starts, engine, sent, max_new_tokens, one_at_a_time=one_at_a_time, sampling=asked, progress=progress
             )
-    result = {"engine": engine, "method": method, "requests": len(sent), "max_new_tokens": max_new_tokens}
-    result |= compare(answers, planned_from=seen, drafts_free=method == "ngram")
+    result = {"engine": engine, "method": method, "requests": len(sent), "max_new_tokens": max_new_tokens, **asked}
+    result |= compare(answers, planned_from=seen, drafts_free=method == "ngram", expected=expected)
+    result |= {"same_text": None} if temperature else {}
     if out is not None:
         write_atomic(out, json_bytes(result))
     report(result, as_json, server_check_parts(result, out))
@@ -126,9 +142,7 @@ def audit_command(
     check_out(out)
     plain = checked_address(server if against is None else against, remote=remote)
     sides = (Side(checked_address(server, remote=remote)), Side(plain, _fields(off) if against is None else {}))
-    sampling = {"temperature": temperature, "top_p": top_p}
-    if not 0 <= temperature <= 10 or not 0 < top_p <= 1:
-        raise ValueError(f"--temperature {temperature:g}, --top-p {top_p:g}: expected 0 to 10, and above 0 to 1")
+    sampling = _sampling(temperature, top_p)
     texts = prompt_texts(prompts, prompt_count or (4 if temperature else 32), column)
     if temperature:
         tell(
@@ -141,6 +155,28 @@ def audit_command(
     if out is not None:
         write_atomic(out, json_bytes(result))
     report(result, as_json, audit_parts(result, out))
+
+
+def _sampling(temperature: float, top_p: float) -> dict[str, float]:
+    if not 0 <= temperature <= 10 or not 0 < top_p <= 1:
+        raise ValueError(f"--temperature {temperature:g}, --top-p {top_p:g}: expected 0 to 10, and above 0 to 1")
+    return {"temperature": temperature, "top_p": top_p}
+
+
+def _expected(path: Path, engine: str, rule: str | None, longest: int, sampling: dict[str, float]) -> ServerCounts:
+    """Return what the server should count by a vector measured at the temperature and top-p of the requests."""
+    from ..servers.chain_acceptance import CARRIED_POSITIONS, MATCH, counts_of_vector
+
+    vector = vector_of(path, None)
+    assert vector is not None, "a path was given"
+    known = vector.holds_for
+    if known is not None and (known.temperature, known.top_p, known.top_k) != (*sampling.values(), 0):
+        raise ValueError(
+            f"--acceptance: found a vector measured at {known.sampling}, expected one at --temperature "
+            f"{sampling['temperature']:g} --top-p {sampling['top_p']:g}"
+        )
+    # what follows a draft accepted whole counts as guessed: of drafts no longer than the server's that is too often
+    return counts_of_vector(vector, engine, rule or MATCH, longest=max(longest, CARRIED_POSITIONS))
 
 
 def _given(text: str) -> tuple[int, str]:

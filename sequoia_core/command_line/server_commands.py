@@ -10,7 +10,7 @@ import typer
 
 from .design_words import doctor_parts, server_plan_parts, unplanned_parts
 from .inputs import vector_of
-from .options import READ, Entries, Json, Out, app
+from .options import READ, Entries, Json, Out, Rule, app
 from .output import check_out, report
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..servers.counts import ServerCounts
     from ..servers.plan import BatchPlan, ServerPlan
 
-TIMED = "expected k=tokens per second, perhaps @batch"
+TIMED = "expected k=tokens per second, perhaps @batch or @batch:context"
 After = Annotated[
     Path,
     typer.Option(
@@ -83,12 +83,15 @@ def doctor_command(
     if earlier is None and before is not None:  # what it counted before is a period of its own
         with suppress(ValueError):  # it may hold no counters yet
             then = _counts(before, None, engine, model)
-    measured = [] if timed is None else [_timed(part) for part in timed.split(",")]
+    loads = [] if timed is None else [_timed(part) for part in timed.split(",")]
+    if len({load[3] for load in loads}) > 1:
+        raise ValueError(f"--timed: found {str(timed)[:60]!r}, expected one context: of these counts")
+    measured = [load[:3] for load in loads]
     costs = None
     planned = counts.positions and counts.drafts and not counts.censored
     if planned and (profile is not None or len({k for k, _, _ in measured if k}) > 1):
         chains = chain_acceptance(counts)
-        settings = [] if timed is None else _settings(timed, chains)
+        settings = [each for part in _settings(timed, chains).values() for each in part]
         hardware = None if profile is None else _profile(profile, draft_profile, not settings)
         costs = costs_of(hardware, settings)
     diagnosis = diagnose(counts, then, timed=measured, costs=costs)
@@ -105,12 +108,7 @@ def server_plan_command(
     engine: Engine = "auto",
     model: Model = None,
     rates: Rates = None,
-    rule: Annotated[
-        str | None,
-        typer.Option(
-            "--rule", help="How the server accepts, for a vector: match (default of all engines) or rejection."
-        ),
-    ] = None,
+    rule: Rule = None,
     profile: Profile = None,
     draft_profile: BenchDraft = None,
     timed: Timed = None,
@@ -119,6 +117,9 @@ def server_plan_command(
         typer.Option("--target-shape", help="A mixture of experts: --timed grows as it does."),
     ] = None,
     batch: Annotated[str, typer.Option("--batch", help="Requests side by side, separated by commas.")] = "1",
+    context: Annotated[
+        str | None, typer.Option("--context", help="Tokens in the cache, separated by commas: a plan for each.")
+    ] = None,
     method: Annotated[
         str | None, typer.Option("--method", help="draft or ngram; default: ngram where few steps have a draft.")
     ] = None,
@@ -143,6 +144,7 @@ def server_plan_command(
     from ..servers.plan import plan_server
 
     batches = [_number("--batch", part, 1) for part in batch.split(",")]
+    contexts = [] if context is None else [_number("--context", part, 0, 10**9) for part in context.split(",")]
     if method not in (None, *METHODS):
         raise ValueError(f"--method: found {method!r}, expected one of {', '.join(METHODS)}")
     _check_times(profile, draft_profile)
@@ -157,19 +159,25 @@ def server_plan_command(
         _report_unplanned(counts, str(error), as_json)
         return
     method = method or (METHODS[1] if chains.drafted_share < 1 else METHODS[0])
-    settings = [] if timed is None else _settings(timed, chains)
+    settings = _settings(timed, chains)
     free = method == METHODS[1]
-    needs_draft = not free and len({setting.k for setting in settings if setting.k}) < 2
+    needs_draft = not free and any(len({each.k for each in part if each.k}) < 2 for part in settings.values() or [[]])
     hardware = None if profile is None else _profile(profile, draft_profile, needs_draft)
-    costs = costs_of(
-        hardware, settings, drafts_free=free, target=None if target_shape is None else find_shape(target_shape)
-    )
-    plan = None if costs is None else plan_server(chains, costs, batches)
+    shape = None if target_shape is None else find_shape(target_shape)
+    plans: dict[int | None, ServerPlan] = {}
+    for at in contexts or settings or (None,):
+        if settings and at not in settings:
+            raise ValueError(f"--context: found {at:,}, expected one that --timed has: k=tokens per second@batch:{at}")
+        costs = costs_of(hardware, settings.get(at, ()), drafts_free=free, target=shape, context=at)
+        if costs is not None:
+            plans[at] = plan_server(chains, costs, batches)
+    plan = next(iter(plans.values()), None)
     if out is not None:
         write_atomic(out, matrix_bytes(chains.to_matrix()))
     adds = None if vector is None else _tree_adds(vector, hardware)
-    result = _result(chains, plan, method) | {"tree_adds": adds}
-    people = server_plan_parts(chains, plan, result["flags"], result["warnings"], adds)
+    by_context = [{"context": at, "best": each.best, "off_from": each.off_from} for at, each in plans.items()]
+    result = _result(chains, plan, method) | {"tree_adds": adds, "by_context": by_context}
+    people = server_plan_parts(chains, plans, result["flags"], result["warnings"], adds)
     report(result, as_json, people)
 
 
@@ -251,24 +259,30 @@ def _profile(path: Path, draft: Path | None, needs_draft: bool) -> HardwareProfi
     return profile_from_files(files, needs_draft=needs_draft)
 
 
-def _settings(text: str, chains: ChainAcceptance) -> list[TimedSetting]:
+def _settings(text: str | None, chains: ChainAcceptance) -> dict[int | None, list[TimedSetting]]:
+    """Return the timed settings by the context that they ran at, None where it is not said."""
     from ..servers.costs import timed_setting
 
-    settings = []
-    for part in text.split(","):
-        k, rate, batch = _timed(part)
+    settings: dict[int | None, list[TimedSetting]] = {}
+    for part in [] if text is None else text.split(","):
+        k, rate, batch, context = _timed(part)
         try:
-            settings.append(timed_setting(k, rate, chains, batch=batch))
+            settings.setdefault(context, []).append(timed_setting(k, rate, chains, batch=batch))
         except ValueError as error:
             raise ValueError(f"--timed: found {part[:40]!r} ({str(error)[:120]}), {TIMED}") from error
+    if None in settings and len(settings) > 1:
+        raise ValueError(
+            f"--timed: found {(text or '')[:60]!r}, some speeds without a context, expected it at each or none"
+        )
     return settings
 
 
-def _timed(part: str) -> tuple[int, float, int]:
+def _timed(part: str) -> tuple[int, float, int, int | None]:
     k, _, rest = part.partition("=")
-    rate, _, batch = rest.partition("@")
+    rate, _, load = rest.partition("@")
+    batch, _, context = load.partition(":")
     try:
-        setting = int(k), float(rate), int(batch or 1)
+        setting = int(k), float(rate), int(batch or 1), int(context) if context else None
     except ValueError as error:
         raise ValueError(f"--timed: found {part[:40]!r}, {TIMED}") from error
     if not 0 < setting[1] < float("inf"):
@@ -276,12 +290,12 @@ def _timed(part: str) -> tuple[int, float, int]:
     return setting
 
 
-def _number(option: str, text: str, least: int) -> int:
+def _number(option: str, text: str, least: int, most: int = 65_536) -> int:
     try:
         value = int(text)
     except ValueError:
         value = least - 1
-    if not least <= value <= 65_536:
+    if not least <= value <= most:
         raise ValueError(f"{option}: found {text[:40]!r}, expected whole numbers from {least}, separated by commas")
     return value
 

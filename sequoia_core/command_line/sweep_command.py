@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..files.json_models import naming
 from .measured_words import dry_sweep_parts, sweep_parts
 from .options import READ, Json, app
 from .output import report
@@ -45,10 +46,8 @@ def sweep_command(
     from ..sweeps.run import State, missing_jobs, run_sweep
 
     check_request(workers, scheduler)
-    try:
+    with naming("--out"):
         results = Results(out)
-    except ValueError as error:
-        raise ValueError(f"--out: {error}") from error
     checked = read_plan(plan, elsewhere=scheduler is not None)
     todo = missing_jobs(checked, results, retry_failed=retry_failed)
     before, timed = todo.failed_before, sum(job.timed for job in todo.jobs)

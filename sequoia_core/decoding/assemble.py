@@ -1,7 +1,5 @@
 """Chooses the drafter and the judge of a run, and opens their sessions: one line in a table here for each of them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -9,8 +7,7 @@ import torch
 
 from ..models.language_model import ModelPair
 from ..models.protocol import Session
-from .compiled_drafting import CompiledDrafter
-from .drafting import Drafter, LevelDrafter, Reach, RootDrafter
+from .drafting import CompiledDrafter, Drafter, DraftOptions, LevelDrafter, Reach, RootDrafter
 from .gpu.drafting import StaticDrafter
 from .gpu.judging import StaticJudge
 from .gpu.phases import padded
@@ -44,11 +41,12 @@ def assemble(
     generator: torch.Generator,
 ) -> Parts:
     """Choose a drafter and a judge, and open their sessions for `capacity` committed tokens."""
-    target, draft = pair.target, pair.draft
+    target = pair.target
     draft_sampling = sampling_of_draft(sampling, verifier)
     policy = policy.for_run(target, sampling.temperature)
-    session, own = target.open(capacity + padded(policy.max_size)), None
-    if draft is not None and policy.needs_draft:
+    draft, own = pair.draft if policy.needs_draft else None, None
+    session = target.open(capacity + padded(policy.max_size), () if draft is None else draft.reads)
+    if draft is not None:
         own = draft.open(min(capacity, draft.max_context) + policy.max_inner + 1)
         generator_of_draft, context = _generator_on(draft.device, generator), draft.max_context
     else:
@@ -60,10 +58,8 @@ def assemble(
         chosen = next((kind for kind in DRAFTERS if kind.supports(own, policy, verifier.draft_sampling)), None)
         if chosen is None:
             raise ValueError(f"tree: found a {type(policy).__name__}, expected a policy that some drafter supports")
-        drafter = chosen(
-            own, policy, draft_sampling=verifier.draft_sampling, sampling=draft_sampling,
-            reach=Reach(target.max_context, context), generator=generator_of_draft,
-        )  # fmt: skip
+        reach = Reach(target.max_context, context)
+        drafter = chosen(own, policy, DraftOptions(verifier.draft_sampling, draft_sampling, reach, generator_of_draft))
     on_cpu = all(torch.device(model.device).type == "cpu" for model in pair.models)
     judges = CPU_JUDGES if on_cpu else JUDGES
     judging = next(kind for kind in judges if kind.supports(session, verifier=verifier, sampling=sampling))

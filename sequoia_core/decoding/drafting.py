@@ -3,8 +3,6 @@
 `sequoia_draft` in `native/llama_x86.c` repeats `LevelDrafter.fill_tree`: change both.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -14,11 +12,28 @@ import torch
 
 from ..design.tree import TokenTree
 from ..models.protocol import Session, causal_mask
+from ..native.drafting_calls import DraftCall
+from ..native.llama_x86 import CompiledSession
 from .node_facts import MarginalGains, Occurrence
 from .plan import TreePlan, plan_of
-from .sampling import SamplingConfig, check_probabilities, draft_probabilities, to_float64
+from .sampling import (
+    SamplingConfig,
+    check_probabilities,
+    draft_probabilities,
+    finite,
+    sample_with_replacement,
+    sample_without_replacement,
+    take_most_likely,
+    to_float64,
+)
 from .tree_policy import ROOT_ONLY, TreePolicy
 from .verifiers import DraftSampling
+
+DRAFT_SAMPLINGS: dict[DraftSampling, str] = {  # those that compiled code has, with its names
+    sample_without_replacement: "without replacement",
+    sample_with_replacement: "with replacement",
+    take_most_likely: "most likely",
+}
 
 
 @dataclass(slots=True)
@@ -40,6 +55,7 @@ class DraftTree:
             the draft's row; None where all children were proposed in one way.
         widths: nodes that each pass of the draft read, where the tree was grown; empty for a tree that was given.
         first_rows: as `rows`, what the first child drawn after each node was drawn from; None where that was `rows`.
+        states: float [n, states, H], those of the target's pass that a draft head reads; None for no head.
     """
 
     plan: TreePlan
@@ -53,6 +69,7 @@ class DraftTree:
     looked_up: np.ndarray | None = None
     widths: Sequence[int] = ()
     first_rows: torch.Tensor | None = None
+    states: torch.Tensor | None = None
 
     @property
     def tree(self) -> TokenTree:
@@ -108,10 +125,28 @@ class Reach(NamedTuple):
         return max(0, min(self.verified(length), self.draft - length + 1))
 
 
+class DraftOptions(NamedTuple):
+    """How a run drafts; the sampling's top-p and top-k cut the rows of first children (`draft_probabilities`)."""
+
+    draft_sampling: DraftSampling
+    sampling: SamplingConfig
+    reach: Reach
+    generator: torch.Generator
+
+
 def unseen_tokens(session: Session, sequence: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return ids, positions and mask of a step's first pass: the tokens committed since the last one, the root last."""
     unseen = sequence[session.length :]
     return torch.tensor(unseen), torch.arange(session.length, len(sequence)), causal_mask(len(unseen))
+
+
+def commit_path(session: Session, draft: DraftTree, path: tuple[int, ...]) -> None:
+    """Have a draft's session keep what it read of an accepted path, and take the target's states of all of it."""
+    read = [position for position in draft.cache_positions[list(path)].tolist() if position >= 0]
+    if read:  # else nothing was forwarded: the next tree's first pass reads the tokens
+        session.commit(draft.root_position, read)
+    if draft.states is not None:
+        session.see(draft.root_position, draft.states[list(path)])
 
 
 class RootDrafter:
@@ -139,21 +174,10 @@ class LevelDrafter:
     Args:
         session: holds all of the prompt except its last token.
         policy: one that `supports` accepts.
-        sampling: of the draft; its top-p and top-k cut the rows of first children (`draft_probabilities`).
     """
 
-    def __init__(
-        self,
-        session: Session,
-        policy: TreePolicy,
-        *,
-        draft_sampling: DraftSampling,
-        sampling: SamplingConfig,
-        reach: Reach,
-        generator: torch.Generator,
-    ) -> None:
-        self.session, self.policy, self.draft_sampling, self.sampling = session, policy, draft_sampling, sampling
-        self.reach, self.generator = reach, generator
+    def __init__(self, session: Session, policy: TreePolicy, options: DraftOptions) -> None:
+        self.session, self.policy, self.options = session, policy, options
         self.fixed_plan = None if policy.fixed is None else plan_of(policy.fixed)
         self._rows: torch.Tensor | None = None  # allocated when the first row tells how long it is
         self._first_rows: torch.Tensor | None = None
@@ -169,7 +193,7 @@ class LevelDrafter:
     def plan_below(self, sequence: Sequence[int]) -> TreePlan:
         """Return the plan of the fixed tree, cut where contexts end."""
         assert self.fixed_plan is not None
-        depth = self.reach.drafted(len(sequence))
+        depth = self.options.reach.drafted(len(sequence))
         whole = depth >= len(self.fixed_plan.levels)
         return self.fixed_plan if whole else plan_of(self.fixed_plan.tree.down_to(depth))
 
@@ -190,9 +214,9 @@ class LevelDrafter:
                 positions = torch.full((len(ids),), root_position + depth)
                 tree_mask = level.tree_mask
             logits = self.session.forward(ids, positions, tree_mask, keep=len(level.nodes))
-            block, first = draft_probabilities(logits, self.sampling)
+            block, first = draft_probabilities(logits, self.options.sampling)
             check_probabilities(block, "draft")
-            drawn = self.draft_sampling(block, level.most_children, self.generator, first)
+            drawn = self.options.draft_sampling(block, level.most_children, self.options.generator, first)
             drawn = drawn.take(level.draw_indices.to(block.device))
             tokens[level.children] = drawn
             probs[level.children] = block.take(level.rows.to(block.device) * block.shape[1] + drawn)
@@ -207,9 +231,38 @@ class LevelDrafter:
         return DraftTree(plan, root_position, tokens, probs, rows, plan.cache_positions, first_rows=self._first_rows)
 
     def commit(self, draft: DraftTree, path: tuple[int, ...]) -> None:
-        read = [position for position in draft.cache_positions[list(path)].tolist() if position >= 0]
-        if read:  # else nothing was forwarded: the next tree's first pass reads the tokens
-            self.session.commit(draft.root_position, read)
+        commit_path(self.session, draft, path)
 
     def wait(self) -> None:
         self.session.wait()
+
+
+class CompiledDrafter(LevelDrafter):
+    """Drafts a fixed tree in one call; equal seeds draw the tokens that `LevelDrafter` draws on the same session."""
+
+    def __init__(self, session: CompiledSession, policy: TreePolicy, options: DraftOptions) -> None:
+        super().__init__(session, policy, options)
+        assert self.fixed_plan is not None
+        self._plan = self.fixed_plan
+        self._call = DraftCall(
+            session, self._plan.levels, draft_sampling=DRAFT_SAMPLINGS[options.draft_sampling],
+            top_p=options.sampling.top_p, top_k=options.sampling.top_k,
+        )  # fmt: skip
+
+    @staticmethod
+    def supports(session: Session, policy: TreePolicy, draft_sampling: DraftSampling) -> bool:
+        return policy.fixed is not None and isinstance(session, CompiledSession) and draft_sampling in DRAFT_SAMPLINGS
+
+    @torch.inference_mode()
+    def grow(self, sequence: Sequence[int]) -> DraftTree:
+        if self.plan_below(sequence) is not self._plan:
+            return super().grow(sequence)
+        root_position = len(sequence) - 1
+        grown = self._call.grow(
+            sequence[self.session.length :], root_position=root_position,
+            temperature=self.options.sampling.temperature, generator=self.options.generator,
+        )  # fmt: skip
+        return DraftTree(
+            self._plan, root_position, *finite(grown, "draft"), self._plan.cache_positions,
+            first_rows=self._call.first_rows,
+        )  # fmt: skip

@@ -1,9 +1,6 @@
 """For display: both models' most likely tokens along an accepted path, residuals after rejections, and acceptance."""
 
-from __future__ import annotations
-
 from collections import Counter
-from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -11,7 +8,6 @@ import numpy as np
 import torch
 
 from ..design.conditions import SEQUOIA, SPECINFER, TOPK
-from ..design.tree import TokenTree
 from .cutting import FLOORS, cut
 from .rank_acceptance import (
     MOST_RANKS,
@@ -22,7 +18,7 @@ from .rank_acceptance import (
 )
 from .sampling import SamplingConfig, take_most_likely
 from .verifiers import VERIFIERS, Verifier
-from .walk import WALKS, Walk, no_first_row, offers_at
+from .walk import WALKS, ScoredTree, Walk
 
 SAMPLES = 32  # of the tokens that are rejected, for an average: it errs by about 0.003
 BEST = "best"
@@ -46,39 +42,25 @@ class NodeRows(NamedTuple):
     accepted: dict[str, float] | None = None
 
 
-def explain_path(  # noqa: PLR0913
-    tree: TokenTree,
-    tokens: Sequence[int],
-    walk: Walk,
-    *,
-    target_row: Callable[[int], np.ndarray],
-    draft_row: Callable[[int], np.ndarray],
-    first_row: Callable[[int], np.ndarray | None] = no_first_row,
-    verifier: Verifier | None,
-    most: int,
-    sampling: SamplingConfig = PLAIN,
-    looked_up: np.ndarray | None = None,
-    drawn: bool = True,
+def explain_path(
+    scored: ScoredTree, walk: Walk, *, verifier: Verifier | None, most: int, sampling: SamplingConfig, drawn: bool
 ) -> tuple[NodeRows, ...]:
     """Return the rows at every node of a path, `most` tokens of each.
 
     Args:
-        tokens: token of every node [n].
-        target_row, draft_row: node -> float64 [V]; the draft's is asked only for nodes with children.
         verifier: of the walk; None at temperature 0.
         drawn: whether all children come from the draft's rows, none from text already seen.
     """
-    refused = Counter(int(tree.parents[trial.node]) for trial in walk.trials if trial.node not in walk.path)
+    refused = Counter(int(scored.tree.parents[trial.node]) for trial in walk.trials if trial.node not in walk.path)
     nodes, share = [], 1.0  # the chance that a node is kept; 1 in walks from the root, which have decided already
     for step, node in enumerate(walk.path):
-        row, children = target_row(node), tree.children(node)
-        draft, residuals, accepted = (draft_row(node) if children else None), [], None
+        row, children = scored.target_row(node), scored.tree.children(node)
+        draft, residuals, accepted = (scored.draft_row(node) if children else None), [], None
         if verifier is not None and draft is not None:
-            rule, first = verifier.rule, first_row(node)
+            rule = verifier.rule
             if drawn and rule not in WALKS:  # those decide over whole paths
-                accepted = acceptance_at(row, draft, len(children), verifier, sampling, first)
-            proposed = [tokens[child] for child in children]
-            offers = offers_at(rule, node, share * row, draft, proposed, looked_up, first)
+                accepted = acceptance_at(row, draft, len(children), verifier, sampling, scored.first_row(node))
+            offers = scored.offers(rule, node, share * row, draft)
             residuals = [likely(offer.residual, most) for offer in islice(offers, refused[node])]
             if rule in WALKS and step + 1 < len(walk.path):
                 share = next(offers).accept_prob

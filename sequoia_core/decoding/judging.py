@@ -1,6 +1,6 @@
 """Judges: each step, score the drafted tree in one target pass, walk it, and keep the accepted path. n = tree nodes."""
 
-from __future__ import annotations
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from .drafting import DraftTree
 from .explaining import NodeRows, explain_path
 from .sampling import SamplingConfig, distribution, finite, most_likely, token_probabilities
 from .verifiers import VERIFIERS, Verifier
-from .walk import WALKS, Trial, Walk, walk_greedily, walk_tree
+from .walk import WALKS, ScoredTree, Trial, Walk, walk_greedily, walk_tree
 
 COMPILED_RULES = {verifier.rule: name for name, verifier in VERIFIERS.items() if name in sampling_ops.RULES}
 
@@ -48,6 +48,7 @@ class RowJudge:
         plan, draft.tokens = draft.plan, draft.tokens.cpu()
         positions = torch.from_numpy(plan.depths + draft.root_position)
         self.logits = self.session.forward(draft.tokens, positions, plan.tree_mask, keep=plan.tree.size)
+        draft.states = self.session.states
         self._rows.clear()
 
     def _row(self, node: int) -> np.ndarray:
@@ -62,17 +63,9 @@ class RowJudge:
         if self.sampling.greedy:
             wanted = most_likely(self.logits, "target").tolist()
             return walk_greedily(draft.tree, draft.tokens.tolist(), wanted.__getitem__)
-        mixed = {} if draft.looked_up is None else {"looked_up": draft.looked_up}
-        return WALKS.get(self.verifier.rule, walk_tree)(
-            draft.tree,
-            draft.tokens.tolist(),
-            target_row=self._row,
-            draft_row=draft.row,
-            first_row=draft.first_row,
-            rule=self.verifier.rule,
-            uniform=iter(self._uniforms(draft).tolist()).__next__,
-            **mixed,
-        )
+        uniform = iter(self._uniforms(draft).tolist()).__next__
+        walk = WALKS.get(self.verifier.rule, walk_tree)
+        return walk(_scored(draft, self._row), rule=self.verifier.rule, uniform=uniform)
 
     def _uniforms(self, draft: DraftTree) -> torch.Tensor:
         """Draw one number in [0, 1) for each trial there can be and for the bonus token, float64 [n]."""
@@ -91,19 +84,11 @@ class RowJudge:
     @torch.inference_mode()
     def path_rows(self, draft: DraftTree, walk: Walk, most: int) -> tuple[NodeRows, ...]:
         """Return the most likely tokens of both models along the accepted path, `most` of each row."""
+        scored = _scored(draft, self._row if self.explained_by is self.sampling else self._explained_row)
         return explain_path(
-            draft.tree,
-            draft.tokens.tolist(),
-            walk,
-            target_row=self._row if self.explained_by is self.sampling else self._explained_row,
-            draft_row=draft.row,
-            first_row=draft.first_row,
-            verifier=None if self.sampling.greedy else self.verifier,
-            most=most,
-            sampling=self.explained_by,
-            looked_up=draft.looked_up,
-            drawn=draft.find is None,
-        )
+            scored, walk, verifier=None if self.sampling.greedy else self.verifier, most=most,
+            sampling=self.explained_by, drawn=draft.find is None,
+        )  # fmt: skip
 
     def _explained_row(self, node: int) -> np.ndarray:
         return distribution(self.logits[node], self.explained_by, "target")
@@ -115,6 +100,10 @@ class RowJudge:
     def wait(self) -> None:
         """Return when the device has finished."""
         self.session.wait()
+
+
+def _scored(draft: DraftTree, target_row: Callable[[int], np.ndarray]) -> ScoredTree:
+    return ScoredTree(draft.tree, draft.tokens.tolist(), target_row, draft.row, draft.first_row, draft.looked_up)
 
 
 class CompiledJudge(RowJudge):

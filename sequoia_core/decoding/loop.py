@@ -1,7 +1,5 @@
 """The decode loop: draft a tree, verify it in one target pass, walk it, commit the accepted path."""
 
-from __future__ import annotations
-
 import threading
 import time
 import warnings
@@ -15,8 +13,7 @@ from ..design.conditions import Conditions
 from ..design.tree import TokenTree
 from ..models.finite_weights import overflow_words
 from ..models.language_model import ModelPair
-from ..models.prefill import prefill
-from ..models.protocol import Session
+from ..models.protocol import Session, prefill
 from .assemble import Parts, assemble
 from .drafting import Drafter
 from .judging import RowJudge
@@ -189,7 +186,7 @@ def _steps(
     drafter, judge, sessions = choose_parts()
     for session, context in zip(sessions, contexts, strict=False):
         # the prompt's last token is the first root
-        if len(sequence) <= context and not prefill(session, sequence[:-1], cancel=cancel):
+        if len(sequence) <= context and not prefill(session, sequence[:-1], reader=sessions[-1], cancel=cancel):
             return
     index, finished = 0, None
     while finished is None and not cancel.is_set():

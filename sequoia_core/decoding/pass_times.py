@@ -3,8 +3,6 @@
 Kept in the cache folder, so that each model is timed once on a machine. Knows models and times, neither trees nor text.
 """
 
-from __future__ import annotations
-
 import hashlib
 import time
 from functools import lru_cache
@@ -15,8 +13,7 @@ import torch
 
 from ..design.profile import HardwareProfile
 from ..models.device import describe_device
-from ..models.prefill import prefill
-from ..models.protocol import LanguageModel, causal_mask, dtype_name
+from ..models.protocol import LanguageModel, causal_mask, dtype_name, prefill
 from ..native.compile_c import cache_folder
 from ..native.instruction_sets import instructions_in_use
 from .sampling import most_likely

@@ -1,7 +1,5 @@
 """What decoding derives from a tree: masks, draft passes, positions in caches."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
@@ -63,7 +61,7 @@ class TreePlan:
 
     @cached_property
     def tree_mask(self) -> torch.Tensor:
-        return additive_mask(self.tree.ancestor_mask)
+        return torch.from_numpy(np.where(self.tree.ancestor_mask, np.float32(0.0), np.float32(-np.inf)))
 
     @cached_property
     def inner(self) -> np.ndarray:
@@ -104,11 +102,6 @@ class TreePlan:
         positions = np.full(self.tree.size, -1, dtype=np.int64)
         positions[self.inner] = np.arange(len(self.inner))
         return positions
-
-
-def additive_mask(visible: np.ndarray) -> torch.Tensor:
-    """Return 0 where bool [q, t] is true and -inf elsewhere, float32."""
-    return torch.from_numpy(np.where(visible, np.float32(0.0), np.float32(-np.inf)))
 
 
 def plan_of(tree: TokenTree) -> TreePlan:

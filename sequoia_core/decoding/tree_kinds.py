@@ -1,4 +1,4 @@
-"""The kinds of trees that grow per step: a new one is a file in `growing` and a line here."""
+"""The kinds of trees that grow per step: a new one is a class in `growing/policies.py` and a line here."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class TreeKind:
 
     Attributes:
         title, words: its name, and what its trees are, for people.
-        policy: module of `growing` and class.
+        policy: its class in `growing.policies`.
         calibrated: whether it goes by the calibration of a vector, and by profiled costs.
         looks_up: whether its trees hold text already seen.
         drafted: whether they take a draft model.
@@ -59,19 +59,18 @@ class TreeKind:
             if planned is None and profile is not None:
                 planned = plan_tree(vector, profile)
             given |= {"calibration": vector.calibration, "holds_for": vector.holds_for, "planned": planned}
-        module, name = self.policy.split(".")
-        return getattr(import_module(f".growing.{module}", __package__), name)(**given)
+        return getattr(import_module(".growing.policies", __package__), self.policy)(**given)
 
 
 TREE_KINDS = {
-    "specexec": TreeKind(title="SpecExec", words="SpecExec's trees", policy="spec_exec.SpecExecTree"),
-    "adaptive": TreeKind(title="Adaptive", words="adaptive trees", policy="adaptive.AdaptiveTree", calibrated=True),
+    "specexec": TreeKind(title="SpecExec", words="SpecExec's trees", policy="SpecExecTree"),
+    "adaptive": TreeKind(title="Adaptive", words="adaptive trees", policy="AdaptiveTree", calibrated=True),
     "lookup": TreeKind(
-        title="Lookup", words="trees of text already seen", policy="lookup_tree.LookupTree", looks_up=True,
+        title="Lookup", words="trees of text already seen", policy="LookupTree", looks_up=True,
         drafted=False,
     ),
     "hybrid": TreeKind(
-        title="Hybrid", words="trees of text already seen and the draft", policy="hybrid.HybridTree", calibrated=True,
+        title="Hybrid", words="trees of text already seen and the draft", policy="HybridTree", calibrated=True,
         looks_up=True,
     ),
 }  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -49,34 +49,45 @@ class Walk:
         return Walk(self.path[: count + 1], self.bonus_token, trials)
 
 
-def walk_tree(
-    tree: TokenTree,
-    tokens: Sequence[int],
-    *,
-    target_row: Callable[[int], np.ndarray],
-    draft_row: Callable[[int], np.ndarray],
-    rule: Rule,
-    uniform: Callable[[], float],
-    looked_up: np.ndarray | None = None,
-    first_row: Callable[[int], np.ndarray | None] = no_first_row,
-) -> Walk:
+@dataclass(frozen=True, slots=True)
+class ScoredTree:
+    """A drafted tree and what both models say at its nodes.
+
+    Attributes:
+        tokens: token of every node [n].
+        target_row, draft_row: node -> float64 [V]; asked only for the nodes visited, the draft's where there are
+            children.
+        first_row: node -> what its first drawn child came from, float64 [V]; None where that was the draft's row.
+        looked_up: as in `DraftTree`; only for `sequoia_rule`.
+    """
+
+    tree: TokenTree
+    tokens: Sequence[int]
+    target_row: Callable[[int], np.ndarray]
+    draft_row: Callable[[int], np.ndarray]
+    first_row: Callable[[int], np.ndarray | None] = no_first_row
+    looked_up: np.ndarray | None = None
+
+    def offers(self, rule: Rule, node: int, target: np.ndarray, draft: np.ndarray) -> Iterator[Offer]:
+        """Offer the children of a node by a rule; `target` is the target's row there, or what is left of it."""
+        known: dict[str, Any] = {} if self.looked_up is None else {"looked_up": int(self.looked_up[node])}
+        if (first := self.first_row(node)) is not None:
+            known["first"] = first
+        return rule(target, draft, [self.tokens[child] for child in self.tree.children(node)], **known)
+
+
+def walk_tree(scored: ScoredTree, *, rule: Rule, uniform: Callable[[], float]) -> Walk:
     """Descend from the root as long as a child is accepted, then sample the bonus token.
 
-    Args:
-        tokens: token of every node [n].
-        target_row, draft_row: node -> float64 [V]; asked only for the nodes visited.
-        uniform: fresh draws from [0, 1).
-        looked_up: as in `DraftTree`; only for `sequoia_rule`.
-        first_row: node -> what its first drawn child came from, float64 [V]; None where that was the draft's row.
+    `uniform` draws from [0, 1).
     """
     path, trials, node = [0], [], 0
     while True:
-        residual = target_row(node)
-        children = tree.children(node)
+        residual = scored.target_row(node)
+        children = scored.tree.children(node)
         descended = False
         if children:
-            drawn = [tokens[child] for child in children]
-            offers = offers_at(rule, node, residual, draft_row(node), drawn, looked_up, first_row(node))
+            offers = scored.offers(rule, node, residual, scored.draft_row(node))
             for child, offer in zip(children, offers, strict=True):
                 # draft mass 0 is the rounding case of Offer.accept_prob: the target alone decides
                 trials.append(Trial(child, uniform(), offer.target_mass, offer.draft_mass or 1e-300))
@@ -87,20 +98,6 @@ def walk_tree(
                 residual = offer.residual
         if not descended:
             return Walk(tuple(path), sample_row(residual, uniform()), tuple(trials))
-
-
-def offers_at(
-    rule: Rule,
-    node: int,
-    target: np.ndarray,
-    draft: np.ndarray,
-    children: Sequence[int],
-    looked_up: np.ndarray | None,
-    first: np.ndarray | None,
-) -> Iterator[Offer]:
-    """Offer the children of one node by a rule."""
-    known = {} if looked_up is None else {"looked_up": int(looked_up[node])}
-    return rule(target, draft, children, **known, **({} if first is None else {"first": first}))
 
 
 class Stop(NamedTuple):
@@ -116,30 +113,18 @@ class Stop(NamedTuple):
     residual: np.ndarray | None
 
 
-def stops(
-    tree: TokenTree,
-    tokens: Sequence[int],
-    *,
-    target_row: Callable[[int], np.ndarray],
-    draft_row: Callable[[int], np.ndarray],
-    first_row: Callable[[int], np.ndarray | None] = no_first_row,
-    node: int = 0,
-    share: float = 1.0,
-) -> Iterator[Stop]:
+def stops(scored: ScoredTree, node: int = 0, share: float = 1.0) -> Iterator[Stop]:
     """Yield where a walk from the leaves may end, children before their parents and in the order drawn, the root last.
 
     Nodes below a child that is never kept are left out. `share` is how often the node or one below it is kept.
     """
-    children, residual = tree.children(node), None
+    children, residual = scored.tree.children(node), None
     if children:
-        residual = share * target_row(node)
-        offers = traversal_rule(residual, draft_row(node), [tokens[child] for child in children], first_row(node))
+        residual = share * scored.target_row(node)
+        offers = scored.offers(traversal_rule, node, residual, scored.draft_row(node))
         for child, offer in zip(children, offers, strict=True):
             if offer.accept_prob > 0.0:
-                yield from stops(
-                    tree, tokens, target_row=target_row, draft_row=draft_row, first_row=first_row, node=child,
-                    share=offer.accept_prob,
-                )  # fmt: skip
+                yield from stops(scored, child, offer.accept_prob)
             else:
                 yield Stop(child, 0.0, None)
             residual = offer.residual
@@ -147,16 +132,7 @@ def stops(
     yield Stop(node, share, residual)
 
 
-def walk_from_leaves(
-    tree: TokenTree,
-    tokens: Sequence[int],
-    *,
-    target_row: Callable[[int], np.ndarray],
-    draft_row: Callable[[int], np.ndarray],
-    rule: Rule,
-    uniform: Callable[[], float],
-    first_row: Callable[[int], np.ndarray | None] = no_first_row,
-) -> Walk:
+def walk_from_leaves(scored: ScoredTree, *, rule: Rule, uniform: Callable[[], float]) -> Walk:
     """Ascend from the leaves until a path is kept, then sample the bonus token (Traversal Verification, 2505.12398).
 
     A token that the target finds less likely than the draft does can be compensated by the tokens below it, which a
@@ -165,13 +141,13 @@ def walk_from_leaves(
     """
     assert rule is traversal_rule, "other rules decide from the root downwards"
     trials: list[Trial] = []
-    for stop in stops(tree, tokens, target_row=target_row, draft_row=draft_row, first_row=first_row):
+    for stop in stops(scored):
         if stop.node:
             trials.append(Trial(stop.node, uniform(), stop.share, 1.0))
         if not stop.node or trials[-1].accepted:
             break
-    residual = target_row(stop.node) if stop.residual is None else stop.residual
-    path = tuple(tree.path_to(stop.node))
+    residual = scored.target_row(stop.node) if stop.residual is None else stop.residual
+    path = tuple(scored.tree.path_to(stop.node))
     return Walk(path, sample_row(residual, uniform()), tuple(trials))
 
 

@@ -1,4 +1,4 @@
-"""Acceptance vectors and matrices: how often the draft's k-th choice is accepted. B = ranks, L = levels, m = prompts"""
+"""Acceptance vectors: how often the draft's k-th choice is accepted. B = ranks, L = levels, m = prompts"""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import numpy as np
 from ..files.json_models import naming
 from ..files.safe_files import json_bytes, packed_json, read_bytes, write_atomic
 from .acceptance_files import MAX_BYTES, SUM_TOLERANCE, checked_probs, checked_ranks, read_vector
+from .acceptance_matrix import AcceptanceMatrix
 from .bootstrap import LEVEL, RESAMPLES, interval, prompt_draws, wilson_interval
 from .calibration import Calibration
-from .conditions import MAX_RANKS, Conditions
+from .conditions import Conditions
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,6 +46,7 @@ class AcceptanceVector:
         note: what was assumed when the file was read.
         calibration: acceptance by the draft's own probabilities, from the same text.
         holds_for: the pair, sampling and verifier; None when unknown, and then nothing is predicted from the vector.
+        by_depth: of a draft head, whose chances change with depth; its first row is `probs`. Trees are planned by it.
     """
 
     probs: np.ndarray
@@ -57,9 +59,14 @@ class AcceptanceVector:
     note: str = ""
     holds_for: Conditions | None = None
     calibration: Calibration | None = None
+    by_depth: AcceptanceMatrix | None = None
 
     def __post_init__(self) -> None:
         _set(self, "probs", checked_probs(self.probs))
+        if self.by_depth is not None and not (
+            len(self.by_depth) == len(self.probs) and np.allclose(self.by_depth.probs[0], self.probs)
+        ):
+            raise ValueError("by_depth: found another first level than the vector, expected its probabilities")
         if self.trials is not None:
             if self.trials < 1:
                 raise ValueError(f"trials: found {self.trials}, expected at least 1")
@@ -113,9 +120,14 @@ class AcceptanceVector:
             return ["the vector does not say which pair and settings it was measured for"]
         return self.holds_for.differences(wanted)
 
+    @property
+    def levels(self) -> np.ndarray:
+        """The probabilities by depth, float64 [L, B]; deeper than the last row: as the last row."""
+        return self.probs[None] if self.by_depth is None else self.by_depth.probs
+
     def at_level(self, level: int) -> np.ndarray:
-        """Return the probabilities at that depth, float64 [B]: here the same at every depth."""
-        return self.probs
+        """Return the probabilities at that depth, float64 [B]."""
+        return self.levels[min(level, len(self.levels)) - 1]
 
     def interval(self, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray] | None:
         """Return the confidence bounds of every rank, float64 [B] each; None for an unknown sample or a single prompt.
@@ -161,8 +173,8 @@ class AcceptanceVector:
 
     def resamples(self, count: int) -> list[AcceptanceVector] | None:
         """Return `resampled` as vectors."""
-        rows = self.resampled(count)
-        return None if rows is None else [AcceptanceVector(row) for row in rows]
+        rows = self.resampled(count) if self.by_depth is None else self.by_depth.resampled(count)
+        return None if rows is None else [of_levels(np.atleast_2d(row)) for row in rows]
 
     @property
     def of_one_prompt(self) -> bool:
@@ -211,7 +223,9 @@ class AcceptanceVector:
     def loads(cls, data: bytes, name: str, entries: str | None = None) -> AcceptanceVector:
         """Read a vector from a file's content; `name` gives the ending and names it in errors."""
         with naming(name):
-            return cls(**read_vector(data, PurePath(name).suffix.lower(), entries))
+            fields = read_vector(data, PurePath(name).suffix.lower(), entries)
+            by_depth = fields.pop("by_depth", None)
+            return cls(**fields, by_depth=None if by_depth is None else AcceptanceMatrix(**by_depth))
 
     def save(self, path: str | Path) -> None:
         write_atomic(path, self.to_bytes())
@@ -231,52 +245,18 @@ class AcceptanceVector:
             "note": self.note or None,
             "holds_for": None if self.holds_for is None else self.holds_for.to_json(),
             "calibration": None if self.calibration is None else self.calibration.to_json(),
+            "by_depth": None if self.by_depth is None else self.by_depth.to_json(),
         }
         fields = {"probs": self.probs.tolist(), "trials": self.trials, "meta": self.meta}
         return fields | {key: value for key, value in optional.items() if value is not None}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class AcceptanceMatrix:
-    """Acceptance by depth and rank.
-
-    Args:
-        probs: float64 [L, B], `probs[l - 1, k - 1]` = probability that the child of rank k at depth l is the accepted
-            one, given that its parent was accepted. Depths beyond L take the last row. Stored read-only.
-        trials: int64 [L, B], parents seen for each entry, or None when unknown.
-        meta: where the matrix comes from (JSON values).
-    """
-
-    probs: np.ndarray
-    trials: np.ndarray | None = None
-    meta: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        raw = np.asarray(self.probs)
-        if raw.ndim != 2 or not 1 <= raw.shape[0] <= MAX_RANKS:
-            raise ValueError(f"matrix: found shape {raw.shape}, expected one row of ranks for each of 1 or more levels")
-        rows = []
-        for level, row in enumerate(raw, start=1):
-            try:
-                rows.append(checked_probs(row))
-            except ValueError as error:
-                raise ValueError(f"level {level}: {error}") from error
-        _set(self, "probs", np.array(rows))
-        if self.trials is None:
-            return
-        trials = np.array(self.trials, dtype=np.int64)
-        if trials.shape != raw.shape or (trials < 0).any():
-            raise ValueError(f"trials: found shape {trials.shape}, expected counts of shape {raw.shape}")
-        _set(self, "trials", trials)
-
-    def __len__(self) -> int:
-        return self.probs.shape[1]
-
-    def at_level(self, level: int) -> np.ndarray:
-        """Return the probabilities of children at depth `level` (from 1), float64 [B]."""
-        return self.probs[min(level, len(self.probs)) - 1]
+def of_levels(levels: np.ndarray, holds_for: Conditions | None = None) -> AcceptanceVector:
+    """Return the vector of probabilities by depth, float64 [L, B]."""
+    matrix = AcceptanceMatrix(levels)
+    return AcceptanceVector(matrix.probs[0], holds_for=holds_for, by_depth=matrix if len(levels) > 1 else None)
 
 
-def _set(vector: AcceptanceVector | AcceptanceMatrix, name: str, array: np.ndarray) -> None:
+def _set(vector: AcceptanceVector, name: str, array: np.ndarray) -> None:
     array.setflags(write=False)
     object.__setattr__(vector, name, array)

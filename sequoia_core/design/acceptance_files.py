@@ -1,13 +1,11 @@
 """Read acceptance vectors (native JSON, CSV, NumPy, safetensors, PyTorch) and check their numbers."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 
 import numpy as np
 
-from ..files.json_models import checked
+from ..files.json_models import checked, naming
 from ..files.number_tables import number_column
 from ..files.safe_files import kind_of, load_torch, one_line, read_json, unpacked_json
 from .calibration import Calibration
@@ -118,34 +116,38 @@ def _from_json(data: bytes, entries: str | None) -> dict[str, Any]:
     sums = read.prompt_sums
     if sums is not None and any(len(row) != len(read.probs) for row in sums):
         raise ValueError(f"prompt_sums: found rows of other lengths, expected {len(read.probs)} numbers in each")
-    arrays = {"probs": np.array(read.probs, dtype=np.float64)}
-    if sums is not None:
-        arrays["prompt_sums"] = np.array(sums, dtype=np.float64)
-    if read.prompt_trials is not None:
-        arrays["prompt_trials"] = np.array(read.prompt_trials, dtype=np.int64)
+    probs = np.array(read.probs, dtype=np.float64)
     # What this program measured or wrote is ranks; version 1 without a sample was written by hand or by others.
     by_others = read.version == 1 and read.trials is None and sums is None
-    laid_out = _from_layout(arrays["probs"], entries) if by_others or entries is not None else {}
-    return arrays | {
-        "prompt_ranks": None if read.prompt_ranks is None else tuple(map(np.array, read.prompt_ranks)),
-        "prompt_matched": None if read.prompt_matched is None else tuple(map(np.array, read.prompt_matched)),
-        "trials": read.trials,
-        "meta": read.meta,
+    laid_out = _from_layout(probs, entries) if by_others or entries is not None else {"probs": probs}
+    plain = ("trials", "prompt_sums", "prompt_trials", "prompt_ranks", "prompt_matched", "meta")
+    return {name: getattr(read, name) for name in plain} | {
         "note": read.note or "",
         **laid_out,
         "holds_for": _conditions(read.version, read.holds_for, read.meta),
         "calibration": None if read.calibration is None else _calibration(read.calibration),
+        "by_depth": None if read.by_depth is None else _by_depth(read.by_depth.model_dump()),
     }
+
+
+def _by_depth(stored: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a matrix, whose numbers in lists have rows of one length."""
+    arrays = {name: stored[name] for name in ("matrix", "trials", "prompt_sums", "prompt_trials")}
+    ranks = stored["prompt_ranks"]
+    try:
+        found = {name: None if rows is None else np.array(rows) for name, rows in arrays.items()}
+        kept = None if ranks is None else tuple(np.array(rows, dtype=np.int16) for rows in ranks)
+        return {"probs": found.pop("matrix"), **found, "meta": stored["meta"], "prompt_ranks": kept}
+    except ValueError as error:
+        raise ValueError("by_depth: found rows of several lengths, expected one number for each entry") from error
 
 
 def _conditions(version: int, stated: dict[str, Any] | None, meta: dict[str, Any]) -> Conditions | None:
     """Return what a vector holds for: version 2 states it, a measurement in version 1 left its settings in `meta`."""
     if version == 1:
         return None if CHANGED_BY_HAND & set(meta) else Conditions.recorded_in(meta)
-    try:
+    with naming("holds_for"):
         return None if stated is None else Conditions.from_json(stated)
-    except ValueError as error:
-        raise ValueError(f"holds_for: {error}") from error
 
 
 def _calibration(stored: dict[str, Any] | str) -> Calibration:

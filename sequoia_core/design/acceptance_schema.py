@@ -1,7 +1,5 @@
 """The fields of an acceptance vector's native JSON."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
@@ -13,6 +11,20 @@ Count = Annotated[int, Field(ge=0, le=2**53)]
 NUMBERS = TypeAdapter(list[Annotated[float, Field(strict=True)]])
 
 
+Ranks = list[Annotated[int, Field(ge=0, le=MAX_RANKS)]]
+
+
+class DepthFile(FileModel):
+    """A vector's acceptance by depth."""
+
+    matrix: list[list[float]] = Field(min_length=1, max_length=MAX_RANKS)
+    trials: list[list[Count]] | None = None
+    meta: dict[str, Any] = Field(default_factory=dict)
+    prompt_sums: list[list[list[float]]] | None = None
+    prompt_trials: list[list[Count]] | None = None
+    prompt_ranks: list[list[Ranks]] | None = None
+
+
 class VectorFile(FileModel):
     """A vector as native JSON."""
 
@@ -22,9 +34,10 @@ class VectorFile(FileModel):
     trials: Count | None = None
     prompt_sums: list[list[float]] | None = None
     prompt_trials: list[Count] | None = None
-    prompt_ranks: list[list[Annotated[int, Field(ge=0, le=MAX_RANKS)]]] | None = None
+    prompt_ranks: list[Ranks] | None = None
     prompt_matched: list[list[Annotated[int, Field(ge=0, le=1)]]] | None = None
     meta: dict[str, Any] = Field(default_factory=dict)
     note: str | None = None
     holds_for: dict[str, Any] | None = None
     calibration: dict[str, Any] | str | None = None
+    by_depth: DepthFile | None = None

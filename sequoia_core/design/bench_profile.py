@@ -1,7 +1,5 @@
 """A hardware profile of llama-bench's times (`llama-bench -p 1,2,3,4,5,7,9,16 -n 0`), from any of its formats."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math
@@ -11,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..files.json_models import naming
 from ..files.safe_files import kind_of, read_json
 from .profile import HardwareProfile
 from .profile_files import MIN_SEC
@@ -40,10 +39,8 @@ def profile_from_bench(files: Iterable[tuple[bytes, str]], *, needs_draft: bool 
     """
     passes: list[Pass] = []
     for data, name in files:
-        try:
+        with naming(name):
             passes += _passes(data)
-        except ValueError as error:
-            raise ValueError(f"{name}: {error}") from error
     models = sorted({(each.parameters, each.model) for each in passes}, reverse=True)
     if len(models) > 2 or not models or (len(models) == 1 and needs_draft):
         listed = ", ".join(name[:40] for _, name in models) or "none"

@@ -1,7 +1,5 @@
 """How far acceptance (p), draft cost (c) or verification cost (t) must change, each alone, until speculation pays."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
@@ -9,7 +7,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from .acceptance import AcceptanceVector
+from .acceptance import AcceptanceVector, of_levels
 from .grown_trees import GrownTrees, grown_by_depth
 from .planning import BestShape, SpeedupSurface, fastest_of_sizes, surface_of
 from .profile import HardwareProfile
@@ -87,8 +85,8 @@ def _best(trees: GrownTrees, profile: HardwareProfile) -> float:
 
 def _accepted(trees: GrownTrees, profile: HardwareProfile, by: float) -> tuple[GrownTrees, HardwareProfile]:
     """Multiply every p_k, as far as a sum of 1 allows."""
-    probs = trees.acceptance.probs * by
-    plain = AcceptanceVector(probs / max(1.0, probs.sum()), holds_for=trees.acceptance.holds_for)
+    levels = trees.acceptance.levels * by
+    plain = of_levels(levels / np.maximum(1.0, levels.sum(axis=1, keepdims=True)), trees.acceptance.holds_for)
     size, depth = trees.tokens.shape
     grown = grown_by_depth(plain, max_size=size - 1, max_depth=depth - 1)
     return replace(grown, correction=trees.correction), profile

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..files.json_models import naming
 from .conditions import check_sampling
 
 RANKS = 16  # per node that are measured; later ones add almost nothing
@@ -156,10 +157,8 @@ class Calibration:
             )
         if (self.accepted > self.counts + 1e-3).any():
             raise ValueError("calibration: found more accepted than there were children, expected at most as many")
-        try:
+        with naming("calibration"):
             check_sampling(self.temperature)
-        except ValueError as error:
-            raise ValueError(f"calibration: {error}") from error
 
     @classmethod
     def of_samples(cls, samples: Sequence[Sample], *, temperature: float) -> Calibration:

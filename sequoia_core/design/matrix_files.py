@@ -1,7 +1,5 @@
 """Files of acceptance of either kind: a matrix by depth in version 3 of the native JSON, else a vector of all ranks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,8 +9,9 @@ from pydantic import Field
 from ..files.file_model import FileModel
 from ..files.json_models import checked, naming
 from ..files.safe_files import json_bytes, kind_of, read_bytes, read_json
-from .acceptance import AcceptanceMatrix, AcceptanceVector
+from .acceptance import AcceptanceVector
 from .acceptance_files import MATRIX_VERSION, MAX_BYTES
+from .acceptance_matrix import AcceptanceMatrix
 from .acceptance_schema import Count
 from .conditions import MAX_RANKS
 

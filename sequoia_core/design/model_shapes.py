@@ -1,7 +1,5 @@
 """The sizes of a Llama-like decoder's parts, and what follows from them: parameters, bytes, operations."""
 
-from __future__ import annotations
-
 import os
 from functools import cache
 from pathlib import Path
@@ -11,7 +9,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from ..files.dtypes import bytes_of
-from ..files.json_models import checked
+from ..files.json_models import checked, naming
 from ..files.model_names import ASSETS, model_name
 from ..files.safe_files import read_bytes, read_json
 
@@ -140,10 +138,8 @@ def find_shape(text: str) -> ModelShape:
             f"one of {', '.join(shipped_table('shapes'))}"
         )
     content = read_bytes(path, limit=MAX_FILE_BYTES)
-    try:
+    with naming(path):
         return shape_of(read_json(content), path, model=model_name(Path(path).parent))
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
 
 
 def shape_of(fields: Any, name: str, *, model: str = "") -> ModelShape:

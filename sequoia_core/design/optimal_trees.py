@@ -1,12 +1,11 @@
 """Expected tokens of a tree, and the best tree of every size. n = nodes with the root, d = depth in edges, B = ranks"""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
 
-from .acceptance import AcceptanceMatrix, AcceptanceVector
+from .acceptance import AcceptanceVector
+from .acceptance_matrix import AcceptanceMatrix
 from .bootstrap import TABLE_RESAMPLES
 from .tree import TokenTree
 from .tree_search import REACH, Grown, best_first, dynamic_program, rebuild
@@ -20,7 +19,7 @@ MAX_CELLS = 5_000_000  # numbers of G(n, d): 38 MiB, and ten times that as JSON
 
 def node_scores(tree: TokenTree, acceptance: Acceptance) -> np.ndarray:
     """Return f(v) float64 [n], the probability that node v is accepted: the product of p[rank] along its path (§3.1)"""
-    by_level = np.atleast_2d(acceptance.probs)  # deeper than the last row: as the last row
+    by_level = acceptance.levels  # deeper than the last row: as the last row
     levels, ranks = by_level.shape
     table = np.zeros((levels, ranks + 2))  # column 0 for the root, the last one for ranks beyond the vector
     table[:, 1:-1] = by_level
@@ -56,14 +55,14 @@ def check_whole(name: str, value: int, low: int, high: int) -> int:
 
 def rows_by_levels_left(acceptance: Acceptance, depth: int) -> np.ndarray:
     """Return the probabilities below a node with 1 .. depth levels left, float64 [depth, B], for `tree_search`."""
-    if isinstance(acceptance, AcceptanceVector):  # a view: deep trees do not copy the vector once per level
-        return np.broadcast_to(acceptance.probs, (depth, len(acceptance)))
+    if len(acceptance.levels) == 1:  # a view: deep trees do not copy the vector once per level
+        return np.broadcast_to(acceptance.levels, (depth, len(acceptance)))
     return np.array([acceptance.at_level(depth - left) for left in range(depth)]).reshape(depth, len(acceptance))
 
 
 def is_monotone(acceptance: Acceptance) -> bool:
     """Whether no rank is accepted more often than the one before it, so that best-first is exact."""
-    return bool(np.all(np.diff(acceptance.probs, axis=-1) <= 0.0))
+    return bool(np.all(np.diff(acceptance.levels, axis=-1) <= 0.0))
 
 
 def expected_tokens_table(acceptance: Acceptance, *, max_size: int, max_depth: int) -> np.ndarray:
@@ -83,7 +82,7 @@ def expected_tokens_table(acceptance: Acceptance, *, max_size: int, max_depth: i
     _check_bounds(max_size, max_depth)
     deepest = min(max_depth, max_size - 1)
     table = _single_nodes(max_size, max_depth)
-    if isinstance(acceptance, AcceptanceVector):
+    if len(acceptance.levels) == 1:
         for depth, by_branches in enumerate(
             _until_settled(rows_by_levels_left(acceptance, deepest), max_size), start=1
         ):
@@ -157,15 +156,16 @@ def optimal_tree(acceptance: Acceptance, *, size: int, depth: int | None = None)
         if len(grown.parents) == size:
             return TokenTree.from_links(grown.parents, grown.ranks)[0]
     else:
-        program = _until_settled if isinstance(acceptance, AcceptanceVector) else dynamic_program
+        program = _until_settled if len(acceptance.levels) == 1 else dynamic_program
         tables = list(program(rows, size))
         if size == 1:
             return TokenTree(np.array([-1]))
         if tables and tables[-1][size].max() > -np.inf:
             return TokenTree.from_links(*rebuild(rows, tables, size))[0]
+    largest = sum(len(acceptance) ** level for level in range(min(depth, 60) + 1))
     raise ValueError(
         f"size {size}: found no tree with at most {depth} levels below the root and {len(acceptance)} ranks per node, "
-        f"expected at most {_capacity(len(acceptance), depth)} nodes"
+        f"expected at most {largest} nodes"
     )
 
 
@@ -181,8 +181,15 @@ def _until_settled(rows: np.ndarray, max_size: int):
 
 
 def tree_limit(acceptance: AcceptanceVector) -> float:
-    """Return 1 / (1 - sum p), the tokens per step that no tree of these ranks exceeds; inf at sum 1."""
-    return 1.0 / acceptance.reject if acceptance.reject > 0.0 else float("inf")
+    """Return 1 / (1 - sum p), the tokens per step that no tree of these ranks exceeds; inf at sum 1.
+
+    By depth it is what the last row allows, then one level more for each row before it.
+    """
+    *above, last = np.minimum(acceptance.levels.sum(axis=1), 1.0).tolist()
+    limit = 1.0 / (1.0 - last) if last < 1.0 else float("inf")
+    for accepted in reversed(above):
+        limit = 1.0 + accepted * limit if accepted else 1.0
+    return limit
 
 
 def bootstrap_tables(
@@ -202,15 +209,10 @@ def bootstrap_tables(
 def best_expected_tokens(tree: TokenTree, acceptance: Acceptance) -> float:
     """Return G at a tree's own size, depth and ranks; ranks beyond the vector have probability 0."""
     missing = max(0, int(tree.child_ranks.max()) - len(acceptance))
-    more = [(0, 0)] * (acceptance.probs.ndim - 1) + [(0, missing)]
-    padded = type(acceptance)(np.pad(acceptance.probs, more)) if missing else acceptance
+    padded = AcceptanceMatrix(np.pad(acceptance.levels, ((0, 0), (0, missing)))) if missing else acceptance
     if is_monotone(padded):  # only the value is needed, so no tree is built and it may be large
         return float(best_first(rows_by_levels_left(padded, tree.depth), tree.size).scores.sum())
     return expected_tokens(optimal_tree(padded, size=tree.size, depth=tree.depth), padded)
-
-
-def _capacity(ranks: int, depth: int) -> int:
-    return sum(ranks**level for level in range(min(depth, 60) + 1))
 
 
 def table_within_reach(acceptance: AcceptanceVector, *, max_size: int, max_depth: int) -> np.ndarray:

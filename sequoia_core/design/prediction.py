@@ -1,7 +1,5 @@
 """Predictions of what decoding with one tree does, with intervals. m = prompts, r = resamples."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -15,7 +13,7 @@ from .acceptance import AcceptanceVector
 from .bootstrap import COMPUTED_RESAMPLES, LEVEL, RESAMPLES, Estimate, estimate, resampled
 from .optimal_trees import expected_tokens
 from .plain_trees import chain_tree
-from .planning import BestShape, is_greedy, paper_step_cost
+from .planning import BestShape, is_greedy, paper_step_cost, plan_tree
 from .profile import HardwareProfile
 from .replay import replay
 from .step_time import StepTime, autoregressive_sec, step_time
@@ -159,6 +157,34 @@ def tokens_estimate(tree: TokenTree, acceptance: AcceptanceVector) -> Estimate:
     tokens, steps, again = _tokens_and_steps(tree, acceptance)
     samples = rate_samples(tokens, steps, None) if len(tokens) > 1 else again
     return combined(float(tokens.sum() / steps.sum()), samples, None)
+
+
+class WithoutDepth(NamedTuple):
+    """The tree that would be planned if every depth were as the first.
+
+    Attributes:
+        promised: its speedup as it would be predicted then.
+        speedup: as it is predicted by depth.
+        loss: share of the speedup that planning by it loses.
+    """
+
+    size: int
+    depth: int
+    promised: float
+    speedup: float
+    loss: float
+
+
+def without_depth(
+    tree: TokenTree, acceptance: AcceptanceVector, profile: HardwareProfile, **bounds: int
+) -> WithoutDepth | None:
+    """Compare a tree planned by depth with one planned within the same bounds without; None for no depths."""
+    if acceptance.by_depth is None:
+        return None
+    flat = replace(acceptance, by_depth=None)
+    other = plan_tree(flat, profile, **bounds)
+    mine, theirs = (predicted_speedup(each, acceptance, profile) for each in (tree, other))
+    return WithoutDepth(other.size, other.depth, predicted_speedup(other, flat, profile), theirs, 1.0 - theirs / mine)
 
 
 def shape_of(tree: TokenTree, acceptance: AcceptanceVector, profile: HardwareProfile) -> BestShape:

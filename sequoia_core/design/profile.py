@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from ..files.gguf_header import LLAMA_CPP, MOST_SEQUENCES
+from ..files.json_models import naming
 from ..files.safe_files import json_bytes, read_bytes, write_atomic
 from .profile_files import (
     FORMAT,
@@ -295,10 +296,8 @@ class HardwareProfile:
 
     @classmethod
     def loads(cls, data: bytes, name: str) -> HardwareProfile:
-        try:
+        with naming(name):
             return cls(**read_profile(data))
-        except ValueError as error:
-            raise ValueError(f"{name}: {error}") from error
 
     @classmethod
     def load(cls, path: str | Path) -> HardwareProfile:

@@ -1,7 +1,5 @@
 """What a tree would have decoded along texts whose accepted ranks are known. m = prompts, n = nodes, W = ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -32,9 +30,8 @@ def replay(tree: TokenTree, acceptance: AcceptanceVector) -> Replay | None:
 
     Ranks beyond those measured count as rejected.
     """
-    if acceptance.prompt_ranks is None:
-        return None
-    return _replays(tree.parents, tree.child_ranks, [tree.size], acceptance.prompt_ranks)[0]
+    texts = _ranks_by_depth(acceptance)
+    return None if texts is None else _replays(tree.parents, tree.child_ranks, [tree.size], texts)[0]
 
 
 def replay_while_growing(
@@ -44,19 +41,26 @@ def replay_while_growing(
 
     `parents`, `ranks` int [n]: in an order in which parents and elder siblings come first.
     """
-    if acceptance.prompt_ranks is None:
-        return None
-    return _replays(parents, ranks, sizes, acceptance.prompt_ranks)
+    texts = _ranks_by_depth(acceptance)
+    return None if texts is None else _replays(parents, ranks, sizes, texts)
+
+
+def _ranks_by_depth(acceptance: AcceptanceVector) -> list[np.ndarray] | None:
+    """Return the accepted ranks of each text, int [L, positions]; None where they are not kept."""
+    deeper = acceptance.by_depth
+    kept = acceptance.prompt_ranks if deeper is None else deeper.prompt_ranks
+    return None if kept is None else [np.atleast_2d(ranks) for ranks in kept]
 
 
 def _replays(
     parents: np.ndarray, ranks: np.ndarray, sizes: Sequence[int], prompt_ranks: Sequence[np.ndarray]
 ) -> list[Replay]:
-    lengths = np.array([len(accepted) for accepted in prompt_ranks if len(accepted)])
+    prompt_ranks = [accepted for accepted in prompt_ranks if accepted.shape[1]]
+    lengths = np.array([accepted.shape[1] for accepted in prompt_ranks])
     # All texts in one row, a zero after each: after the end of a text nothing is accepted.
-    row = np.concatenate([np.append(accepted, 0) for accepted in prompt_ranks if len(accepted)]).astype(np.int64)
-    ends = np.cumsum(lengths + 1) - 1
-    nodes = _accepted_nodes(_children(parents, ranks, max(int(row.max()), 1)), row)
+    rows = np.concatenate([np.pad(accepted, ((0, 0), (0, 1))) for accepted in prompt_ranks], axis=1).astype(np.int64)
+    ends, row = np.cumsum(lengths + 1) - 1, rows[0]
+    nodes = _accepted_nodes(_children(parents, ranks, max(int(rows.max()), 1)), rows)
     replays = []
     for size in sizes:
         advance = np.ones(len(row), dtype=np.int64)  # the bonus token
@@ -70,14 +74,15 @@ def _replays(
     return replays
 
 
-def _accepted_nodes(below: np.ndarray, row: np.ndarray) -> list[np.ndarray]:
+def _accepted_nodes(below: np.ndarray, rows: np.ndarray) -> list[np.ndarray]:
     """Return the node accepted at each depth when a step begins at a position, int64 [positions]; huge for none."""
     nothing = np.iinfo(np.int64).max
     levels: list[np.ndarray] = []
+    row = rows[0]
     start, node = np.arange(len(row)), np.zeros(len(row), dtype=np.int64)
     while len(start):
         position = np.minimum(start + len(levels), len(row) - 1)
-        child = below[node, row[position]]
+        child = below[node, rows[min(len(levels), len(rows) - 1), position]]
         start, node = start[child > 0], child[child > 0]
         level = np.full(len(row), nothing)
         level[start] = node

@@ -1,13 +1,11 @@
 """Scenarios: a pair and a machine to look at before anything is measured, as files in `assets/scenarios`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ..files.json_models import checked
+from ..files.json_models import checked, naming
 from ..files.model_names import ASSETS
 from ..files.safe_files import read_bytes, read_json
 
@@ -58,8 +56,6 @@ def list_scenarios(assets: Path = ASSETS) -> list[Scenario]:
 
 
 def _read(path: Path) -> Scenario:
-    try:
+    with naming(str(path)):
         fields = read_json(read_bytes(path))
         return checked(Scenario, fields | {"name": path.stem} if isinstance(fields, dict) else fields)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error

@@ -173,7 +173,7 @@ def _parse(data: bytes) -> TokenTree:
         return _from_choices(content)
     if isinstance(content, dict) and "Successors" in content:
         return tree_from_growmap(content)
-    return _from_native(content)
+    return TokenTree(np.array(checked(_TreeFile, content).parents))
 
 
 def _other_than_a_tree(content: Any) -> str | None:
@@ -211,10 +211,6 @@ class _TreeFile(FileModel):
     parents: Annotated[list[int], Field(max_length=MAX_SIZE)]
     acceptance: dict[str, Any] | None = None
     expected_tokens: float | None = None
-
-
-def _from_native(content: Any) -> TokenTree:
-    return TokenTree(np.array(checked(_TreeFile, content).parents))
 
 
 def _from_choices(content: list[Any]) -> TokenTree:

@@ -1,14 +1,12 @@
 """Vectors that were not measured: smoothed, edited, assumed or corrected by a run. B = ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from .acceptance import AcceptanceVector, PowerLawFit
+from .acceptance import AcceptanceVector, of_levels
 from .conditions import MAX_RANKS
 from .tree import TokenTree
 
@@ -19,14 +17,16 @@ def isotonic(vector: AcceptanceVector) -> AcceptanceVector:
     """Return the closest vector (least squares) whose ranks never increase; sums of neighbours are kept."""
     from scipy.optimize import isotonic_regression  # a second to import; only this function needs it
 
-    fitted = isotonic_regression(vector.probs, increasing=False).x
-    moved = int((np.abs(fitted - vector.probs) > 1e-12).sum())
-    return _derived(
+    fitted = np.clip([isotonic_regression(row, increasing=False).x for row in vector.levels], 0.0, 1.0)
+    moved = int((np.abs(fitted - vector.levels) > 1e-12).sum())
+    by_depth = of_levels(fitted).by_depth
+    derived = _derived(
         vector,
-        np.clip(fitted, 0.0, 1.0),
+        fitted[0],
         {"smoothing": "isotonic", "smoothed_ranks": moved},
-        f"smoothed by isotonic regression: {moved} of {len(vector)} ranks moved so that none exceeds the one before",
+        f"smoothed by isotonic regression: {moved} of {fitted.size} ranks moved so that none exceeds the one before",
     )
+    return replace(derived, by_depth=by_depth)
 
 
 def power_law_tail(vector: AcceptanceVector, *, start: int = 4, ranks: int | None = None) -> AcceptanceVector:
@@ -43,7 +43,7 @@ def power_law_tail(vector: AcceptanceVector, *, start: int = 4, ranks: int | Non
     ranks = len(vector) if ranks is None else ranks
     if not start <= ranks <= MAX_RANKS:
         raise ValueError(f"ranks: found {ranks}, expected {start} to {MAX_RANKS}")
-    fit = tail_fit(vector, start)
+    fit = vector.fit_power_law(first=start - 1)
     k = np.arange(start - 1, ranks + 1)
     rejected = (1.0 - vector.probs[: start - 1].sum()) * (k / (start - 1.0)) ** -max(fit.b, 0.0)
     probs = np.concatenate([vector.probs[: start - 1], rejected[:-1] - rejected[1:]])
@@ -53,11 +53,6 @@ def power_law_tail(vector: AcceptanceVector, *, start: int = 4, ranks: int | Non
         {"smoothing": "power-law tail", "start": start, "b": fit.b, "r_squared": fit.r_squared},
         f"ranks {start} to {ranks} replaced by a power law: P(all k rejected) ~ k^-{fit.b:.2f}, R² {fit.r_squared:.2f}",
     )
-
-
-def tail_fit(vector: AcceptanceVector, start: int) -> PowerLawFit:
-    """Fit the power law on ranks `start - 1` and later only."""
-    return vector.fit_power_law(first=start - 1)
 
 
 def power_law(p1: float, b: float, ranks: int = 32) -> AcceptanceVector:
@@ -141,6 +136,7 @@ def _derived(vector: AcceptanceVector, probs: np.ndarray, meta: dict[str, Any], 
         prompt_matched=None,
         prompt_trials=None,
         calibration=None,
+        by_depth=None,
         meta={**vector.meta, **meta},
         note="; ".join(notes),
     )

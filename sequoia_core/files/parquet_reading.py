@@ -1,7 +1,5 @@
 """Unpack a parquet file; imported only by the child process in which that happens."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -19,7 +17,7 @@ BATCH = 100  # rows unpacked at a time, before their texts are counted
 
 
 def read(request: bytes) -> list[str]:
-    """Return the columns of text, or the texts of one column; see `parquet_prompts.request`."""
+    """Return the columns of text, or the texts of one column; see `prompt_files.request`."""
     question, _, data = request.partition(b"\n")
     wanted, column, most_chars = json.loads(question)
     try:

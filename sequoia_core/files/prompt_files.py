@@ -1,21 +1,27 @@
 """Read prompts from JSONL, CSV, parquet or plain text, and refuse text that no tokenizer takes."""
 
-from __future__ import annotations
-
 import csv
 import io
+import json
 import re
 from collections.abc import Iterator
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path, PurePath
 from typing import Any
 
-from .parquet_prompts import parquet_columns, parquet_prompts
+from .bounded_process import BoundedProcess, LimitError
+from .json_models import naming
 from .prompt_rows import check_few, choose_column, is_chat, listed, prompt_of, usual_column
 from .safe_files import kind_of, read_bytes, read_json
 
 MAX_PROMPT_BYTES = 16 * 2**20
 CANDIDATE_ROWS = 100  # rows looked at to tell text from numbers
+MAX_TEXT_CHARS = 64 * 2**20  # parquet is compressed, so the unpacked text is limited too
+READER: dict[str, Any] = {
+    "module": f"{__package__}.parquet_reading", "function": "read", "memory_bytes": 2**30, "seconds": 20,
+    "answer_bytes": 4 * MAX_TEXT_CHARS,
+}  # fmt: skip
 JSON_ROWS = "JSON: an object a line, or one list of objects (not CSV or parquet)"
 
 
@@ -35,7 +41,7 @@ def prompts_from_bytes(data: bytes, name: str, column: str | None = None) -> lis
         column: which column (in JSON, key) holds the prompts, as text or as a chat. None takes the usual names in
             their order (`prompt_rows.USUAL_COLUMNS`), or the only column of text there is.
     """
-    try:
+    with naming(name):
         if len(data) > MAX_PROMPT_BYTES:
             raise ValueError(f"found {len(data):,} bytes, expected at most {MAX_PROMPT_BYTES:,}")
         kind = _kind(name)
@@ -47,8 +53,6 @@ def prompts_from_bytes(data: bytes, name: str, column: str | None = None) -> lis
             prompts = _READERS[kind](data, column)
         if not prompts:
             raise ValueError("found no prompts, expected at least one line")
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from error
     return prompts
 
 
@@ -69,11 +73,9 @@ def check_text(text: str) -> None:
 
 def text_columns(data: bytes, name: str) -> list[str]:
     """Return the columns of a file that could hold prompts, in the file's order; none for plain text."""
-    try:
+    with naming(name):
         kind = _kind(name)
         return [] if kind == "text" else _COLUMNS[kind](data)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from error
 
 
 def _kind(name: str) -> str:
@@ -122,10 +124,8 @@ def _json_values(data: bytes) -> Iterator[tuple[str, Any]]:
 
 
 def _json_line(where: str, line: str) -> Any:
-    try:
+    with naming(where):
         return read_json(line.encode())
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from error
 
 
 def _jsonl_prompts(data: bytes, column: str | None) -> list[str]:
@@ -180,10 +180,8 @@ def _csv_prompts(data: bytes, column: str | None, delimiter: str = ",") -> list[
     prompts = []
     for number, cells in rows:
         row = dict(zip(header, cells, strict=True))
-        try:
+        with naming(f"line {number}"):
             prompts += [prompt_of(row, name)] if row[name].strip() else []
-        except ValueError as error:
-            raise ValueError(f"line {number}: {error}") from error
     return prompts
 
 
@@ -205,15 +203,39 @@ def _is_text_cell(cell: str) -> bool:
     return False
 
 
+def _parquet_columns(data: bytes) -> list[str]:
+    return _asked(request("columns", data))
+
+
+def _parquet_prompts(data: bytes, column: str | None) -> list[str]:
+    return _asked(request("prompts", data, column))
+
+
+def request(wanted: str, data: bytes, column: str | None = None) -> bytes:
+    """Return what `parquet_reading.read` takes."""
+    return json.dumps([wanted, column, MAX_TEXT_CHARS]).encode() + b"\n" + data
+
+
+def _asked(question: bytes) -> Any:
+    """Unpack parquet in a child process, because its claimed sizes may be wrong."""
+    if find_spec("pyarrow") is None:
+        raise ValueError("found parquet but no pyarrow to read it, expected it installed: pip install pyarrow")
+    try:
+        with BoundedProcess(**READER) as reader:
+            return reader.ask(question)
+    except LimitError as error:
+        raise ValueError(f"found parquet that {error}, expected at most {MAX_TEXT_CHARS:,} characters") from error
+
+
 _READERS = {
     "jsonl": _jsonl_prompts,
     "csv": _csv_prompts,
     "tsv": lambda data, column: _csv_prompts(data, column, "\t"),
-    "parquet": parquet_prompts,
+    "parquet": _parquet_prompts,
 }
 _COLUMNS = {
     "jsonl": _jsonl_columns,
     "csv": _csv_columns,
     "tsv": lambda data: _csv_columns(data, "\t"),
-    "parquet": parquet_columns,
+    "parquet": _parquet_columns,
 }

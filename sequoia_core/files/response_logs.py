@@ -6,13 +6,12 @@ Read are objects with `prompt` (or `instruction` and `input`, or `question`) and
 `choices`). Of a chat each answer is a request of its own, with all turns before it as its prompt.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .json_models import naming
 from .prompt_files import check_text, json_rows
 from .prompt_rows import ASSISTANTS, CHATS, listed, prompt_of, text_of, turn_of, usual_column
 from .safe_files import read_bytes
@@ -39,25 +38,21 @@ def load_responses(path: str | Path) -> list[Recorded]:
 
 def responses_from_bytes(data: bytes, name: str) -> list[Recorded]:
     """Read the requests of a file's content, in its order; answers without a token are left out, with a warning."""
-    try:
+    with naming(name):
         if len(data) > MAX_LOG_BYTES:
             raise ValueError(f"found {len(data):,} bytes, expected at most {MAX_LOG_BYTES:,}")
         read = [request for where, row in json_rows(data) for request in _requests(where, row)]
         answered = [request for request in read if request.answer]
         if not answered:
             raise ValueError("found no answers, expected at least one")
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from error
     if empty := len(read) - len(answered):
         warnings.warn(f"{name}: found {empty:,} of {len(read):,} answers empty: they are left out", stacklevel=2)
     return answered
 
 
 def _requests(where: str, row: dict[str, Any]) -> Iterator[Recorded]:
-    try:
+    with naming(where):
         yield from _of_row(row)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from error
 
 
 def _of_row(row: dict[str, Any]) -> Iterator[Recorded]:

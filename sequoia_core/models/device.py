@@ -1,9 +1,7 @@
-"""The devices that models run on: whether there is a GPU, and names of devices.
+"""The devices that models run on: whether there is a GPU, names of devices, free memory.
 
 Imports torch only where there may be a GPU, and to describe a device of torch.
 """
-
-from __future__ import annotations
 
 import os
 import sys
@@ -12,6 +10,7 @@ from pathlib import Path
 from ..native.processor import processor_flags, processor_name
 
 GPU_DRIVERS = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/nvhost-ctrl-gpu", "/dev/kfd", "/dev/dxg")
+GROUP = Path("/sys/fs/cgroup")
 
 
 def has_gpu() -> bool:
@@ -85,3 +84,25 @@ def _nvml_facts() -> list[str]:
         return []
     finally:
         pynvml.nvmlShutdown()
+
+
+def available_bytes() -> int | None:
+    """Return the free bytes, without swapping: of the system, or of its container if that is less; None if unknown."""
+    sizes = [value for value in (_of_system(), _of_group()) if value is not None]
+    return min(sizes, default=None)
+
+
+def _of_system() -> int | None:
+    if sys.platform != "linux":
+        return None
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
+
+
+def _of_group() -> int | None:
+    try:
+        limit, used = ((GROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
+        counts = dict(line.split() for line in (GROUP / "memory.stat").read_text().splitlines())
+    except OSError:
+        return None
+    return None if limit == "max" else max(0, int(limit) - int(used) + int(counts.get("inactive_file", 0)))

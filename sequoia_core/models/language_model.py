@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
+from ..files.json_models import naming
 from ..native import linear
 from ..native.llama_x86 import CompiledLlama
 from .llama_torch import TorchLlama
@@ -30,8 +30,8 @@ def choose_backend(model: PreTrainedModel) -> Backend:
     return TorchLlama(model) if TorchLlama.supports(model) else backend
 
 
-class HuggingFaceModel:
-    """Any `AutoModelForCausalLM` (see `protocol.LanguageModel` for the attributes).
+class HuggingFaceModel(LoadedModel):
+    """Any `AutoModelForCausalLM` (see `protocol.LoadedModel` for the attributes).
 
     Args:
         vocab_size: V, how many of the model's first logits stand for real tokens; None takes all. Those after them are
@@ -39,15 +39,9 @@ class HuggingFaceModel:
             is below V.
         backend: what runs it; None chooses the fastest there is.
         device: where it runs; None is where its weights are.
-
-    Attributes:
-        offload: None, or the tier that its layers stream from.
-        bytes_read: of streamed weights so far; 0 for a model in memory.
     """
 
-    offload: str | None = None
-    bytes_read: int = 0
-    takes_any_positions = True
+    dtype: torch.dtype
 
     def __init__(
         self,
@@ -72,47 +66,30 @@ class HuggingFaceModel:
         self.eos_ids = _eos_ids(model, name) if eos_ids is None else eos_ids
         self.device, self.dtype = device or model.device, model.dtype
         self.parameters = sum(p.numel() for p in model.parameters())
-        try:
+        with naming(name):
             self._backend = backend or choose_backend(model)
-        except ValueError as error:
-            raise ValueError(f"{name}: {error}") from error
 
     @property
     def backend(self) -> str:
-        """What runs the passes, in words: compiled code, PyTorch operations of ours, or transformers."""
         return self._backend.description
 
     @property
     def kind(self) -> str:
-        """The class or architecture of the model, for messages."""
         return type(self.model).__name__
 
     @property
     def is_exact(self) -> bool:
-        """Whether it computes in float32 with weights that are not quantised."""
         return self.dtype == torch.float32 and getattr(self.model, "hf_quantizer", None) is None
 
     def plain_logits(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the logits of a text [tokens] read by the model's own forward, without cache or mask of ours."""
         return self.model(input_ids=ids[None].to(self.device), use_cache=False).logits[0, :, : self.vocab_size]
 
-    def ignore_eos(self) -> HuggingFaceModel:
-        """Return this model, weights shared, with no end of text: for races in which all must write equally much."""
-        twin = copy.copy(self)
-        twin.eos_ids = frozenset()
-        return twin
+    def wake(self) -> None:
+        """Have the weights of embedding and output layer be there as the model's own, until it rests."""
 
-    def check_weights(self) -> None:
-        """Refuse a weight that is not finite where that was not done when it was loaded: one that streams."""
-
-    def rest(self) -> None:
-        """Give back what only the model's own forward takes; it takes it again when it is called."""
-
-    def close(self) -> None:
-        """Give back threads and descriptors, where layers stream; the model can then run no more."""
-
-    def open(self, capacity: int) -> Session:
-        return self._backend.open(capacity, self.vocab_size)
+    def open(self, capacity: int, states: Sequence[int] = ()) -> Session:
+        return self._backend.open(capacity, self.vocab_size, states)
 
 
 def context_of(config: PretrainedConfig) -> int:

@@ -3,8 +3,6 @@
 Knows tokenizers, and what the engine asks of a model; what makes one model's files whole is known by `checkpoint`.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -23,10 +21,12 @@ from .default_dtype import default_dtype
 from .generation_settings import left_out_remark
 from .gguf.model import GGUFModel, LlamaCppOptions, gguf_path
 from .gguf.tokenizer import GGUFTokenizer
+from .heads.head_files import HeadFiles, find_head, read_head
+from .heads.session import HeadModel
 from .language_model import HuggingFaceModel, ModelPair, context_of
 from .model_files import Source, explained, locate, one_line
 from .offload.loading import check_tier, load_offloaded, predicted_needs
-from .offload.needs import OffloadNeeds, free_bytes
+from .offload.needs import OffloadNeeds
 from .offload.packed_layers import DamagedCopy
 from .pair_spec import PairSpec
 from .pair_tokenizer import cut_to_real_tokens, known_ids, tokenizer_of
@@ -88,7 +88,7 @@ def _load(
         return GGUFModel(gguf_path(name), model_name(name), device=asked, options=llama_cpp)
 
     target, *drafts = spec.sources
-    target_files, *draft_files = map(_read, spec.sources)
+    target_files, *draft_files = _files_of(spec)
     dtype = _dtype(spec, device)
     reading = f"reading {model_name(target)}, {_size(target, target_files)}"
     file: GGUFModel | None = None
@@ -100,7 +100,7 @@ def _load(
         chosen = GGUFTokenizer(gguf_path(target), str(target), file.weights)
     else:
         tell(0.0, "reading the tokenizer")
-        chosen, remarks = tokenizer_of(spec.sources, spec.tokenizer)
+        chosen, remarks = tokenizer_of(_with_tokens(spec, draft_files), spec.tokenizer)
     with ExitStack() as undo:
         target_model: LoadedModel
         tell(0.2, reading)
@@ -121,26 +121,26 @@ def _load(
             tell(0.6, f"reading {model_name(draft)}, {_size(draft, files)}")
             if files is None:
                 draft_model = open_file(draft)
+            elif isinstance(files, HeadFiles):
+                assert isinstance(target_model, HuggingFaceModel), "a head for a GGUF file was refused"
+                target_model.wake()
+                head = read_head(files, target_model.model)
+                target_model.rest()
+                draft_model = HeadModel(head, model_name(files.source.name), target_model)
             else:
                 draft_model = HuggingFaceModel(load_weights(*files, device, dtype), model_name(files.source.name))
         pair = ModelPair(target_model, draft_model, chosen, (*remarks, *left_out_remark(target_model)))
         cut_to_real_tokens(pair)
         for number, model in enumerate(pair.models):
             tell(0.8 + 0.1 * number, f"checking that {model.name} reads a tree")
-            check_tree_pass(model, chosen)
+            if not model.reads:
+                check_tree_pass(model, chosen)
         undo.pop_all()
     tell(1.0, f"loaded {' ← '.join(model.name for model in pair.models)}")
     return pair
 
 
-class StreamingNeeds(NamedTuple):
-    """What a pair takes whose target streams, and the bytes of memory that are free (None where that is not known)."""
-
-    needs: OffloadNeeds
-    free: int | None
-
-
-def streaming_needs(spec: PairSpec) -> StreamingNeeds:
+def streaming_needs(spec: PairSpec) -> OffloadNeeds:
     """Predict what loading a pair that streams would take, from settings and file headers; nothing large is read.
 
     Raises:
@@ -148,14 +148,14 @@ def streaming_needs(spec: PairSpec) -> StreamingNeeds:
     """
     assert spec.offload is not None, "a pair in memory does not stream"
     device = _checked_device(spec)
-    target_files, *draft_files = map(_read, spec.sources)
+    target_files, *draft_files = _files_of(spec)
     assert target_files is not None, "a GGUF target does not stream"
     source, plan = target_files
     dtype = _dtype(spec, device)
     beside = _weights_bytes(draft_files, dtype)
     needs = predicted_needs(source, plan, device, dtype, spec.offload, beside=beside)
     needs.check(source.name, device)
-    return StreamingNeeds(needs, free_bytes(device))
+    return needs
 
 
 class PairFacts(NamedTuple):
@@ -176,17 +176,12 @@ class PairFacts(NamedTuple):
 def pair_facts(spec: PairSpec) -> PairFacts:
     """Return what settings, headers and tokenizers say of a pair; refuse what `load` does without reading weights."""
     device = _checked_device(spec)
-    chosen, _ = tokenizer_of(spec.sources, spec.tokenizer)
-    read = [(name, _read(name)) for name in spec.sources]
-    known, (_, target_files) = known_ids(chosen), read[0]
+    target_files, *draft_files = _files_of(spec)
+    chosen, _ = tokenizer_of(_with_tokens(spec, draft_files), spec.tokenizer)
+    known = known_ids(chosen)
     if target_files is not None:
         known = min(known, target_files.plan.config.get_text_config().vocab_size)
-    contexts = tuple(
-        int(read_gguf_header(gguf_path(name)).of_model("context_length"))
-        if files is None
-        else context_of(files.plan.config)
-        for name, files in read
-    )
+    contexts = tuple(map(_context, spec.sources, [target_files, *draft_files]))
     loaded = None if all(map(is_gguf, spec.sources)) else str(_dtype(spec, device)).removeprefix("torch.")
     return PairFacts(chosen, known, contexts, loaded)
 
@@ -199,6 +194,9 @@ def _dtype(spec: PairSpec, device: torch.device) -> torch.dtype:
 class _Files(NamedTuple):
     source: Source
     plan: Plan
+
+
+_DraftFiles = _Files | HeadFiles | None  # None for a GGUF file
 
 
 def _checked_device(spec: PairSpec) -> torch.device:
@@ -225,6 +223,32 @@ def _checked_device(spec: PairSpec) -> torch.device:
     return device
 
 
+def _files_of(spec: PairSpec) -> tuple[_Files | None, *tuple[_DraftFiles, ...]]:
+    """Return what the small files of a pair's models say; only a draft may be a head, and only of a folder's model."""
+    target, drafts = _read(spec.sources[0]), []
+    for name in spec.sources[1:]:
+        head = None if is_gguf(name) else find_head(locate(name))
+        if head is not None and target is None:
+            raise ValueError(
+                f"{name}: found a draft head for a GGUF file, expected a folder as its target: llama.cpp does not give "
+                "the hidden states that a head reads"
+            )
+        drafts.append(_read(name) if head is None else head)
+    return target, *drafts
+
+
+def _with_tokens(spec: PairSpec, drafts: Sequence[_DraftFiles]) -> list[str | os.PathLike]:
+    """Return the models of a pair that have a tokenizer; a head reads its target's tokens."""
+    names = zip(spec.sources[1:], drafts, strict=True)
+    return [spec.sources[0], *(name for name, files in names if not isinstance(files, HeadFiles))]
+
+
+def _context(name: str | os.PathLike, files: _DraftFiles) -> int:
+    if files is None:
+        return int(read_gguf_header(gguf_path(name)).of_model("context_length"))
+    return files.settings.context if isinstance(files, HeadFiles) else context_of(files.plan.config)
+
+
 def _read(name: str | os.PathLike) -> _Files | None:
     """Return what a model's small files say; None for a GGUF file, which llama.cpp reads."""
     if is_gguf(name):
@@ -237,18 +261,22 @@ def _read(name: str | os.PathLike) -> _Files | None:
     return _Files(source, read_plan(source))
 
 
-def _size(name: str | os.PathLike, files: _Files | None) -> str:
-    if files is None:
-        return f"{gguf_path(name).stat().st_size / 1e6:,.0f} MB"
+def _size(name: str | os.PathLike, files: _DraftFiles) -> str:
+    if not isinstance(files, _Files):
+        return f"{(gguf_path(name) if files is None else files.weights).stat().st_size / 1e6:,.0f} MB"
     return f"{sum(math.prod(shape) for shape, _ in files.plan.stored.values()) / 1e6:,.0f} million weights"
 
 
-def _weights_bytes(drafts: Sequence[_Files | None], dtype: torch.dtype) -> int:
+def _weights_bytes(drafts: Sequence[_DraftFiles], dtype: torch.dtype) -> int:
     """Return the memory of resident drafts: weights twice, dequantised, as compiled passes hold them in tiles."""
     weights = 0
-    for _, plan in filter(None, drafts):
-        packed = 8 if plan.quantised == COMPRESSED_TENSORS else 1
-        weights += sum(math.prod(shape) * (packed if kind == "I32" else 1) for shape, kind in plan.stored.values())
+    for files in drafts:
+        if isinstance(files, HeadFiles):
+            table = files.settings.vocab * files.settings.hidden  # the target's embedding, once more
+            weights += files.weights.stat().st_size // 2 + table // 2
+        elif files is not None:
+            packed, stored = 8 if files.plan.quantised == COMPRESSED_TENSORS else 1, files.plan.stored.values()
+            weights += sum(math.prod(shape) * (packed if kind == "I32" else 1) for shape, kind in stored)
     return 2 * weights * dtype.itemsize
 
 

@@ -18,7 +18,8 @@ class PairSpec:
 
     Attributes:
         target, draft: local folders, hub ids or GGUF files; None and None for the demo pair. The draft `NO_DRAFT` is
-            none, and the target then the demo's for None; a folder of that name is "./none". `~` is the home folder.
+            none, and the target then the demo's for None; a folder of that name is "./none". `~` is the home folder. A
+            draft may be an EAGLE-3 head for a target that is no GGUF file.
         device: such as "cpu" or "cuda"; None takes CUDA where there is one; "auto" has accelerate spread the target
             over several GPUs, then memory and disk. A GGUF file goes to whatever llama.cpp was built for, or with "cpu"
             to the CPU.

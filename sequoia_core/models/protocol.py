@@ -1,14 +1,17 @@
 """The interface of language models: sessions with one text's keys and values. q = tokens in a pass, V = vocabulary."""
 
-from __future__ import annotations
-
+import copy
+import threading
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
+import numpy as np
 import torch
 
 from ..files.dtypes import DTYPES, check_dtype
 
+CHUNK = 512  # tokens of a text read at once: bounds the mask of a long one to 512 x context
 TORCH_DTYPES = {name: getattr(torch, name) for name in DTYPES}
 
 
@@ -19,6 +22,7 @@ class Session(Protocol):
         length: tokens held so far.
         logits_dtype: dtype of what `forward` returns.
         read_wait_sec: seconds that the model's passes waited so far for weights from a slower tier; 0 if resident.
+        states: float [q, states, H], those of the last pass that the session was opened for; None where for none.
     """
 
     @property
@@ -27,6 +31,8 @@ class Session(Protocol):
     def logits_dtype(self) -> torch.dtype: ...
     @property
     def read_wait_sec(self) -> float: ...
+    @property
+    def states(self) -> torch.Tensor | None: ...
 
     def forward(
         self, ids: torch.Tensor, positions: torch.Tensor, tree_mask: torch.Tensor, *, keep: int
@@ -51,6 +57,10 @@ class Session(Protocol):
         """
         ...
 
+    def see(self, start: int, states: torch.Tensor) -> None:
+        """Take the target's states of the committed tokens from position `start` on; only a draft head reads them."""
+        ...
+
     def wait(self) -> None:
         """Return when the device has finished all work so far."""
         ...
@@ -66,6 +76,7 @@ class LanguageModel(Protocol):
         eos_ids: tokens that end a text.
         device, dtype: where and in which dtype it runs; of a GGUF file its format in llama.cpp's words ("Q4_K_M").
         offload: the slower tier that its layers stream from in every pass; None where they are in memory.
+        reads: numbers of the target's states that it drafts from, see `open`; none for a model by itself.
     """
 
     name: str
@@ -74,17 +85,22 @@ class LanguageModel(Protocol):
     eos_ids: frozenset[int]
     device: torch.device
     offload: str | None
+    reads: tuple[int, ...]
 
     @property
     def dtype(self) -> torch.dtype | str: ...
 
-    def open(self, capacity: int) -> Session:
-        """Return an empty session with room for `capacity` tokens."""
+    def open(self, capacity: int, states: Sequence[int] = ()) -> Session:
+        """Return an empty session with room for `capacity` tokens.
+
+        Args:
+            states: numbers of states that it keeps of each pass: outputs after so many layers, 0 for the embedding.
+        """
         ...
 
 
-class LoadedModel(LanguageModel, Protocol):
-    """A model that was loaded from files: one of transformers or a GGUF file.
+class LoadedModel(ABC):
+    """A `LanguageModel` that was loaded from files: one of transformers, a GGUF file or a draft head.
 
     Attributes:
         parameters: how many it has.
@@ -95,37 +111,49 @@ class LoadedModel(LanguageModel, Protocol):
         bytes_read: of streamed weights so far; 0 for a model in memory.
     """
 
+    name: str
+    vocab_size: int
+    max_context: int
+    eos_ids: frozenset[int]
+    device: torch.device
+    dtype: torch.dtype | str
     parameters: int
-    takes_any_positions: bool
+    offload: str | None = None
+    reads: tuple[int, ...] = ()
+    bytes_read: int = 0
+    takes_any_positions = True
 
     @property
-    def bytes_read(self) -> int: ...
-    @property
+    @abstractmethod
     def kind(self) -> str: ...
     @property
+    @abstractmethod
     def backend(self) -> str: ...
     @property
-    def is_exact(self) -> bool: ...
+    def is_exact(self) -> bool:
+        return False
 
+    @abstractmethod
+    def open(self, capacity: int, states: Sequence[int] = ()) -> Session: ...
+
+    @abstractmethod
     def plain_logits(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the logits of a text, float [tokens, V], read in one pass without a tree."""
-        ...
 
-    def ignore_eos(self) -> LoadedModel:
-        """Return this model, weights shared, with no end of text."""
-        ...
+    def ignore_eos(self) -> Self:
+        """Return this model, weights shared, with no end of text: for races in which all must write equally much."""
+        twin = copy.copy(self)
+        twin.eos_ids = frozenset()
+        return twin
 
-    def check_weights(self) -> None:
+    def check_weights(self) -> None:  # noqa: B027
         """Refuse a weight that is not finite where loading did not: one that streams."""
-        ...
 
-    def rest(self) -> None:
+    def rest(self) -> None:  # noqa: B027
         """Free the buffers of `plain_logits`; the next call allocates them again."""
-        ...
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """End threads and close files, where layers stream; the model can then run no more."""
-        ...
 
 
 class Tokenizer(Protocol):
@@ -171,8 +199,8 @@ class Backend(Protocol):
     @property
     def description(self) -> str: ...
 
-    def open(self, capacity: int, vocab_size: int) -> Session:
-        """Return an empty session with room for `capacity` tokens, whose logits are cut to `vocab_size`."""
+    def open(self, capacity: int, vocab_size: int, states: Sequence[int] = ()) -> Session:
+        """Return an empty session as `LanguageModel.open` does, whose logits are cut to `vocab_size`."""
         ...
 
 
@@ -189,3 +217,44 @@ def find_dtype(dtype: str | torch.dtype) -> torch.dtype:
 def causal_mask(count: int) -> torch.Tensor:
     """Return the mask of tokens that each see those before them and themselves, float32 [count, count]."""
     return torch.full((count, count), -torch.inf, dtype=torch.float32).triu_(1)
+
+
+def parents_of(tree_mask: np.ndarray, held: int) -> np.ndarray:
+    """Return the slot of each new token's parent, the latest one that it sees: int [q], -1 for the first of all.
+
+    Args:
+        tree_mask: float [q, t], as in `Session.forward`.
+        held: tokens held before the pass.
+    """
+    count, covered = tree_mask.shape
+    own = covered - count + np.arange(count)
+    seen = (tree_mask == 0) & (np.arange(covered) < own[:, None])
+    latest = covered - 1 - seen[:, ::-1].argmax(1)
+    before = held + count - covered  # slots before those that the mask covers; all of them are seen
+    return np.where(seen.any(1), before + latest, before - 1)
+
+
+@torch.inference_mode()
+def prefill(
+    session: Session,
+    ids: Sequence[int] | torch.Tensor,
+    *,
+    reader: Session | None = None,
+    cancel: threading.Event | None = None,
+) -> bool:
+    """Append a text int [L] to a session in chunks, each token seeing all before it; return whether nobody cancelled.
+
+    `cancel` is looked at before every chunk and after the last one.
+
+    Args:
+        reader: the session of a draft head, which takes the states that this one keeps.
+    """
+    ids = torch.as_tensor(ids, dtype=torch.int64)
+    for start in range(0, len(ids), CHUNK):
+        if cancel is not None and cancel.is_set():
+            return False
+        chunk, first = ids[start : start + CHUNK], session.length
+        session.forward(chunk, torch.arange(len(chunk)) + first, causal_mask(len(chunk)), keep=1)
+        if reader is not None and session.states is not None:
+            reader.see(first, session.states)
+    return cancel is None or not cancel.is_set()

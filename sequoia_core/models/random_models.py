@@ -3,8 +3,6 @@
 Sizes are given as in a config.json. `scripts/make_random_model.py` writes such models to folders.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +12,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from ..files.model_names import DEMO_PAIR
 from ..native.instruction_sets import check_environment
-from .free_memory import available_bytes
+from .device import available_bytes
 from .language_model import HuggingFaceModel, ModelPair
 from .protocol import find_dtype
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, cast
 
 import torch
 
@@ -43,8 +45,21 @@ class TransformersBackend:
         hook = getattr(self.model, "_hf_hook", None)
         return torch.device(getattr(hook, "execution_device", None) or self.model.device)
 
-    def open(self, capacity: int, vocab_size: int) -> TransformersSession:
-        return TransformersSession(self, capacity, vocab_size)
+    def open(self, capacity: int, vocab_size: int, states: Sequence[int] = ()) -> TransformersSession:
+        return TransformersSession(self, capacity, vocab_size, states)
+
+
+def decoder_layers(model: PreTrainedModel) -> tuple[str, torch.nn.ModuleList]:
+    """Return the list of a model's decoder layers and its name in the model."""
+    count = int(model.config.get_text_config().num_hidden_layers)
+    lists = [
+        (name, module)
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.ModuleList) and len(module) == count
+    ]
+    if not lists:
+        raise ValueError(f"found a {type(model).__name__} without a list of its {count} layers, expected one")
+    return max(lists, key=lambda named: sum(parameter.numel() for parameter in named[1].parameters()))
 
 
 def is_spread(model: torch.nn.Module) -> bool:
@@ -65,13 +80,16 @@ def layers_by_device(model: PreTrainedModel) -> Counter[torch.device]:
 
 
 class TransformersSession(CacheSession):
-    def __init__(self, passes: TransformersBackend, capacity: int, vocab_size: int) -> None:
+    def __init__(self, passes: TransformersBackend, capacity: int, vocab_size: int, states: Sequence[int] = ()) -> None:
         model = passes.model
         super().__init__(
             passes.layers, capacity, device=passes.device, dtype=model.dtype,
             logits_dtype=linear.logits_dtype(model), vocab_size=vocab_size, shares=passes.shares,
+            reads=states,
         )  # fmt: skip
-        self.passes, self.any_slot = passes, passes.window is None and passes.shares is None
+        self.passes = passes
+        unlimited = passes.window is None or capacity <= passes.window  # no token is too old to be seen
+        self.any_slot = unlimited and passes.shares is None and not states
 
     def _logits(self, ids: torch.Tensor, positions: torch.Tensor, tree_mask: torch.Tensor, keep: int) -> torch.Tensor:
         passes = self.passes
@@ -80,8 +98,37 @@ class TransformersSession(CacheSession):
             mask = {"full_attention": self.mask(tree_mask), "sliding_attention": self.mask(tree_mask, passes.window)}
         else:
             mask = self.mask(tree_mask, passes.window if passes.windowed else None)
-        logits = passes.model(
-            input_ids=ids[None].to(self.device), position_ids=positions[None].to(self.device), attention_mask=mask,
-            past_key_values=self.cache, use_cache=True, logits_to_keep=keep,
-        ).logits  # fmt: skip
+        with states_of(passes.model, self.reads) as found:
+            logits = passes.model(
+                input_ids=ids[None].to(self.device), position_ids=positions[None].to(self.device), attention_mask=mask,
+                past_key_values=self.cache, use_cache=True, logits_to_keep=keep,
+            ).logits  # fmt: skip
+        if self.reads:
+            self.states = torch.stack([found[number][0].to(self.device) for number in self.reads], 1)
         return logits[0, -keep:]
+
+
+@contextmanager
+def states_of(model: PreTrainedModel, numbers: Collection[int]) -> Iterator[dict[int, torch.Tensor]]:
+    """Note states that a model's own forward goes through, by their numbers, each [1, q, H]."""
+    found: dict[int, torch.Tensor] = {}
+    layers = decoder_layers(model)[1] if numbers else torch.nn.ModuleList()
+
+    def taken(number: int) -> Callable[..., None]:
+        def take(layer: torch.nn.Module, inputs: tuple, keywords: dict, output: object = None) -> None:
+            given = keywords.get("hidden_states", inputs[0] if inputs else None) if number == 0 else output
+            found[number] = cast("torch.Tensor", given[0] if isinstance(given, tuple) else given)
+
+        return take
+
+    hooks = [
+        layers[number - 1].register_forward_hook(taken(number), with_kwargs=True)
+        if number
+        else layers[0].register_forward_pre_hook(taken(0), with_kwargs=True)
+        for number in set(numbers)
+    ]
+    try:
+        yield found
+    finally:
+        for hook in hooks:
+            hook.remove()

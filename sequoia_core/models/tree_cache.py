@@ -123,15 +123,19 @@ class CacheSession:
     Args:
         logits_dtype: of what its passes return; None for the model's.
         vocab_size: logits of real tokens; those of padding are cut off.
+        reads: numbers of the states that it keeps of each pass, which `_logits` then sets.
     """
 
     read_wait_sec = 0.0
+    states: torch.Tensor | None = None
     any_slot = False  # whether its passes can write to any slots and see any others, see `logits_at`
 
     def __init__(
         self, layers: int, capacity: int, *, device: torch.device, dtype: torch.dtype,
         logits_dtype: torch.dtype | None = None, vocab_size: int, shares: Mapping[torch.device, int] | None = None,
+        reads: Sequence[int] = (),
     ) -> None:  # fmt: skip
+        self.reads = tuple(reads)
         self.cache = TreeCache(layers, capacity, shares)
         self.device, self.dtype = torch.device(device), dtype
         self.logits_dtype, self.vocab_size = logits_dtype or dtype, vocab_size
@@ -169,6 +173,9 @@ class CacheSession:
     @torch.inference_mode()
     def commit(self, start: int, slots: Sequence[int]) -> None:
         self.cache.commit(start, slots)
+
+    def see(self, start: int, states: torch.Tensor) -> None:
+        pass
 
     def wait(self) -> None:
         if self.device.type == "cuda":

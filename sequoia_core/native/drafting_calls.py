@@ -1,7 +1,5 @@
 """Whole trees drafted by `llama_x86.c` in one call, on a session of a compiled draft."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Sequence
 from typing import Any
@@ -110,9 +108,6 @@ class DraftCall:
         Returns:
             Tokens int64 [n], their probabilities float32 [n], and the rows they were drawn from, float32 [forwarded,
             V], all of them overwritten by the next call; None when logits are not finite.
-
-        Raises:
-            MemoryError: when scratch memory cannot be allocated.
         """
         session, call = self.session, self._call
         count = len(unseen) + self.forwarded - 1
@@ -163,9 +158,6 @@ class GrowCall:
 
         Returns:
             How many nodes each pass read; None when logits are not finite.
-
-        Raises:
-            MemoryError: when scratch memory cannot be allocated.
         """
         session, call = self.session, self._call
         session.check_room(len(unseen) - 1 + self.shaping.most_read)

@@ -27,6 +27,7 @@
 #include "tree_expansion.h"
 
 #define ONE_COPY __attribute__((noinline))
+#define MOST_STATES 16
 
 int rows_softmax_one(const float *, int64_t, float, float *);  // see sampling_ops.c
 int rows_largest(const float *, int64_t, int64_t, int64_t, int64_t *);
@@ -37,6 +38,8 @@ typedef struct {
     int32_t hidden, inner, layers, heads, key_heads, head_size, vocab, context;
     int32_t four_bits;  // layers that come one by one: 0 in bfloat16, else in 4 bits: weights of a row that share a scale,
     float eps;          // a multiple of 32, or -1 for whole rows
+    int32_t outputs;    // rows of the output layer: V, or fewer with `tokens`
+    int32_t draft_head; // bits: 1 it is one, 2 its residual is the normed feature, 4 it is fed back after the last norm
 } Shape;
 
 typedef struct {  // a matrix [n, k] in tiles: [groups of 32 columns][k / 32][2 tiles]
@@ -44,6 +47,7 @@ typedef struct {  // a matrix [n, k] in tiles: [groups of 32 columns][k / 32][2 
     int n, k;
     int shared;  // 0; in 4 bits, where `expand` makes the tiles of a group of columns: weights along K that share a scale
     bf16 *room;  // for such tiles: [threads][32 k]
+    const int32_t *to;  // where each result goes in a row; NULL for its own place
 } Matrix;
 
 typedef struct {
@@ -54,6 +58,7 @@ typedef struct {
     Shape shape;
     const float *cosines, *sines, *norms;  // [context, d / 2] twice, [2 * layers + 1, D], owned by the caller
     const float *biases, *head_norms;      // [layers, (H + 2 K) d], [layers, 2, d] (query, key); NULL without; the caller's
+    const float *feature_norm;             // [D], of a draft head
     Layer *layers;          // NULL where they come one by one, see `sequoia_layer`
     Matrix head;
     bf16 *memory;           // all packed weights, and the embedding at their end; NULL where they are the caller's
@@ -81,6 +86,12 @@ typedef struct {
     bf16 *room;          // see `Matrix`
     float *logits;       // of a drafted level
     size_t logits_size;
+    int states;          // how many of the numbers below
+    int32_t numbers[MOST_STATES];  // outputs after so many layers, which each pass
+    float *kept;         // writes here: [q, states, D], the caller's
+    const float *given;  // of a draft head: by position, the feature of the token before, [capacity, D], the caller's
+    float *own;          // by slot, the output, which is the feature of drafted tokens after it
+    const int32_t *known;  // the last slot that has a given feature; the caller's
 } Cache;
 
 // ---- memory
@@ -108,9 +119,12 @@ static ONE_COPY float inverse_root_mean_square(const float *row, int size, float
     return 1.0f / __builtin_sqrtf(total(sum) / (float)size + eps);
 }
 
-static ONE_COPY void normalise(activation *to, int at, const float *row, const float *weight, int size, float eps) {
+// A row as part of row `at` of activations [rows, k], from one of its columns on.
+static ONE_COPY void normalise(activation *to, int at, int column, int k, const float *row, const float *weight, int size,
+                               float eps) {
     const float scale = inverse_root_mean_square(row, size, eps);
-    for (int i = 0; i < size; i += LANES) keep_activation(to + place(at, i, size), load(row + i) * scale * load(weight + i));
+    for (int i = 0; i < size; i += LANES)
+        keep_activation(to + place(at, column + i, k), load(row + i) * scale * load(weight + i));
 }
 
 // ---- weights in tiles, and products
@@ -147,14 +161,17 @@ static size_t columns_size(const Matrix *matrix) {
 
 // A matrix whose tiles, or the 4 bits that they are made of, lie at `memory` -> where the next one's begin.
 static bf16 *lay(Matrix *matrix, bf16 *memory, int n, int k, int four_bits) {
-    *matrix = (Matrix){memory, n, k, four_bits < 0 ? k : four_bits, NULL};
+    *matrix = (Matrix){memory, n, k, four_bits < 0 ? k : four_bits, NULL, NULL};
     return memory + round_up(n, WIDE) / WIDE * columns_size(matrix);
 }
 
-// A layer's matrices one behind the other.
-static bf16 *lay_layer(Layer *layer, bf16 *memory, const Shape *shape) {
+// Columns that the first layer reads: of a draft head the token's embedding and the feature.
+static int first_width(const Shape *shape) { return shape->draft_head ? 2 * shape->hidden : shape->hidden; }
+
+// A layer's matrices one behind the other; `width` is what it reads.
+static bf16 *lay_layer(Layer *layer, bf16 *memory, const Shape *shape, int width) {
     const int D = shape->hidden, I = shape->inner, d = shape->head_size, H = shape->heads, K = shape->key_heads;
-    memory = lay(&layer->project, memory, (H + 2 * K) * d, D, shape->four_bits);
+    memory = lay(&layer->project, memory, (H + 2 * K) * d, width, shape->four_bits);
     memory = lay(&layer->output, memory, D, H * d, shape->four_bits);
     memory = lay(&layer->gate_up, memory, 2 * I, D, shape->four_bits);
     return lay(&layer->down, memory, D, I, shape->four_bits);
@@ -193,7 +210,7 @@ static ONE_COPY const bf16 *expand(bf16 *tiles, const bf16 *from, int k, int sha
 }
 
 static void pack_layer(const Layer *layer, const bf16 *const *weights, const Shape *shape) {
-    pack(layer->project.tiles, weights[0], layer->project.n, shape->hidden);
+    pack(layer->project.tiles, weights[0], layer->project.n, layer->project.k);
     pack(layer->output.tiles, weights[1], shape->hidden, layer->output.k);
     pack_pair(layer->gate_up.tiles, weights[2], weights[3], shape->inner, shape->hidden);
     pack(layer->down.tiles, weights[4], shape->hidden, shape->inner);
@@ -232,8 +249,13 @@ static ONE_COPY void multiply(const Matrix *matrix, const activation *a, int row
                     keep_activation((activation *)out + place(first + row, group * ROWS, width), gate / (1.0f + low) * up);
                     continue;
                 }
-                float *to = (float *)out + (size_t)(first + row) * width + group * WIDE;
                 const int left = matrix->n - group * WIDE;
+                if (matrix->to) {
+                    float *line = (float *)out + (size_t)(first + row) * width;
+                    for (int i = 0; i < WIDE && i < left; i++) line[matrix->to[group * WIDE + i]] = from[i];
+                    continue;
+                }
+                float *to = (float *)out + (size_t)(first + row) * width + group * WIDE;
                 for (int i = 0; i < WIDE && i < left; i += LANES) {
                     if (left - i < LANES) {
                         for (int lane = 0; lane < left - i; lane++)
@@ -368,6 +390,7 @@ static void attend(Cache *cache, int layer, int head, int first, const int64_t *
         const int row = (first + r) / share, start = cache->seen_start[row], more = cache->seen_start[row + 1] - start;
         float *line = scores + (size_t)r * stride;
         for (int i = 0; i < more; i++) line[prefix + i] = line[cache->seen[start + i]];  // slots lie at or after it
+        if (shape->draft_head && positions[row]) line[0] = -__builtin_inff();  // the first token has no feature: not seen
         totals[r] = softmax(weights + r * DEEP, line, prefix + more, scale);
         run = cache->run[row] < run ? cache->run[row] : run;
     }
@@ -406,18 +429,18 @@ int sequoia_supported(void) { return granted(); }  // 0 where the system does no
 // Bytes of one packed layer, and of the packed head.
 int64_t sequoia_layer_bytes(const Shape *shape) {
     Layer layer;
-    return (lay_layer(&layer, NULL, shape) - (bf16 *)NULL) * (int64_t)sizeof(bf16);
+    return (lay_layer(&layer, NULL, shape, shape->hidden) - (bf16 *)NULL) * (int64_t)sizeof(bf16);
 }
 
 int64_t sequoia_head_bytes(const Shape *shape) {
     Matrix head;
-    return (lay(&head, NULL, shape->vocab, shape->hidden, 0) - (bf16 *)NULL) * (int64_t)sizeof(bf16);
+    return (lay(&head, NULL, shape->outputs, shape->hidden, 0) - (bf16 *)NULL) * (int64_t)sizeof(bf16);
 }
 
 // weights: q, k and v in one [(H + 2 K) d, D], output, gate, up, down; bfloat16 rows.
 void sequoia_pack_layer(const Shape *shape, const bf16 *const *weights, bf16 *to) {
     Layer layer;
-    lay_layer(&layer, to, shape);
+    lay_layer(&layer, to, shape, shape->hidden);
     pack_layer(&layer, weights, shape);
 }
 
@@ -434,13 +457,18 @@ static Model *new_model(const Shape *shape, const float *cosines, const float *s
     return model;
 }
 
-// weights: per layer as for `sequoia_pack_layer`, then the head.
+// weights: per layer as for `sequoia_pack_layer`, then the output layer. feature_norm: of a draft head; tokens [outputs]:
+// those that its output layer has, NULL for all; the caller's both.
 Model *sequoia_model(const Shape *shape, const bf16 *embedding, const float *cosines, const float *sines,
-                     const float *norms, const float *biases, const float *head_norms, const bf16 *const *weights) {
+                     const float *norms, const float *biases, const float *head_norms, const bf16 *const *weights,
+                     const float *feature_norm, const int32_t *tokens) {
     Model *model = new_model(shape, cosines, sines, norms, biases, head_norms);
     if (!model) return NULL;
     const size_t words = (size_t)shape->vocab * shape->hidden;
-    model->bytes = shape->layers * sequoia_layer_bytes(shape) + sequoia_head_bytes(shape) + words * sizeof(bf16);
+    Layer first;
+    const size_t wide = lay_layer(&first, NULL, shape, first_width(shape)) - (bf16 *)NULL;
+    model->bytes = (shape->layers - 1) * sequoia_layer_bytes(shape) + sequoia_head_bytes(shape) +
+                   (wide + words) * sizeof(bf16);
     model->memory = take(model->bytes);
     model->layers = calloc(shape->layers, sizeof(Layer));
     if (!model->memory || !model->layers) {
@@ -451,11 +479,12 @@ Model *sequoia_model(const Shape *shape, const bf16 *embedding, const float *cos
     }
     bf16 *next = model->memory;
     for (int i = 0; i < shape->layers; i++, weights += 5) {
-        next = lay_layer(&model->layers[i], next, shape);
+        next = lay_layer(&model->layers[i], next, shape, i ? shape->hidden : first_width(shape));
         pack_layer(&model->layers[i], weights, shape);
     }
-    next = lay(&model->head, next, shape->vocab, shape->hidden, 0);
-    pack(model->head.tiles, weights[0], shape->vocab, shape->hidden);
+    next = lay(&model->head, next, shape->outputs, shape->hidden, 0);
+    pack(model->head.tiles, weights[0], shape->outputs, shape->hidden);
+    model->head.to = tokens, model->feature_norm = feature_norm;
     model->embedding = memcpy(next, embedding, words * sizeof(bf16));
     return model;
 }
@@ -465,7 +494,7 @@ Model *sequoia_streamed_model(const Shape *shape, const bf16 *embedding, const f
                               const float *norms, const float *biases, const float *head_norms, bf16 *head) {
     Model *model = new_model(shape, cosines, sines, norms, biases, head_norms);
     if (!model) return NULL;
-    lay(&model->head, head, shape->vocab, shape->hidden, 0);
+    lay(&model->head, head, shape->outputs, shape->hidden, 0);
     model->embedding = embedding;
     return model;
 }
@@ -521,7 +550,7 @@ static int make_room(Cache *cache, int rows, int threads) {
     cache->projected = ROOM(float, count * (shape->heads + 2 * shape->key_heads) * size);
     cache->scores = ROOM(float, (size_t)threads * ROWS * cache->capacity);
     cache->weights = ROOM(activation, (size_t)threads * ROWS * cache->capacity);
-    cache->input = ROOM(activation, count * shape->hidden);
+    cache->input = ROOM(activation, count * first_width(shape));
     cache->attended = ROOM(activation, count * shape->heads * size);
     cache->inner = ROOM(activation, count * shape->inner);
     cache->seen = ROOM(int32_t, (size_t)rows * cache->capacity);
@@ -535,7 +564,7 @@ static int make_room(Cache *cache, int rows, int threads) {
         free_scratch(cache);
         return 0;
     }
-    memset(cache->input, 0, count * shape->hidden * sizeof(activation));  // rows of padding are multiplied too: no garbage
+    memset(cache->input, 0, count * first_width(shape) * sizeof(activation));  // rows of padding are multiplied too: no garbage
     memset(cache->attended, 0, count * shape->heads * size * sizeof(activation));
     memset(cache->inner, 0, count * shape->inner * sizeof(activation));
     cache->rows = rows, cache->threads = threads;
@@ -587,6 +616,62 @@ static void embedding_row(float *to, const Model *model, int64_t id) {
     }
 }
 
+// This thread's share of the states after so many layers, where they are asked for.
+static void keep_states(const Cache *cache, const Pass *pass, int number) {
+    const size_t D = cache->model->shape.hidden;
+    for (int i = 0; i < cache->states; i++)
+        for (int row = omp_get_thread_num(); cache->numbers[i] == number && row < pass->rows; row += omp_get_num_threads())
+            memcpy(cache->kept + ((size_t)row * cache->states + i) * D, cache->hidden + row * D, D * sizeof(float));
+}
+
+// Have each pass from now on write those states.
+void sequoia_keep_states(Cache *cache, int states, const int32_t *numbers, float *to) {
+    cache->states = states < MOST_STATES ? states : MOST_STATES;
+    memcpy(cache->numbers, numbers, cache->states * sizeof *numbers);
+    cache->kept = to;
+}
+
+// Have passes of a draft head take features from here, and leave its own there.
+void sequoia_features(Cache *cache, const float *given, float *own, const int32_t *known) {
+    cache->given = given, cache->own = own, cache->known = known;
+}
+
+// A row, normed where there is a norm.
+static ONE_COPY void copy_row(float *to, const float *from, const float *norm, int size, float eps) {
+    const float scale = norm ? inverse_root_mean_square(from, size, eps) : 1.0f;
+    for (int i = 0; i < size; i += LANES) {
+        floats found = load(from + i);
+        if (norm) found *= scale * load(norm + i);
+        store(to + i, found);
+    }
+}
+
+// A token's embedding and feature as the first layer of a draft head reads them; the feature becomes its hidden state.
+static void embed_with_feature(Cache *cache, const Pass *pass, int row) {
+    const Model *model = cache->model;
+    const Shape *shape = &model->shape;
+    const int D = shape->hidden, slot = pass->length + row, start = cache->seen_start[row], stop = cache->seen_start[row + 1];
+    const int parent = stop - start > 1 ? cache->seen[stop - 2] : pass->length + pass->rows - pass->last - 1;
+    const float *feature = slot <= *cache->known ? cache->given + (size_t)slot * D : cache->own + (size_t)parent * D;
+    float *hidden = cache->hidden + (size_t)row * D;
+    embedding_row(hidden, model, pass->ids[row]);
+    normalise(cache->input, row, 0, 2 * D, hidden, model->norms, D, shape->eps);
+    normalise(cache->input, row, D, 2 * D, feature, model->feature_norm, D, shape->eps);
+    copy_row(hidden, feature, shape->draft_head & 2 ? model->feature_norm : NULL, D, shape->eps);
+}
+
+// This thread's share of what a draft head feeds back, and of rows that its output layer fills in part.
+static void keep_own(Cache *cache, const Pass *pass, float *logits) {
+    const Model *model = cache->model;
+    const Shape *shape = &model->shape;
+    const int D = shape->hidden, thread = omp_get_thread_num(), count = omp_get_num_threads();
+    const float *norm = shape->draft_head & 4 ? model->norms + (size_t)2 * shape->layers * D : NULL;
+    for (int row = thread; row < pass->rows; row += count)
+        copy_row(cache->own + (size_t)(pass->length + row) * D, cache->hidden + (size_t)row * D, norm, D, shape->eps);
+    for (int row = thread; model->head.to && row < pass->keep; row += count)
+        for (int i = 0; i < shape->vocab; i++) logits[(size_t)row * shape->vocab + i] = -__builtin_inff();
+}
+
 // This thread's share of the new tokens' embeddings, normed for the first layer.
 static ONE_COPY void embed(Cache *cache, const Pass *pass) {
     const Model *model = cache->model;
@@ -596,10 +681,15 @@ static ONE_COPY void embed(Cache *cache, const Pass *pass) {
             for (int i = 0; i < D; i += 32)
                 _mm_prefetch((const char *)(model->embedding + (size_t)pass->ids[row] * D + i), _MM_HINT_T0);
     for (int row = thread; row < rows; row += count) {
+        if (model->shape.draft_head) {
+            embed_with_feature(cache, pass, row);
+            continue;
+        }
         float *to = cache->hidden + (size_t)row * D;
         embedding_row(to, model, pass->ids[row]);
-        normalise(cache->input, row, to, model->norms, D, model->shape.eps);
+        normalise(cache->input, row, 0, D, to, model->norms, D, model->shape.eps);
     }
+    keep_states(cache, pass, 0);
 }
 
 // All threads together: one layer, from its normed input to the next one's. `after` is multiplied next.
@@ -621,14 +711,15 @@ static ONE_COPY void pass_layer(Cache *cache, const Pass *pass, const Layer *lay
     multiply(&layer->output, cache->attended, rows, ADD, cache->hidden, D, &layer->gate_up);
 #pragma omp barrier
     for (int row = thread; row < rows; row += count)
-        normalise(cache->input, row, cache->hidden + (size_t)row * D, norm, D, shape->eps);
+        normalise(cache->input, row, 0, D, cache->hidden + (size_t)row * D, norm, D, shape->eps);
 #pragma omp barrier
     multiply(&layer->gate_up, cache->input, rows, GATE, cache->inner, shape->inner, &layer->down);
 #pragma omp barrier
     multiply(&layer->down, cache->inner, rows, ADD, cache->hidden, D, after);
 #pragma omp barrier
     for (int row = first + thread; row < rows; row += count)
-        normalise(cache->input, row - first, cache->hidden + (size_t)row * D, norm + D, D, shape->eps);
+        normalise(cache->input, row - first, 0, D, cache->hidden + (size_t)row * D, norm + D, D, shape->eps);
+    keep_states(cache, pass, index + 1);
 }
 
 // Every thread of a region calls this with the same pass; `logits` [keep, V] are whole after the next barrier.
@@ -641,6 +732,7 @@ static void run(Cache *cache, const Pass *pass, float *logits) {
         const Layer *layer = &model->layers[index];
         pass_layer(cache, pass, layer, index, index == last ? &model->head : &layer[1].project);
     }
+    if (model->shape.draft_head) keep_own(cache, pass, logits);
 #pragma omp barrier
     multiply(&model->head, cache->input, pass->keep, STORE, logits, model->shape.vocab, &model->layers[0].project);
     end(control);
@@ -689,7 +781,7 @@ int sequoia_enter(Cache *cache, int threads, int length, int rows, const int64_t
 void sequoia_layer(Cache *cache, int threads, int index, bf16 *packed) {
     const Model *model = cache->model;
     Layer layer;
-    lay_layer(&layer, packed, &model->shape);
+    lay_layer(&layer, packed, &model->shape, model->shape.hidden);
     layer.project.room = layer.output.room = layer.gate_up.room = layer.down.room = cache->room;
 #pragma omp parallel num_threads(threads)
     {

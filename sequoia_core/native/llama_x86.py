@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -37,12 +37,13 @@ class Shape(ctypes.Structure):
         *((name, ctypes.c_int32) for name in "hidden inner layers heads key_heads head_size vocab context".split()),
         ("four_bits", ctypes.c_int32),
         ("eps", ctypes.c_float),
+        *((name, ctypes.c_int32) for name in ("outputs", "draft_head")),
     ]
 
 
 _FUNCTIONS = {
     "sequoia_supported": (_NUMBER,),
-    "sequoia_model": (_POINTER, ctypes.POINTER(Shape), *[_POINTER] * 7),
+    "sequoia_model": (_POINTER, ctypes.POINTER(Shape), *[_POINTER] * 9),
     "sequoia_streamed_model": (_POINTER, ctypes.POINTER(Shape), *[_POINTER] * 7),
     "sequoia_layer_bytes": (ctypes.c_int64, ctypes.POINTER(Shape)),
     "sequoia_head_bytes": (ctypes.c_int64, ctypes.POINTER(Shape)),
@@ -51,6 +52,8 @@ _FUNCTIONS = {
     "sequoia_model_free": (None, _POINTER),
     "sequoia_cache": (_POINTER, _POINTER, _NUMBER),
     "sequoia_cache_free": (None, _POINTER),
+    "sequoia_keep_states": (None, _POINTER, _NUMBER, _POINTER, _POINTER),
+    "sequoia_features": (None, *[_POINTER] * 4),
     "sequoia_forward": (
         _NUMBER, _POINTER, *[_NUMBER] * 3, _POINTER, _POINTER, _NUMBER, _POINTER, _NUMBER, _POINTER,
     ),
@@ -100,14 +103,18 @@ class CompiledLlama:
             raise OSError(reason)
         self.instructions = instruction_sets.instructions_in_use()
         base = model.model
-        shape = shape_of(model)
-        self.vocab, self.context = shape.vocab, shape.context
-        embedding = base.embed_tokens.weight.detach().contiguous()
-        self.tables = tables_of(model)
-        weights = [matrix for layer in base.layers for matrix in joined([layer.get_parameter(n) for n in MATRICES])]
-        weights = [weight.detach().contiguous() for weight in [*weights, model.lm_head.weight]]
+        self._copy(shape_of(model), base.embed_tokens.weight, tables_of(model), base.layers, model.lm_head.weight)
+
+    def _copy(
+        self, shape: Shape, embedding: torch.Tensor, tables: list[torch.Tensor | None], layers: Iterable[Any],
+        output: torch.Tensor, *features: torch.Tensor | None,
+    ) -> None:  # fmt: skip
+        self.hidden, self.vocab, self.context = shape.hidden, shape.vocab, shape.context
+        weights = [matrix for layer in layers for matrix in joined([layer.get_parameter(n) for n in MATRICES])]
+        weights = [weight.detach().contiguous() for weight in [*weights, output]]
+        self.tables, embedding, extra = [*tables, *features], embedding.detach().contiguous(), addresses(features)
         self.address = self.functions.sequoia_model(
-            ctypes.byref(shape), embedding.data_ptr(), *addresses(self.tables), addresses(weights)
+            ctypes.byref(shape), embedding.data_ptr(), *addresses(tables), addresses(weights), *(extra or (None, None))
         )
         if not self.address:
             raise MemoryError("found no memory for packed weights")
@@ -124,13 +131,13 @@ class CompiledLlama:
     def description(self) -> str:
         return f"compiled code for {self.instructions}"
 
-    def open(self, capacity: int, vocab_size: int) -> CompiledSession:
-        return CompiledSession(self, capacity, vocab_size)
+    def open(self, capacity: int, vocab_size: int, states: Sequence[int] = ()) -> CompiledSession:
+        return CompiledSession(self, capacity, vocab_size, states)
 
 
 def fits(model: Any) -> bool:
     """Whether compiled passes can run a model here, of any size, even if its weights are not loaded."""
-    if not is_plain_decoder(model):
+    if model.device.type not in ("cpu", "meta") or not is_plain_decoder(model):
         return False
     sizes = (model.config.hidden_size, model.config.intermediate_size, head_size(model))
     return (
@@ -147,7 +154,7 @@ def shape_of(model: PreTrainedModel, *, four_bits: int = 0) -> Shape:
     return Shape(
         config.hidden_size, config.intermediate_size, config.num_hidden_layers, config.num_attention_heads,
         config.num_key_value_heads, head_size(model), config.vocab_size, config.max_position_embeddings,
-        four_bits, config.rms_norm_eps,
+        four_bits, config.rms_norm_eps, config.vocab_size,
     )  # fmt: skip
 
 
@@ -162,8 +169,8 @@ def tables_of(model: PreTrainedModel) -> list[torch.Tensor | None]:
         cos[0, :, :half].contiguous(),
         sin[0, :, :half].contiguous(),
         torch.stack([norm.weight.detach().float() for norm in [*norms, base.norm]]),
-        torch.stack([_biases(own) for own in attentions]) if has_biases(model) else None,
-        _head_norms(attentions) if has_head_norms(model) else None,
+        torch.stack([projection_biases(own) for own in attentions]) if has_biases(model) else None,
+        norms_of_heads(attentions) if has_head_norms(model) else None,
     ]
 
 
@@ -177,14 +184,14 @@ def addresses(tensors: Sequence[torch.Tensor | None]) -> ctypes.Array:
     return (_POINTER * len(tensors))(*(None if tensor is None else tensor.data_ptr() for tensor in tensors))
 
 
-def _biases(attention: Any) -> torch.Tensor:
+def projection_biases(attention: Any) -> torch.Tensor:
     parts = (attention.q_proj, attention.k_proj, attention.v_proj)
     return torch.cat(
         [torch.zeros(part.out_features) if part.bias is None else part.bias.detach().float() for part in parts]
     )
 
 
-def _head_norms(attentions: Sequence[Any]) -> torch.Tensor:
+def norms_of_heads(attentions: Sequence[Any]) -> torch.Tensor:
     return torch.stack([torch.stack([own.q_norm.weight, own.k_norm.weight]).detach().float() for own in attentions])
 
 
@@ -192,13 +199,15 @@ class SlotSession:
     """One sequence in a model of the compiled passes. Its KV cache is allocated once; `commit` keeps some slots of it.
 
     Args:
-        model: has `functions`, the `address` of a model in C, and `vocab` and `context`.
+        model: has `functions`, the `address` of a model in C, `hidden`, `vocab` and `context`.
     """
 
     logits_dtype = torch.float32
     read_wait_sec = 0.0
+    states: torch.Tensor | None = None
 
-    def __init__(self, model: Any, capacity: int, vocab_size: int) -> None:
+    def __init__(self, model: Any, capacity: int, vocab_size: int, states: Sequence[int] = ()) -> None:
+        self._reads = (ctypes.c_int32 * len(states))(*states)
         self.capacity, self.length, self.vocab_size = capacity, 0, vocab_size
         self.model = model  # the session needs the model's memory
         self.address = model.functions.sequoia_cache(model.address, capacity)
@@ -214,14 +223,15 @@ class SlotSession:
     def forward(
         self, ids: torch.Tensor, positions: torch.Tensor, tree_mask: torch.Tensor, *, keep: int
     ) -> torch.Tensor:
-        """Run a pass, see `protocol.Session`.
-
-        Raises:
-            MemoryError: when scratch memory cannot be allocated.
-        """
+        """Run a pass, see `protocol.Session`."""
         count = len(ids)
         self.check_room(count)
         logits = self._room(keep)
+        if len(self._reads):
+            self.states = torch.empty(count, len(self._reads), self.model.hidden, dtype=torch.float32)
+            self.model.functions.sequoia_keep_states(
+                self.address, len(self._reads), self._reads, self.states.data_ptr()
+            )
         ids, positions = ids.to(torch.int64).contiguous(), positions.to(torch.int64).contiguous()
         tree_mask = tree_mask.to(torch.float32).contiguous()
         done = self._pass(
@@ -258,6 +268,9 @@ class SlotSession:
             self.model.functions.sequoia_keep(self.address, start, array, len(slots))
         self.length = start + len(slots)
 
+    def see(self, start: int, states: torch.Tensor) -> None:
+        pass
+
     def wait(self) -> None:
         pass  # compiled code is done when it returns
 
@@ -265,8 +278,8 @@ class SlotSession:
 class CompiledSession(SlotSession):
     """One sequence in a `CompiledLlama`."""
 
-    def __init__(self, model: CompiledLlama, capacity: int, vocab_size: int) -> None:
-        super().__init__(model, capacity, vocab_size)
+    def __init__(self, model: CompiledLlama, capacity: int, vocab_size: int, states: Sequence[int] = ()) -> None:
+        super().__init__(model, capacity, vocab_size, states)
         self.drafting_sec = ctypes.c_double(0.0)  # compiled drafting adds the time of its passes
 
     def _pass(self, request: tuple, logits: torch.Tensor) -> int:

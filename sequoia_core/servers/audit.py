@@ -4,8 +4,6 @@ At temperature 0 answers are compared token by token, with the gap of the two lo
 law of tokens 2 to 4, given the first, which is never drafted and so is the control.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections import defaultdict
@@ -15,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ..design.near_ties import gap_words, is_near_tie
 from ..studies.prompt_loop import Progress, Report, one_by_one
-from .local_server import ask
+from .local_server import UNCUT, ask
 from .readings import counts_from_bytes
 from .same_law import FALSE_ALARM, compare_laws, power, samples_needed
 
@@ -46,7 +44,7 @@ Both = Callable[..., list[list[Answer]]]  # turn, length, answers to one request
 
 def ask_side(side: Side, prompt: str, length: int, sampling: Mapping[str, Any], choices: int) -> list[Answer]:
     """Return a server's answers to one prompt, `choices` or fewer."""
-    body = {"prompt": prompt, "max_tokens": length, "n": choices, "logprobs": 5, **sampling, "top_k": -1, "min_p": 0}
+    body = {"prompt": prompt, "max_tokens": length, "n": choices, "logprobs": 5, **sampling, **UNCUT}
     body |= {"ignore_eos": True, "return_token_ids": True, "return_tokens_as_token_ids": True, **side.fields}
     content = ask(side.address, "/v1/completions", json.dumps(body).encode(), seconds=REQUEST_SEC)
     try:

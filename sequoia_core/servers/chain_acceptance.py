@@ -4,13 +4,12 @@ S_i, survival, is the share of drafts in which position i was accepted; counts a
 worse, records by step do not. Shapes: K = positions, m = requests, r = resamples.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
 
-from ..design.acceptance import AcceptanceMatrix, AcceptanceVector
+from ..design.acceptance import AcceptanceVector
+from ..design.acceptance_matrix import AcceptanceMatrix
 from ..design.bootstrap import LEVEL, RESAMPLES, Estimate, estimate, interval, resampled, wilson_interval
 from ..design.conditions import TOPK
 from ..design.replay import replay_while_growing

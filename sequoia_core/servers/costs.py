@@ -1,7 +1,5 @@
 """What a step of a server costs with k drafted tokens and B requests: target B · (k + 1) tokens, k drafts of B."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +9,7 @@ import numpy as np
 
 from ..design.model_shapes import ModelShape
 from ..design.profile import HardwareProfile
-from ..design.profile_files import odd_times
+from ..design.profile_files import odd_times, tokens_cached
 from ..design.step_time import step_seconds
 from .chain_acceptance import ChainAcceptance
 
@@ -50,6 +48,7 @@ class ServerCosts:
         profile: of the passes; None where only settings were timed.
         drafts_free: the draft is no model (n-grams), so that its passes cost nothing.
         target: its shape where known: steps of a mixture of experts grow with the experts that they read.
+        context: tokens in the cache while passes run; None for as many as in the profile. Settings are of it.
     """
 
     source: str
@@ -57,8 +56,10 @@ class ServerCosts:
     settings: tuple[TimedSetting, ...] = ()
     drafts_free: bool = False
     target: ModelShape | None = None
+    context: int | None = None
 
     def __post_init__(self) -> None:
+        tokens_cached(self.context or 0)
         for k, sec, batch in self.settings:
             if not (0 <= k <= MAX_K and 1 <= batch <= MAX_BATCH and 0 < sec < math.inf):
                 raise ValueError(
@@ -89,6 +90,8 @@ class ServerCosts:
             notes.append("What turning speculation on costs beside its passes is unknown and counted as nothing.")
         if self.profile is not None and self.profile.modelled:
             notes.append("Costs are modelled, not measured.")
+        if self.profile is not None and self.context is not None and not len(self.profile.verify_growth_sec):
+            notes.append(f"The profile has times at {self.profile.context:,} tokens of context alone.")
         if self.profile is not None and (fall := odd_times(self.profile.sizes, self.profile.verify_sec)):
             notes.append(fall)
         return notes
@@ -126,9 +129,8 @@ class ServerCosts:
         if nodes > self.profile.max_size:
             return math.nan
         passes = k if drafts and not self.drafts_free else 0
-        return float(
-            step_seconds(np.array([nodes]), np.full((1, max(passes, 1)), batch * (passes > 0)), self.profile)[0]
-        )
+        widths = np.full((1, max(passes, 1)), batch * (passes > 0))
+        return float(step_seconds(np.array([nodes]), widths, self.profile, context=self.context)[0])
 
     def _length(self, k: int, batch: int) -> float:
         """Return what a step's time grows with: drafted tokens, or experts read where no profile has the passes."""
@@ -155,6 +157,7 @@ def costs_of(
     *,
     drafts_free: bool = False,
     target: ModelShape | None = None,
+    context: int | None = None,
 ) -> ServerCosts | None:
     """Return the costs that a profile and timed settings tell, naming their source; None without either."""
     parts = []
@@ -166,4 +169,4 @@ def costs_of(
         parts.append(f"the server's own speed at {len(settings)} settings")
     if not parts:
         return None
-    return ServerCosts(" and ".join(parts), profile, tuple(settings), drafts_free, target)
+    return ServerCosts(" and ".join(parts), profile, tuple(settings), drafts_free, target, context)

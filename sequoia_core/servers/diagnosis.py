@@ -1,7 +1,5 @@
 """One verdict on a server's speculative decoding, and what mending it would bring."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -66,7 +64,7 @@ def diagnose(
         earlier: another period, or published rates of the same draft.
         timed: its own speed: k, tokens per second of all requests together, batch size.
     """
-    speed = _present_speed(counts, timed, costs)
+    speed = present_speed(counts, timed, costs)
     if (nothing := rules.never_drafted(counts)) is not None:
         findings = [nothing]
     else:
@@ -88,7 +86,7 @@ def diagnose(
     return Diagnosis(tuple(findings), now, tokens, faster)
 
 
-def _present_speed(
+def present_speed(
     counts: ServerCounts, timed: Sequence[tuple[int, float, int]], costs: ServerCosts | None
 ) -> Estimate | None:
     """Return the present speed over no speculation: measured at one batch size, else planned by costs."""
@@ -99,8 +97,13 @@ def _present_speed(
             return Estimate(rates[longest] / rates[0], None, None)
     if costs is None or not counts.positions or not counts.drafts or counts.censored:
         return None
-    speeds = plan_server(chain_acceptance(counts), costs).batches[0].speedup
-    return speeds[longest] if longest < len(speeds) else None
+    chains = chain_acceptance(counts)
+    speeds = plan_server(chains, costs).batches[0].speedup
+    if longest >= len(speeds) or speeds[longest].high is None:
+        return speeds[longest] if longest < len(speeds) else None
+    value, low, high = speeds[longest]
+    most = 1 + chains.drafted_share * rules.most_accepted(counts)  # few drafts resampled vary too little
+    return Estimate(value, low, max(high or 0.0, value * most / chains.tokens(longest).value))
 
 
 def _plain(evidence: rules.Evidence) -> dict[str, Any]:

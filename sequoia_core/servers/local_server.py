@@ -1,7 +1,5 @@
 """Start a model server on the loopback address, ask it, and leave none behind. Answers are bounded in size and time."""
 
-from __future__ import annotations
-
 import ipaddress
 import os
 import signal
@@ -19,6 +17,7 @@ LOOPBACK = "127.0.0.1"
 MAX_ANSWER_BYTES = 64 * 2**20
 START_SEC = 600  # a large model is read from disk
 END_SEC = 10  # to end by itself before it is killed
+UNCUT = {"top_k": -1, "min_p": 0}  # of requests: llama.cpp cuts by both unless told
 LAST_WORDS = 300  # characters of a server's log that a fault shows
 
 

@@ -3,8 +3,6 @@
 A rule fires only where exact bounds lie beyond its threshold. Names such as vllm#50170 are threads on GitHub.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import ceil, nan
 from typing import NamedTuple
@@ -24,7 +22,8 @@ MIN_SECOND_RATE = 0.5
 # of the rate before: a window, block or position limit (vllm#51009: .25 after a first that is near normal)
 CLIFF_RATIO = 0.6
 FADE_RATIO = 0.6  # of the first half's rate: one layer of a head used again and again (vllm#52688)
-MIN_WORSENING = 0.05  # fewer accepted: other texts and another K do 2 to 6 % by themselves (llama.cpp#27106: .7 to .5)
+MIN_USED_SHARE = 0.1  # of drafted tokens, where a draft yields one or more (llama.cpp#25908: .07 of 64, 4.5 of them)
+MIN_WORSENING = 0.05  # fewer accepted: other texts do that by themselves (llama.cpp#27106: .7 to .5)
 MIN_DRAFTED_SHARE = 0.5  # of steps with a draft: a minimum probability, n-grams (llama.cpp#22506)
 MAX_LOOPING_SHARE = 0.2  # of answers that repeat themselves: a draft guesses a loop (model-serving-minefield#108)
 MIN_SPEED = 0.97  # of the speed without a draft (mlx-lm#1132: .65)
@@ -122,7 +121,16 @@ def runs_out(counts: ServerCounts) -> Finding | None:
 
 
 def too_long(counts: ServerCounts) -> Finding | None:
-    """Fire where the later half of the positions is accepted far less often than the first, little by little."""
+    """Fire where later positions are accepted far less often than the first, or nearly all of a draft is wasted."""
+    drafts, accepted, drafted = _drafts(counts), counts.accepted_tokens or 0, counts.draft_tokens or 0
+    if 0 < drafts <= accepted < MIN_USED_SHARE * drafted:
+        seen = (
+            _share("drafted tokens accepted", accepted, drafted, counts),
+            Evidence("accepted per draft", accepted / drafts, share=False),
+            Evidence("drafted", drafted / drafts, share=False),
+        )
+        check = f"K = {ceil(2 * accepted / drafts)}, or a minimum probability (--spec-draft-p-min 0.75)"
+        return Finding(TOO_LONG, seen, "The draft is fine; nearly all of its length is thrown away.", check)
     reached = _reached(counts)
     longest, middle = len(reached) - 1, len(reached) // 2
     if longest < 3:
@@ -141,7 +149,7 @@ def too_long(counts: ServerCounts) -> Finding | None:
 
 
 def falls_with_length(counts: ServerCounts) -> Finding | None:
-    """Fire where long prompts have half the acceptance of short ones, by more than chance."""
+    """Fire where long prompts have less than two thirds of the acceptance of short ones, by more than chance."""
     comparison = long_prompts(counts.totals)
     if comparison is None or comparison.chance > FALSE_ALARM:
         return None
@@ -158,20 +166,26 @@ def falls_with_length(counts: ServerCounts) -> Finding | None:
 
 
 def worse(counts: ServerCounts, earlier: ServerCounts | None) -> Finding | None:
-    """Fire where fewer tokens are accepted than in another period."""
-    before, now = (None, None) if earlier is None else (_yield(earlier, counts), _yield(counts, earlier))
-    if earlier is None or before is None or now is None:
+    """Fire where fewer tokens are accepted than in another period, or than with a smaller K (vllm#41834)."""
+    if earlier is None:
+        return None
+    known = bool(earlier.positions and counts.positions)
+    before, now = (_yield(period, len(counts.positions) * known) for period in (earlier, counts))
+    if before is None or now is None:
         return None
     spread = float(np.hypot(now[1], (1 - MIN_WORSENING) * before[1]))
     if now[0] + DEVIATIONS * spread >= (1 - MIN_WORSENING) * before[0]:
         return None
-    known = bool(earlier.positions and counts.positions)
     what = "accepted per draft" if known else "drafted tokens accepted"
     seen = (
         Evidence(f"{what}, {when}", mean, max(mean - DEVIATIONS * by, 0.0), mean + DEVIATIONS * by, share=not known)
         for when, (mean, by) in (("before", before), ("now", now))
     )
     mended = tuple(count / (earlier.drafts or 1) for count in earlier.positions[: len(counts.positions)])
+    if known and len(earlier.positions) < len(counts.positions):
+        says = f"Longer drafts, K = {len(counts.positions)} instead of {len(earlier.positions)}, yield less in all."
+        check = f"how many tokens it was trained for, and its block; K = {len(earlier.positions)} again"
+        return Finding(TOO_LONG, tuple(seen), says, check, mended=mended, supposed="the earlier acceptance")
     return Finding(
         WORSE, tuple(seen), "Fewer tokens are accepted than before.",
         "what changed: the engine's version, sampling, thinking on or off, the kind of text, longer prompts",
@@ -260,13 +274,18 @@ def _first(counts: ServerCounts) -> Evidence | None:
     """Return how often the first position is accepted; of totals and averages, the most that it can be."""
     if counts.positions and counts.drafts:
         return _share("first position accepted", counts.positions[0], counts.drafts, counts)
-    what, accepted, drafts = "first position accepted, at most", counts.accepted_tokens, counts.drafts or 0
-    if not drafts and counts.tokens is not None:
-        drafts = counts.tokens - (counts.requests_done or 0) - (accepted or 0)
+    what, accepted, drafts = "first position accepted, at most", counts.accepted_tokens, _drafts(counts)
     if drafts > 0 and accepted is not None:
         return _share(what, min(accepted, drafts), drafts, counts)
     rate = nan if counts.mean_length is None else min(counts.mean_length - 1, 1.0)
     return None if rate != rate else Evidence(what, rate, rate, rate)
+
+
+def _drafts(counts: ServerCounts) -> int:
+    """Return the drafts, or the steps where only those are known; 0 where neither is."""
+    if counts.drafts or counts.tokens is None:
+        return counts.drafts or 0
+    return counts.tokens - (counts.requests_done or 0) - (counts.accepted_tokens or 0)
 
 
 def _later(counts: ServerCounts) -> tuple[Evidence, ...]:
@@ -289,6 +308,12 @@ def _share(what: str, hits: int, trials: int, counts: ServerCounts) -> Evidence:
     return Evidence(what, hits / trials, *exact_interval(hits, trials, 1 - 2 * FALSE_ALARM), trials)
 
 
+def most_accepted(counts: ServerCounts) -> float:
+    """Return an exact upper bound of the tokens accepted per draft, wrong in FALSE_ALARM of all readings."""
+    each = FALSE_ALARM / len(counts.positions)
+    return sum(exact_interval(hits, counts.drafts or 0, 1 - 2 * each)[1] for hits in counts.positions)
+
+
 def _needed(rate: float, trials: int) -> int | None:
     """Return how many drafts tell such a rate from MIN_FIRST_RATE; None for too many."""
     while trials < MAX_NEEDED_DRAFTS:
@@ -300,10 +325,13 @@ def _needed(rate: float, trials: int) -> int | None:
     return None
 
 
-def _yield(counts: ServerCounts, other: ServerCounts) -> tuple[float, float] | None:
-    """Return the tokens accepted per draft up to a K that both have, and how unsure; of totals, per drafted token."""
-    if counts.positions and other.positions and counts.drafts:
-        longest = min(len(counts.positions), len(other.positions))
+def _yield(counts: ServerCounts, most: int) -> tuple[float, float] | None:
+    """Return the tokens accepted per draft up to `most` positions, and how unsure; without such, per drafted token.
+
+    The first positions of longer drafts are accepted a little less; all of them on the same texts never less.
+    """
+    if most and counts.drafts:
+        longest = min(len(counts.positions), most)
         ends = -np.diff([counts.drafts, *counts.positions[:longest], 0]) / counts.drafts
         lengths = np.arange(longest + 1)
         mean = float(ends @ lengths)

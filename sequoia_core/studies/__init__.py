@@ -1,5 +1,8 @@
 """What is measured on a running pair.
 
+`cancel` is looked at between passes: the result is made of what is complete by then, or `Cancelled` says that it is too
+little.
+
 Each module imports, of this room, only modules named before it:
 
     first_difference, measure_bounds, node_enumeration, prompt_loop, run_summary, step_counts, step_timers,

@@ -1,7 +1,5 @@
 """Measure, plan, race and compare, in one run: what the command `bench` does."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,8 +10,8 @@ import numpy as np
 import torch
 import transformers
 
-from ..decoding.growing.adaptive import AdaptiveTree
 from ..decoding.growing.growing_tree import GrowingTree, predict_policy
+from ..decoding.growing.policies import AdaptiveTree
 from ..decoding.sampling import SamplingConfig
 from ..decoding.tree_kinds import TREE_KINDS
 from ..decoding.tree_policy import SPECINFER_TREE, TreePolicy

@@ -1,7 +1,5 @@
 """Where two greedy texts part, and whether the target was nearly undecided there."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,8 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from ..design.near_ties import gap_words, is_near_tie
-from ..models.prefill import prefill
-from ..models.protocol import LanguageModel, causal_mask, dtype_name
+from ..models.protocol import LanguageModel, causal_mask, dtype_name, prefill
 
 
 @dataclass(frozen=True, slots=True)

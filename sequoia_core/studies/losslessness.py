@@ -1,7 +1,5 @@
 """Statistical evidence that decoding preserves the target's distribution, on real models. V = vocabulary, c = cells."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from collections.abc import Sequence
@@ -22,8 +20,7 @@ from ..decoding.tree_policy import TreePolicy
 from ..design.tree import TokenTree
 from ..files.faults import Cancelled
 from ..models.language_model import ModelPair
-from ..models.prefill import prefill
-from ..models.protocol import LanguageModel, causal_mask
+from ..models.protocol import LanguageModel, causal_mask, prefill
 from .first_difference import Difference, first_difference
 from .prompt_loop import Progress, Report, one_by_one
 
@@ -90,12 +87,6 @@ def check_losslessness(
         prompt_ids: int [L], at least one token.
         new_tokens: tokens compared per continuation, fewer where it meets EOS.
         generator: one source for all runs; None seeds a fresh one.
-        cancel: looked at between phases of a run, and while the prompt is read after every 512 tokens; what is
-            complete by then is tested.
-
-    Raises:
-        Cancelled: before the first sample.
-        FloatingPointError: when a model returns logits that are not finite.
     """
     sampling, cancel = sampling or SamplingConfig(), cancel or threading.Event()
     prompt = [int(token) for token in prompt_ids]

@@ -4,13 +4,11 @@ At every position it adds up the probability that each child is accepted, not th
 (Rao-Blackwell), so few positions are enough.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +16,7 @@ import numpy as np
 from ..decoding.sampling import SamplingConfig
 from ..decoding.verifiers import choose_verifier
 from ..design.acceptance import AcceptanceVector
+from ..design.acceptance_matrix import AcceptanceMatrix
 from ..design.calibration import RANKS, Calibration, Sample
 from ..design.conditions import Conditions, measured_as
 from ..files.model_names import needed_draft
@@ -29,13 +28,14 @@ from .ranks_along_text import (
     outcome_question,
     prompt_generators,
     rank_questions,
-    ranks_on_target_text,
-    ranks_on_teacher_forced_text,
+    ranks_on_text,
 )
 
 TARGET_TEXT = "measured on text the target wrote"
 OWN_TEXT = "measured on the user's own text"
-Found = tuple[list[np.ndarray], list[np.ndarray], list[Calibration]]  # sums, outcomes [N, 2] and calibration by prompt
+DEPTHS = 4  # levels that are measured of a draft head
+# sums [L, W], outcomes [N, L, 2] and calibration by prompt; L = 1 but for a draft head
+Found = tuple[list[np.ndarray], list[np.ndarray], list[Calibration]]
 
 
 class CannotResume(ValueError):
@@ -84,14 +84,11 @@ def measure_acceptance(
             nothing is generated. Text longer than the models' context is read in pieces of that length.
         verifier: whose draft sampling and rule are measured: "sequoia", "specinfer" or "topk". At temperature 0 all
             compare with the argmax.
-        cancel: looked at between passes; the prompts complete by then are returned.
 
     Returns:
         A vector of W probabilities with sums by prompt (for intervals), the rank accepted at every position (for
-        `design.replay`) and a calibration (`design.calibration`). Its meta holds the settings.
-
-    Raises:
-        Cancelled: before the first prompt was complete.
+        `design.replay`) and a calibration (`design.calibration`); of a draft head also `by_depth`, along the same text,
+        the head fed its own outputs from each position on. Its meta holds the settings.
     """
     sampling, cancel = sampling or SamplingConfig(), cancel or threading.Event()
     checkpoints, own_text = checkpoints or Checkpoints(), max_new_tokens is None
@@ -107,6 +104,9 @@ def measure_acceptance(
     }  # fmt: skip
     if not (sampling.plain or sampling.greedy):
         settings["first_cut"] = True
+    depths = DEPTHS if pair.draft is not None and pair.draft.reads else 1
+    if depths > 1:
+        settings["depths"] = depths
     resume, save = checkpoints.resume, checkpoints.save
     measured = ([], [], []) if resume is None else _resumed(resume, settings, prompts)
 
@@ -117,15 +117,16 @@ def measure_acceptance(
         outcomes = outcome_question(chosen, width, teacher_forced=own_text, generator=outcome_stream)
         calibration = calibration_question(min(RANKS, pair.vocab_size), generator=calibration_stream)
         questions = rank_questions({"ranks": chosen.ranks}, width) | {"outcomes": outcomes, "calibration": calibration}
-        options: dict[str, Any] = {"sampling": sampling, "questions": questions, "seed": seed, "number": number}
-        options |= {"report": report, "cancel": cancel}
-        if max_new_tokens is None:
-            parts = ranks_on_teacher_forced_text(prompts[number], pair, **options)
-        else:
-            parts = ranks_on_target_text(prompts[number], pair, max_new_tokens=max_new_tokens, **options)
+        parts = ranks_on_text(
+            prompts[number], pair, sampling=sampling, questions=questions, max_new_tokens=max_new_tokens, seed=seed,
+            number=number, cancel=cancel, report=report, depths=depths,
+        )  # fmt: skip
         if parts is None:
             return None
-        seen = np.concatenate([part["calibration"] for part in parts])
+        if depths == 1:
+            parts = [{name: answer[:, None] for name, answer in part.items()} for part in parts]
+        # chains began `depth` positions after the text did
+        seen = np.concatenate([part["calibration"][depth:, depth] for part in parts for depth in range(depths)])
         return (
             sum(part["ranks"].sum(axis=0) for part in parts),
             np.concatenate([part["outcomes"] for part in parts]),
@@ -156,11 +157,23 @@ def _vector_so_far(
     if target.offload is not None:
         done["offload"] = target.offload
     names = ("target", "draft", "temperature", "top_p", "verifier", "top_k")
-    return vector_from_prompts(
-        sums, [len(each) for each in outcomes], meta=settings | done, ranks=[each[:, 0] for each in outcomes],
-        matched=[each[:, 1] for each in outcomes],
+    vector = vector_from_prompts(
+        [each[0] for each in sums], [len(each) for each in outcomes], meta=settings | done,
+        ranks=[each[:, 0, 0] for each in outcomes], matched=[each[:, 0, 1] for each in outcomes],
         holds_for=Conditions(**{name: settings[name] for name in names}),
         calibration=Calibration.joined(calibrations),
+    )  # fmt: skip
+    return replace(vector, by_depth=_by_depth(sums, outcomes)) if len(sums[0]) > 1 else vector
+
+
+def _by_depth(sums: Sequence[np.ndarray], outcomes: Sequence[np.ndarray]) -> AcceptanceMatrix:
+    """Pool the sums of each prompt, float64 [L, W], over positions where a chain of each length ends."""
+    levels = np.arange(len(sums[0]))
+    trials = np.array([np.maximum(len(each) - levels, 0) for each in outcomes])
+    pooled, counts = np.sum(sums, axis=0), np.maximum(trials.sum(axis=0), 1)[:, None]
+    return AcceptanceMatrix(
+        pooled / counts, np.broadcast_to(trials.sum(axis=0)[:, None], pooled.shape), prompt_sums=np.array(sums),
+        prompt_trials=trials, prompt_ranks=tuple(each[:, :, 0].T.astype(np.int16) for each in outcomes),
     )  # fmt: skip
 
 
@@ -256,4 +269,11 @@ def _resumed(resume: AcceptanceVector, settings: dict[str, Any], prompts: Sequen
         raise CannotResume(f"found {done} prompts measured, expected at most the {len(prompts)} of this run")
     if resume.meta.get("prompts_hash") != prompts_hash(prompts[:done]):
         raise CannotResume(f"found other prompts, expected this measurement's first {done} in the same order")
-    return list(sums), [np.stack(pair, 1) for pair in zip(ranks, matched, strict=True)], [calibration]
+    deeper, both = resume.by_depth, [np.stack(pair, 1)[:, None] for pair in zip(ranks, matched, strict=True)]
+    if deeper is None or deeper.prompt_sums is None or deeper.prompt_ranks is None:
+        return [each[None] for each in sums], both, [calibration]
+    outcomes = [
+        np.stack([by_depth.T, np.broadcast_to(first[:, :, 1], by_depth.T.shape)], 2)
+        for by_depth, first in zip(deeper.prompt_ranks, both, strict=True)
+    ]
+    return list(deeper.prompt_sums), outcomes, [calibration]

@@ -1,7 +1,5 @@
 """Measures this machine's peak bandwidth and arithmetic for the roofline, and the bound of passes by them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,8 +10,7 @@ import torch
 from ..design.model_shapes import shape_of
 from ..design.profile import HardwareProfile
 from ..design.roofline import Device, pass_sec
-from ..models.device import describe_device
-from ..models.free_memory import available_bytes
+from ..models.device import available_bytes, describe_device
 from ..models.language_model import HuggingFaceModel
 from ..models.protocol import TORCH_DTYPES, LanguageModel
 

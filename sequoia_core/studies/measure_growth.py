@@ -1,7 +1,5 @@
 """Tokens per step as trees grow, by decoding: best trees of a vector, independent chains, SpecInfer's, SpecExec's."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..decoding.growing.spec_exec import SpecExecTree
+from ..decoding.growing.policies import SpecExecTree
 from ..decoding.sampling import SamplingConfig
 from ..decoding.tree_policy import FixedTree, TreePolicy
 from ..design.acceptance import AcceptanceVector
@@ -79,10 +77,6 @@ def measure_growth(
             decides on them.
         sizes: nodes of a tree at most. Kinds that stop growing before have fewer points.
         depth: edges at most; less where the shorter context leaves less room after the longest prompt and its text.
-        cancel: looked at within every step; prompts complete with every tree are kept.
-
-    Raises:
-        Cancelled: before the first prompt was complete.
     """
     needed_draft(pair.draft, "the growth of trees is that of drafted ones")
     sampling = sampling or SamplingConfig()

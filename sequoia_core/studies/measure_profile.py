@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import compress, pairwise
+from itertools import compress, pairwise, zip_longest
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,7 @@ def measure_profile(
     further_context: int | None = None,
     resume: HardwareProfile | None = None,
     progress: Callable[[float, str], None] | None = None,
+    timed: Callable[[int, float], None] | None = None,
     cancel: threading.Event | None = None,
 ) -> HardwareProfile:
     """Time steps of trees of `sizes` nodes, with `context` tokens in the cache, and what a longer context adds.
@@ -57,25 +58,22 @@ def measure_profile(
             the models have room for. Where that is less than `context` and a quarter, growth is not timed.
         resume: an earlier measurement of the same pair, sizes and context on this device; its rounds count among
             `repeats`.
-        cancel: looked at between drafting and target passes, and while the context is read after every 512 tokens; the
-            rounds complete by then are kept.
-
-    Raises:
-        Cancelled: before the first full round.
+        timed: called with a tree's nodes and the seconds of the target's pass over it, as they are taken.
     """
     if repeats < 1:
         raise ValueError(f"repeats: found {repeats}, expected at least 1")
     rounds = StepRounds(pair, sizes=sizes, context=context, further_context=further_context, cancel=cancel)
     done = 0 if resume is None else _rounds_of(resume, rounds)
     repeats = max(1, repeats - done)
-    wanted, number = repeats, 0
+    wanted, number, shown = repeats, 0, 0.0
     if progress is not None:
         progress(0.0, "profiling, warming up")
     rounds.warm_up()
     while True:
         if progress is not None:
-            progress(min(1.0, (number + 1) / (wanted + 1)), f"profiling, round {number + 1} of {wanted + 1}")
-        if number == wanted or not rounds.take():
+            shown = max(shown, (number + 1) / (wanted + 1))  # rounds that are taken again do not take the bar back
+            progress(shown, f"profiling, round {number + 1} of {wanted + 1}")
+        if number == wanted or not rounds.take(timed):
             break
         number += 1
         if number == repeats:
@@ -173,9 +171,13 @@ class StepRounds:
         for timer in (*self.timers, *self.growers):
             timer.run()
 
-    def take(self) -> bool:
+    def take(self, timed: Callable[[int, float], None] | None = None) -> bool:
         """Let every timer take its steps, in turns; return False when cancelled, and then nothing is recorded."""
-        times = [timer.run() for timer in self.timers]
+        times = []
+        for size, timer in zip_longest(self.sizes, self.timers):
+            times.append(timer.run())
+            if timed is not None and size is not None and not self.cancel.is_set():
+                timed(size, times[-1][1])
         grown = [grower.steps() for grower in self.growers]
         if self.cancel.is_set():
             return False

@@ -1,7 +1,5 @@
 """Checks whether acceptance measured on other prompts predicts tokens per step. m = prompts, r = resamples."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +9,8 @@ import numpy as np
 
 from ..decoding.sampling import SamplingConfig
 from ..decoding.verifiers import choose_verifier
-from ..design.acceptance import AcceptanceMatrix, AcceptanceVector
+from ..design.acceptance import AcceptanceVector
+from ..design.acceptance_matrix import AcceptanceMatrix
 from ..design.bootstrap import RESAMPLES, Estimate, estimate, resampled
 from ..design.optimal_trees import expected_tokens
 from ..design.tree import TokenTree
@@ -19,7 +18,7 @@ from ..files.faults import Cancelled
 from ..models.language_model import ModelPair
 from .measure_acceptance import pair_settings, vector_from_prompts
 from .prompt_loop import Progress, Report, one_by_one, room_after
-from .ranks_along_text import rank_questions, ranks_on_target_text
+from .ranks_along_text import rank_questions, ranks_on_text
 from .step_counts import count_by_depth, matrix_from_counts
 from .verifier_comparison import decode_prompt, whole_tokens
 
@@ -82,10 +81,6 @@ def static_versus_real(
             matrix counted in tree decoding.
         held_out_prompts: token ids, at least 2 other prompts.
         tree: at least one node below the root.
-        cancel: looked at within every step; prompts complete by then are kept, when there are 2 of each set.
-
-    Raises:
-        Cancelled: before 2 prompts of each set were complete.
     """
     sampling, cancel = sampling or SamplingConfig(), cancel or threading.Event()
     for name, prompts in (("fit_prompts", fit_prompts), ("held_out_prompts", held_out_prompts)):
@@ -109,14 +104,14 @@ def static_versus_real(
         steps = decode_prompt(prompt, pair, tree, sampling, verifier, room, seed=seed, number=stream, cancel=cancel)
         outcome: tuple[int, int] | _Fitted = (whole_tokens(steps), len(steps))
         if fitting and not cancel.is_set():
-            parts = ranks_on_target_text(
+            parts = ranks_on_text(
                 prompt, pair, sampling=sampling, questions=questions, max_new_tokens=room, seed=seed,
                 number=total + index, cancel=cancel,
             )  # fmt: skip
             if parts is None:
                 return None
             along = parts[0][verifier]
-            outcome = _Fitted(along.sum(axis=0), len(along), *count_by_depth(steps, tree, width), *outcome)
+            outcome = _Fitted(along.sum(axis=0), len(along), *count_by_depth(steps, tree), *outcome)
         if cancel.is_set():
             return None
         report(1.0)

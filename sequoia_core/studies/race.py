@@ -297,7 +297,7 @@ def over_plain(results: Mapping[str, MethodResult], name: str) -> Estimate:
     return ratio_estimate(plain, own, few=True)
 
 
-def repeated_share(tokens: Sequence[int], length: int = 4) -> float:
-    """Return the share of n-grams that occurred before: near 1 for text that loops (and is easy to draft)."""
-    grams = [tuple(tokens[i : i + length]) for i in range(len(tokens) - length + 1)]
+def repeated_share(tokens: Sequence[int]) -> float:
+    """Return the share of 4-grams that occurred before: near 1 for text that loops (and is easy to draft)."""
+    grams = [tuple(tokens[i : i + 4]) for i in range(len(tokens) - 3)]
     return 1.0 - len(set(grams)) / len(grams) if grams else 0.0

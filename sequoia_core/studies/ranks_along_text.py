@@ -1,9 +1,7 @@
 """Questions about both models' rows at every position of a text. N = positions, V = vocabulary, W = ranks."""
 
-from __future__ import annotations
-
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -25,8 +23,7 @@ from ..design.optimal_trees import optimal_tree
 from ..design.tree import TokenTree
 from ..design.what_if import power_law
 from ..models.language_model import ModelPair
-from ..models.prefill import prefill
-from ..models.protocol import LanguageModel, causal_mask
+from ..models.protocol import Session, causal_mask, prefill
 from .prompt_loop import Report
 
 CHUNK = 128  # positions in one pass
@@ -111,56 +108,45 @@ def prompt_generators(seed: int, number: int, device: torch.device | str = "cpu"
     return torch.Generator().manual_seed(text), *(torch.Generator(device).manual_seed(word) for word in others)
 
 
-def ranks_on_target_text(
+def ranks_on_text(
     prompt: Sequence[int],
     pair: ModelPair,
     *,
     sampling: SamplingConfig,
     questions: Mapping[str, Question],
-    max_new_tokens: int,
+    max_new_tokens: int | None,
     seed: int,
     number: int,
     cancel: threading.Event,
     report: Report | None = None,
+    depths: int = 1,
 ) -> list[Answers] | None:
-    """Let the target continue a prompt, and ask about every position of what it wrote; None when cancelled.
+    """Ask about every position of what the target writes after a prompt; None when cancelled.
 
     Args:
         questions: by name, asked in this order.
+        max_new_tokens: None to ask about the prompt's own positions, in pieces that the models' context holds.
         seed, number: of the study and of the prompt in it; both give this prompt its own random stream.
+        depths: as for `ranks_along`.
     """
     assert pair.draft is not None, "questions are about both models"
     text_generator, draws, *_ = prompt_generators(seed, number, pair.draft.device)
-    text = continuation(
-        prompt, pair, sampling=sampling, max_new_tokens=max_new_tokens, generator=text_generator, report=report,
-        cancel=cancel,
-    )  # fmt: skip
-    answers = ranks_along(prompt, text, pair, sampling, questions, draws, cancel=cancel)
-    return None if answers is None else [answers]
-
-
-def ranks_on_teacher_forced_text(
-    text: Sequence[int],
-    pair: ModelPair,
-    *,
-    sampling: SamplingConfig,
-    questions: Mapping[str, Question],
-    seed: int,
-    number: int,
-    cancel: threading.Event,
-    report: Report,
-) -> list[Answers] | None:
-    """Ask about every position of a given text, in pieces that the models' context holds; None when cancelled."""
-    assert pair.draft is not None, "questions are about both models"
-    _, draws, *_ = prompt_generators(seed, number, pair.draft.device)
-    pieces = _pieces(text, pair.max_context)
+    if max_new_tokens is None:
+        pieces = _pieces(prompt, pair.max_context)
+    else:
+        text = continuation(
+            prompt, pair, sampling=sampling, max_new_tokens=max_new_tokens, generator=text_generator, report=report,
+            cancel=cancel,
+        )  # fmt: skip
+        pieces = [(prompt, text)]
     parts = []
     for count, (before, after) in enumerate(pieces, start=1):
-        answers = ranks_along(before, after, pair, sampling, questions, draws, cancel=cancel)
+        answers = ranks_along(before, after, pair, sampling, questions, draws, cancel=cancel, depths=depths)
         if answers is None:
             return None
         parts.append(answers)
-        report(count / len(pieces))
+        if report is not None:
+            report(count / len(pieces))
     return parts
 
 
@@ -222,44 +208,97 @@ def ranks_along(
     generator: torch.Generator,
     *,
     cancel: threading.Event,
+    depths: int = 1,
 ) -> Answers | None:
     """Return the answer to each question at every position of `text`: name -> array [N, ...]; None when cancelled.
 
     Questions are asked in order and get the generator, on the draft's device.
+
+    Args:
+        depths: L, above 1 for a draft head alone. Answers are then [N, L, ...]: first with the target's true states,
+            then by chains of the head's own outputs that began one, two, … positions before, which what decoding drafts
+            deeper is like; zeros where no chain began.
     """
     target, draft = pair.target, pair.draft
     assert draft is not None, "questions are about both models"
     parts: dict[str, list[torch.Tensor]] = {name: [] for name in questions}
     written = torch.tensor(text, dtype=torch.int64, device=draft.device).split(CHUNK)
     draft_sampling = SamplingConfig(temperature=1.0) if sampling.greedy else sampling
+    ids, first = torch.tensor([*prompt, *text[:-1]], dtype=torch.int64), len(prompt) - 1
+    reader = draft.open(len(ids) + (depths - 1) * (CHUNK + depths))
     for target_logits, draft_logits, tokens in zip(
-        _logits_along(prompt, text, target, cancel), _logits_along(prompt, text, draft, cancel), written, strict=False
+        _logits_along(ids, first, target.open(len(ids), draft.reads), reader, cancel),
+        _logits_along(ids, first, reader, None, cancel, depths=depths),
+        written,
+        strict=False,
     ):
         if target_logits is None or draft_logits is None:
             return None
-        some = max(1, ROW_NUMBERS // draft.vocab_size) if draft_logits.is_cpu else CHUNK
-        for some_target, some_draft, some_tokens in zip(
-            *(part.split(some) for part in (target_logits, draft_logits, tokens)), strict=True
-        ):
-            target_rows = probabilities(some_target, sampling).to(draft.device)
-            draft_rows, first = draft_probabilities(some_draft, draft_sampling)
-            rows = Rows(target_rows, draft_rows, some_tokens, generator, first)
-            for name, ask in questions.items():
-                parts[name].append(ask(rows).cpu())
+        some = max(1, ROW_NUMBERS // draft.vocab_size) if draft_logits[0].is_cpu else CHUNK
+        for at in range(0, len(tokens), some):
+            stop = min(at + some, len(tokens))
+            target_rows = probabilities(target_logits[0][at:stop], sampling).to(draft.device)
+            answers: dict[str, list[torch.Tensor]] = {name: [] for name in questions}  # by depth
+            for logits in draft_logits:
+                missing = len(tokens) - len(logits)  # of the text's first positions: no chain began before it
+                begun = min(max(at, missing), stop)
+                block = logits[begun - missing : stop - missing]
+                draft_rows, first_rows = draft_probabilities(block, draft_sampling) if len(block) else (block, None)
+                rows = Rows(target_rows[begun - at :], draft_rows, tokens[begun:stop], generator, first_rows)
+                for name, ask in questions.items():
+                    found = ask(rows).cpu() if len(block) else answers[name][0][:0]
+                    answers[name].append(torch.cat([found.new_zeros(begun - at, *found.shape[1:]), found]))
+            for name, by_depth in answers.items():
+                parts[name].append(torch.stack(by_depth, 1) if depths > 1 else by_depth[0])
     return {name: torch.cat(chunks).numpy() for name, chunks in parts.items()}
 
 
 def _logits_along(
-    prompt: Sequence[int], text: Sequence[int], model: LanguageModel, cancel: threading.Event
-) -> Iterable[torch.Tensor | None]:
-    """Yield the logits that predict each token of `text`, one pass per chunk, float [chunk, V]; None once cancelled."""
-    ids = torch.tensor([*prompt, *text[:-1]], dtype=torch.int64)
-    session = model.open(len(ids))
-    first = len(prompt) - 1  # the position whose logits predict the text's first token
-    prefill(session, ids[:first], cancel=cancel)
+    ids: torch.Tensor,
+    first: int,
+    session: Session,
+    reader: Session | None,
+    cancel: threading.Event,
+    *,
+    depths: int = 1,
+) -> Iterator[list[torch.Tensor] | None]:
+    """Yield the logits after each token of a text from `first` on, one pass per chunk; None once cancelled.
+
+    Args:
+        reader: takes the states that the session keeps.
+        depths: how many levels, of which those beyond the first are `_chained`.
+
+    Yields:
+        float [chunk, V], and for each deeper level [chunk, V], or less where no chain began before the text.
+    """
+    prefill(session, ids[:first], reader=reader, cancel=cancel)
     for start in range(first, len(ids), CHUNK):
         if cancel.is_set():
             yield None
             return
         stop = min(start + CHUNK, len(ids))
-        yield session.forward(ids[start:stop], torch.arange(start, stop), causal_mask(stop - start), keep=stop - start)
+        places, mask = torch.arange(start, stop), causal_mask(stop - start)
+        logits = session.forward(ids[start:stop], places, mask, keep=stop - start)
+        if reader is not None and session.states is not None:
+            reader.see(start, session.states)
+        deeper = _chained(session, ids, max(first, start - depths + 1), start, depths) if depths > 1 else ()
+        yield [logits, *deeper]
+
+
+def _chained(session: Session, ids: torch.Tensor, begin: int, start: int, depths: int) -> Iterator[torch.Tensor]:
+    """Yield what a head says by its own outputs after the tokens of a text from `start` on, for each deeper level.
+
+    At each token from `begin` on a chain begins, which sees the text up to there and its own tokens; a level is one
+    pass over all chains.
+    """
+    stop, bases = session.length, list[int]()
+    session.commit(stop - 1, [0])  # what follows is drafted
+    for depth in range(1, depths):
+        begun, held = torch.arange(begin, stop - depth), session.length  # those whose next tokens are known
+        own = torch.arange(len(begun))[:, None] + torch.tensor([*bases, held])  # slots of each chain
+        seen = (torch.arange(held + len(begun)) <= begun[:, None]).scatter_(1, own, True)
+        mask = torch.zeros(seen.shape).masked_fill_(~seen, -torch.inf)
+        keep = stop - max(begin + depth, start)
+        yield session.forward(ids[begun + depth], begun + depth, mask, keep=keep) if keep > 0 else torch.empty(0, 0)
+        bases.append(held)
+    session.commit(stop - 1, [0])

@@ -1,7 +1,5 @@
 """Rejection curves: how often a node's first k children are all rejected. m = prompts, W = ranks."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +17,7 @@ from ..files.model_names import needed_draft
 from ..models.language_model import ModelPair
 from .measure_acceptance import pair_settings, vector_from_prompts
 from .prompt_loop import Progress, Report, one_by_one, require_a_prompt, room_after
-from .ranks_along_text import rank_questions, ranks_on_target_text
+from .ranks_along_text import rank_questions, ranks_on_text
 
 
 def sampling_grid(temperatures: Sequence[float], top_ps: Sequence[float] = (1.0,)) -> list[SamplingConfig]:
@@ -99,10 +97,6 @@ def measure_rejection(
         samplings: such as `sampling_grid([0, 0.6, 1])`; at temperature 0 there is one curve, "greedy".
         optimum: also compute the best verifier's (`OPTIMA`), above temperature 0 and where neither top-p nor top-k
             gives first children rows of their own; it takes longer.
-        cancel: looked at between passes; prompts complete at every way of sampling are kept.
-
-    Raises:
-        Cancelled: before the first prompt was complete.
     """
     needed_draft(pair.draft, "measuring rejection compares two models")
     cancel = cancel or threading.Event()
@@ -120,7 +114,7 @@ def measure_rejection(
     def measure(number: int, report: Report) -> dict[tuple[SamplingConfig, str], np.ndarray] | None:
         rows_by_curve: dict[tuple[SamplingConfig, str], np.ndarray] = {}
         for index, sampling in enumerate(samplings):
-            parts = ranks_on_target_text(
+            parts = ranks_on_text(
                 prompts[number], pair, sampling=sampling, seed=seed, number=number,
                 questions=rank_questions(rules[sampling], width),
                 max_new_tokens=max_new_tokens,

@@ -1,7 +1,5 @@
 """Acceptance counted in real tree decoding. s = steps, n = tree nodes, L = levels, B = ranks, b = bins."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,36 +7,32 @@ from typing import Any
 import numpy as np
 
 from ..decoding.loop import DecodeStep
-from ..design.acceptance import AcceptanceMatrix
+from ..design.acceptance_matrix import AcceptanceMatrix
 from ..design.bootstrap import wilson_interval
 from ..design.tree import TokenTree
 
+BINS = 10  # of a draft's probability
 
-def count_by_depth(
-    steps: Sequence[DecodeStep], tree: TokenTree, width: int | None = None
-) -> tuple[np.ndarray, np.ndarray]:
+
+def count_by_depth(steps: Sequence[DecodeStep], tree: TokenTree) -> tuple[np.ndarray, np.ndarray]:
     """Count how often the child of each rank was there and was the accepted one, below accepted nodes of each level.
 
     A step cut at EOS or at the token limit counts up to there.
 
     Args:
         steps: decoded with `tree`; those whose tree a context's end has cut are left out.
-        width: ranks B; None for the most children that a node of the tree has.
 
     Returns:
-        accepted, reached: int64 [L, B]; row `level - 1`, column `k - 1`; L is the tree's depth.
+        accepted, reached: int64 [L, B]; row `level - 1`, column `k - 1`; L is the tree's depth and B its width.
     """
-    width = int(tree.child_ranks.max()) if width is None else width
     steps = _whole_steps(steps, tree)
-    if width < 1:
-        raise ValueError(f"width: found {width}, expected at least 1")
     taken, went_on = np.zeros((2, len(steps), tree.size), dtype=bool)
     for row, onward, step in zip(taken, went_on, steps, strict=True):
         row[list(step.accepted_path)] = True
         onward[list(step.accepted_path[: len(step.new_tokens)])] = True  # not the node with which the text ends
-    nodes = np.flatnonzero((tree.child_ranks >= 1) & (tree.child_ranks <= width))
+    nodes = np.arange(1, tree.size)
     cell = tree.depths[nodes] - 1, tree.child_ranks[nodes] - 1
-    accepted, reached = np.zeros((2, tree.depth, width), dtype=np.int64)
+    accepted, reached = np.zeros((2, tree.depth, tree.child_ranks.max()), dtype=np.int64)
     np.add.at(accepted, cell, taken[:, nodes].sum(axis=0))
     np.add.at(reached, cell, went_on[:, tree.parents[nodes]].sum(axis=0))
     return accepted, reached
@@ -63,13 +57,13 @@ def matrix_from_counts(
     return AcceptanceMatrix(probs=np.clip(probs, 0.0, 1.0), trials=reached, meta=meta or {})
 
 
-def acceptance_by_depth(steps: Sequence[DecodeStep], tree: TokenTree, width: int | None = None) -> AcceptanceMatrix:
+def acceptance_by_depth(steps: Sequence[DecodeStep], tree: TokenTree) -> AcceptanceMatrix:
     """Return P(child of rank k is the accepted one | its parent at depth level - 1 was), as decoding showed it.
 
     It tests the paper's assumption (§3.1) of one vector for all levels, which does not hold where rows differ. 0 trials
     mark a cell borrowed from its rank's other levels.
     """
-    accepted, reached = count_by_depth(steps, tree, width)
+    accepted, reached = count_by_depth(steps, tree)
     counted = len(_whole_steps(steps, tree))
     meta = {"source": "counted in real tree decoding", "steps": counted, "tree_size": tree.size}
     return matrix_from_counts(accepted, reached, meta=meta)
@@ -121,24 +115,22 @@ class ConfidenceCurve:
         ]
 
 
-def acceptance_by_confidence(steps: Sequence[DecodeStep], tree: TokenTree, bins: int = 10) -> ConfidenceCurve:
+def acceptance_by_confidence(steps: Sequence[DecodeStep], tree: TokenTree) -> ConfidenceCurve:
     """Return how often offered children were accepted, in equal bins of the draft's probability of their token.
 
     A child is offered when its parent was accepted and its elder siblings were rejected; the draft's probability is
     that of its first row, before siblings were taken out.
     """
     steps = _whole_steps(steps, tree)
-    if bins < 1:
-        raise ValueError(f"bins: found {bins}, expected at least 1")
-    edges = np.linspace(0.0, 1.0, bins + 1)
-    offered, accepted, total = np.zeros(bins, np.int64), np.zeros(bins, np.int64), np.zeros(bins)
+    edges = np.linspace(0.0, 1.0, BINS + 1)
+    offered, accepted, total = np.zeros(BINS, np.int64), np.zeros(BINS, np.int64), np.zeros(BINS)
     for step in steps:
         outcomes, draft = np.array(step.outcomes[1:]), np.array(step.draft_probs[1:])
         tried = outcomes != "not reached"
-        bin_of = np.clip(np.searchsorted(edges, draft, side="right") - 1, 0, bins - 1)
-        offered += np.bincount(bin_of[tried], minlength=bins)
-        accepted += np.bincount(bin_of[outcomes == "accepted"], minlength=bins)
-        total += np.bincount(bin_of[tried], weights=draft[tried], minlength=bins)
+        bin_of = np.clip(np.searchsorted(edges, draft, side="right") - 1, 0, BINS - 1)
+        offered += np.bincount(bin_of[tried], minlength=BINS)
+        accepted += np.bincount(bin_of[outcomes == "accepted"], minlength=BINS)
+        total += np.bincount(bin_of[tried], weights=draft[tried], minlength=BINS)
     mean = np.where(offered > 0, total / np.maximum(offered, 1), np.nan)
     return ConfidenceCurve(edges, offered, accepted, mean)
 

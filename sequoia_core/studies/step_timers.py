@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ..decoding.assemble import assemble
-from ..decoding.growing.adaptive import AdaptiveTree
+from ..decoding.growing.policies import AdaptiveTree
 from ..decoding.loop import End, take_step
 from ..decoding.record import DecodeStep
 from ..decoding.sampling import SamplingConfig
@@ -20,7 +20,7 @@ from ..design.profile import HardwareProfile
 from ..design.step_time import level_widths
 from ..design.tree import TokenTree
 from ..models.language_model import ModelPair
-from ..models.prefill import prefill
+from ..models.protocol import prefill
 
 LEVELS, MOST_CHILDREN = 4, 8  # of the trees that are timed
 STEPS = 3  # in a row make one sample, after one with cold caches that is not timed: decoding repeats such steps
@@ -91,7 +91,7 @@ class StepTimer:
             sampling=sampling, capacity=longest, generator=generator,
         )  # fmt: skip
         for session in self.sessions:
-            prefill(session, self.sequence[:-1], cancel=cancel)
+            prefill(session, self.sequence[:-1], reader=self.sessions[-1], cancel=cancel)
         self.widths = [] if policy.fixed is None else level_widths(policy.fixed)
 
     def run(self) -> tuple[float, float, float]:

@@ -1,7 +1,5 @@
 """The same fixed tree under every verifier and way of sampling: tokens per step by real decoding. m = prompts."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -131,10 +129,6 @@ def compare_verifiers(
         prompts: token ids; they should not be those the tree was planned on.
         samplings: such as `sampling_grid([0, 0.6, 1])`; at temperature 0 there is one run, "greedy".
         policies: way of sampling and a name -> trees to decode beside the fixed one, by their own verifier.
-        cancel: looked at within every step; prompts complete under every verifier are kept.
-
-    Raises:
-        Cancelled: before the first prompt was complete.
     """
     policies = policies or {}
     if not prompts or not samplings:

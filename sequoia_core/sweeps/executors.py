@@ -149,6 +149,7 @@ class DaskWorkers:
         self.address = address
         self._client = self._connected(CONNECT_SEC)
         if timed and not self.machines:
+            self.close()
             raise ValueError(
                 f"{address}: found no worker with the resource {MACHINE}, expected one on each machine that times "
                 f'(dask worker {address} --nworkers 1 --nthreads 1 --memory-limit 0 --resources "{MACHINE}=1")'

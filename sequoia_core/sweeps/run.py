@@ -1,7 +1,5 @@
 """Run a sweep: submit missing jobs, write rows as they finish, go on when workers die."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import Counter, deque
@@ -110,10 +108,7 @@ def run_sweep(
     Args:
         todo: as `missing_jobs` returned it; None asks it.
         progress: called when a job ends, and about once a second.
-        cancel: ends the run; what was finished stays.
-
-    Raises:
-        Cancelled: once cancelled.
+        cancel: ends the run by `Cancelled`; what was finished stays.
     """
     todo = todo or missing_jobs(plan, results)
     state, started = State(len(todo.jobs), skipped=todo.skipped), time.monotonic()

@@ -182,8 +182,7 @@ def _calibration(job: Job, loaded: _Loaded, text: str) -> Calibration:
 
 def _decoded(job: Job, loaded: _Loaded, text: str) -> dict[str, Any]:
     """Return what each step of a real decode drafted and committed, with lookup trees or hybrid ones."""
-    from ..decoding.growing.hybrid import HybridTree
-    from ..decoding.growing.lookup_tree import LookupTree
+    from ..decoding.growing.policies import HybridTree, LookupTree
     from ..decoding.growing.text_index import TextIndex
     from ..studies.race import own_method
 

@@ -135,6 +135,11 @@ def metrics(page: AppTest) -> dict[str, tuple[str, str]]:
     return {metric.label: (metric.value, metric.delta) for metric in page.metric}
 
 
+def state_of(page: AppTest):
+    """Return the chip that says what the predictions of a page rest on."""
+    return next(element for element in page.markdown if "-badge[" in element.value)
+
+
 def wait_for(condition: Callable[[], bool], seconds: float = 120.0) -> None:
     """Wait for the worker thread."""
     deadline = time.monotonic() + seconds

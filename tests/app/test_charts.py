@@ -16,7 +16,7 @@ from sequoia_core.design.plain_trees import chain_tree, k_ary_tree
 from sequoia_core.design.planning import best_shape
 from tests.app.conftest import profile, vector
 from ui import charts
-from ui.robustness import charts as robustness_charts
+from ui.exact import charts as exact_charts
 from ui.tree_layout import visible_nodes
 
 
@@ -33,28 +33,88 @@ def test_charts_do_not_import_streamlit() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.parametrize("color_by", ["score", "rank", "depth"])
-def test_a_tree_is_two_traces_with_a_gap_after_every_edge(color_by: str) -> None:
-    tree = optimal_tree(vector(), size=20, depth=4)
-    figure = charts.tree_figure(scored(tree), color_by)
-    edges, nodes = figure.data
-    x = np.array(edges.x, dtype=float).reshape(-1, 3)
-    assert len(figure.data) == 2 and len(nodes.x) == 20 and x.shape == (19, 3)
-    assert np.isnan(x[:, 2]).all() and not np.isnan(x[:, :2]).any()
+def lines_of(figure: go.Figure, name: str) -> list[np.ndarray]:
+    """Return the points of each edge, [p, 2], of the traces of that name."""
+    found = []
+    for each in figure.data:
+        if each.name == name:
+            points = np.column_stack([each.x, each.y]).astype(float)
+            gaps = np.flatnonzero(np.isnan(points[:, 0]))
+            found += [part[~np.isnan(part[:, 0])] for part in np.split(points, gaps)]
+    return [line for line in found if len(line)]
+
+
+@pytest.mark.parametrize("size", [20, 400])
+def test_a_tree_is_drawn_from_left_to_right_with_rank_1_straight_on(size: int) -> None:
+    tree = optimal_tree(vector(), size=size, depth=4)
+    figure = charts.tree_figure(scored(tree))
+    nodes, spine, edges = trace(figure, "nodes"), lines_of(figure, "rank 1"), lines_of(figure, "edges")
+    assert len(nodes.x) == size and len(spine) == 4 and len(spine) + len(edges) == size - 1
+    assert list(nodes.x) == tree.depths.tolist()
+    assert all((line[:, 1] == nodes.y[0]).all() for line in spine)
+    places = {(x, y) for x, y in zip(nodes.x, nodes.y, strict=True)}
+    ends = sorted((tuple(line[0]), tuple(line[-1])) for line in [*spine, *edges])
+    links = [(tree.parents[node], node) for node in range(1, size)]
+    assert ends == sorted(tuple((nodes.x[v], nodes.y[v]) for v in link) for link in links) and len(places) == size
     assert nodes.customdata[0][0] == "root" and nodes.customdata[-1][0].startswith("root → ")
-    assert float(nodes.customdata[5][3]) == pytest.approx(node_scores(tree, vector())[5], rel=1e-2)
+    assert float(nodes.customdata[5][4]) == pytest.approx(node_scores(tree, vector())[5], rel=1e-2)
+
+
+def test_an_edge_is_as_wide_as_its_node_is_likely_to_be_reached() -> None:
+    tree = optimal_tree(vector(), size=60, depth=5)
+    figure, scores = charts.tree_figure(scored(tree)), node_scores(tree, vector())
+    nodes = trace(figure, "nodes")
+    at = {(x, y): score for x, y, score in zip(nodes.x, nodes.y, scores, strict=True)}
+    by_width = sorted((each.line.width, each) for each in figure.data if each.name == "edges")
+    ranges = []
+    for _, each in by_width:
+        ends = [at[tuple(line[-1])] for line in lines_of(go.Figure([each]), "edges")]
+        ranges.append((min(ends), max(ends)))
+    assert len(ranges) > 2 and all(low[1] < high[0] for low, high in zip(ranges, ranges[1:], strict=False))
+
+
+def test_the_next_node_stands_where_it_would_be_and_says_what_it_adds() -> None:
+    figure = charts.tree_figure(scored(k_ary_tree(2, 2)), candidate=(2, 0.0412))
+    node, nodes = trace(figure, "next node"), trace(figure, "nodes")
+    assert node.x[0] == 2 and node.text[0] == "+0.0412" and len(nodes.x) == 7
+    line = lines_of(figure, "to the next node")
+    assert len(line) == 1 and tuple(line[0][0]) == (nodes.x[2], nodes.y[2])
+    hidden = charts.tree_figure(scored(k_ary_tree(2, 2)), visible={0, 1}, candidate=(2, 0.0412))
+    assert not [each for each in hidden.data if each.name == "next node"]
+
+
+def test_texts_stand_in_the_nodes_of_a_small_tree_and_stay_texts() -> None:
+    tree = k_ary_tree(2, 2)
+    scores = node_scores(tree, vector())
+    tokens = ["<b>x", " a", "", "\n", "a very long one", "e", "f"]
+    figure = charts.tree_figure(tree.to_networkx(score=scores, token=tokens), selected=1)
+    assert [each.text for each in figure.layout.annotations] == [
+        "&lt;b&gt;x", "·a", "2", "⏎", "a·very·long·one", "e", "f",
+    ]  # fmt: skip
+    assert [each.borderwidth for each in figure.layout.annotations] == [1, 3, 1, 1, 1, 1, 1]
+    assert "&lt;b&gt;x" in trace(figure, "nodes").customdata[0][1]
+    deep = chain_tree(12)
+    named = deep.to_networkx(score=node_scores(deep, vector()), token=[" function"] * 13)
+    assert charts.tree_figure(named).layout.annotations[3].text == "fun…"
+    deep = chain_tree(40)
+    named = deep.to_networkx(score=node_scores(deep, vector()), token=["x"] * 41)
+    assert not charts.tree_figure(named).layout.annotations, "no room"
 
 
 def test_a_tree_of_one_node_and_a_worthless_tree_draw() -> None:
-    assert len(charts.tree_figure(scored(chain_tree(0))).data[1].x) == 1
+    assert len(trace(charts.tree_figure(scored(chain_tree(0))), "nodes").x) == 1
     nothing = AcceptanceVector(np.zeros(3))
-    assert np.isfinite(charts.tree_figure(scored(chain_tree(4), nothing)).data[1].marker.color).all()
+    assert np.isfinite(trace(charts.tree_figure(scored(chain_tree(4), nothing)), "nodes").marker.color).all()
 
 
 def test_acceptance_shows_intervals_and_overlays() -> None:
     one = charts.acceptance_figure({"a": vector()})
     assert isinstance(one.data[0], go.Bar) and one.data[0].error_y.array is not None
     assert list(one.data[0].y) == pytest.approx(vector().probs)
+    longer = vector(ranks=32)
+    rest = charts.acceptance_figure({"a": longer})
+    assert list(rest.data[0].y) == pytest.approx([*longer.probs[:8], longer.probs[8:].sum()])
+    assert rest.data[0].error_y.array[8] == 0 and rest.layout.xaxis.ticktext[-1] == "the rest"
     two = charts.acceptance_figure({"a": vector(), "b": AcceptanceVector(np.array([0.5, 0.0]))}, log=True)
     assert [data.mode for data in two.data] == ["lines+markers"] * 2
     assert two.data[1].error_y.array is None and np.isnan(two.data[1].y[1])  # nothing at 0 on a log axis
@@ -102,13 +162,13 @@ def test_folded_nodes_are_counted_where_they_are_hidden() -> None:
     graph = scored(k_ary_tree(2, 3))
     figure = charts.tree_figure(graph, visible=visible_nodes(graph, collapsed={1}), selected=2)
     nodes = trace(figure, "nodes")
-    assert len(nodes.x) == 9 and list(nodes.text).count("1 +6") == 1  # node 1, rank 1, hides six
+    assert len(nodes.x) == 9 and list(nodes.text).count("+6") == 1  # node 1 hides six
     assert nodes.customdata[-1][-1] == "14" and trace(figure, "selected").x[0] == nodes.x[2]
     everything = trace(charts.tree_figure(graph, visible=range(15)), "nodes")
     assert len(everything.x) == 15 and "diamond" not in list(everything.marker.symbol)
     only_root = visible_nodes(graph, at_least=2.0)
     assert only_root == {0}
-    assert list(trace(charts.tree_figure(graph, visible=only_root), "nodes").text) == [" +14"]
+    assert list(trace(charts.tree_figure(graph, visible=only_root), "nodes").text) == ["+14"]
 
 
 def test_a_comparison_sets_apart_what_only_one_tree_has() -> None:
@@ -128,7 +188,8 @@ def test_verify_times_are_in_passes_of_one_token() -> None:
     points = trace(figure, "measured, median")
     assert points.y[0] == pytest.approx(1.0)
     band, names = trace(figure, "middle half of the samples"), [t.name for t in figure.data]
-    assert band.fill == "tonexty" and (np.array(band.y) >= figure.data[0].y).all()
+    half = len(band.y) // 2
+    assert band.fill == "toself" and (np.array(band.y)[:half] >= np.array(band.y)[half:][::-1]).all()
     assert not any(name and ("modelled" in name or "bound" in name) for name in names)
     assert trace(figure, "best shape, t(8) = 1.14").x == (8,)
 
@@ -201,12 +262,12 @@ def verifier_rows(name: str, **columns: object) -> list[dict]:
 
 def test_tokens_per_step_are_drawn_by_verifier_with_intervals_side_by_side() -> None:
     rows = [*verifier_rows("topk", tokens_per_step=2.0), *verifier_rows("sequoia", tokens_per_step=2.2)]
-    figure = robustness_charts.tokens_figure(rows)
+    figure = exact_charts.tokens_figure(rows)
     ours, theirs = figure.data
     assert [ours.name, theirs.name] == ["Sequoia", "Top-k"] and list(figure.layout.xaxis.ticktext) == ["0.5", "1"]
     assert list(ours.y) == [2.2, 2.2] and ours.x[0] < 0.5 < theirs.x[0] and theirs.x[1] > ours.x[1]
     assert np.isnan(ours.error_y.array[0]) and ours.error_y.array[1] == pytest.approx(0.3)
-    assert robustness_charts.tokens_figure([]).to_json() and len(robustness_charts.tokens_figure(rows[:1]).data) == 1
+    assert exact_charts.tokens_figure([]).to_json() and len(exact_charts.tokens_figure(rows[:1]).data) == 1
 
 
 def test_rows_of_one_temperature_are_drawn_over_top_p() -> None:
@@ -214,17 +275,10 @@ def test_rows_of_one_temperature_are_drawn_over_top_p() -> None:
         {"verifier": "topk", "temperature": 1.0, "top_p": p, "tokens_per_step": 2.0, "ci_low": 1.0, "ci_high": 3.0}
         for p in (1.0, 0.7)
     ]
-    figure = robustness_charts.tokens_figure(rows, "top_p")
+    figure = exact_charts.tokens_figure(rows, "top_p")
     assert list(figure.layout.xaxis.ticktext) == ["0.7", "1"] and "top-p" in figure.layout.xaxis.title.text
     assert list(figure.data[0].x) == [0.7, 1.0] and "top-p %{customdata[2]}" in figure.data[0].hovertemplate
     assert list(figure.data[0].customdata[:, 2]) == [0.7, 1.0]
-
-
-def test_ratios_have_the_line_of_a_tie() -> None:
-    row = {"other": "topk", "temperature": 1.0, "top_p": 1.0, "value": 1.2, "low": None, "high": None}
-    figure = robustness_charts.ratio_figure([row])
-    assert figure.data[0].name == "÷ Top-k" and figure.data[0].error_y.array is None
-    assert figure.layout.shapes[0].y0 == 1.0 and figure.layout.yaxis.type == "log"
 
 
 def test_a_rejection_of_zero_has_no_place_on_a_log_axis() -> None:
@@ -232,17 +286,17 @@ def test_a_rejection_of_zero_has_no_place_on_a_log_axis() -> None:
         {"verifier": "topk", "temperature": 1.0, "top_p": 1.0, "rank": k, "rejection": r, "ci_low": 0.0, "ci_high": 0.6}
         for k, r in ((1, 0.5), (2, 0.0))
     ]
-    points = robustness_charts.verifier_rejection_figure(rows).data[0]
+    points = exact_charts.verifier_rejection_figure(rows).data[0]
     assert points.y[0] == 0.5 and np.isnan(points.y[1]) and points.error_y.arrayminus[0] == 0.0
 
 
 def test_counts_show_texts_literally_and_zero_at_the_edge() -> None:
     cell = {"tokens": [1], "pooled": False, "observed": 0, "expected": 6.0, "expected_low": 0.0, "expected_high": 11.0}
     cells = [cell | {"text": "<b>&\u202e\n"}, cell | {"pooled": True, "text": "", "tokens": [], "observed": 7}]
-    figure = robustness_charts.counts_figure(cells)
+    figure = exact_charts.counts_figure(cells)
     assert list(figure.layout.yaxis.ticktext) == ["'&lt;b&gt;&amp;\\u202e\\n'", "all rarer texts"]
     assert list(trace(figure, "observed").x) == [0.5, 7.0] and trace(figure, "observed").customdata[0][1] == 0
-    assert len(robustness_charts.counts_figure(cells * 20).layout.yaxis.ticktext) == 18
+    assert len(exact_charts.counts_figure(cells * 20).layout.yaxis.ticktext) == 18
 
 
 def test_levels_never_seen_stay_empty() -> None:
@@ -251,7 +305,7 @@ def test_levels_never_seen_stay_empty() -> None:
         {"depth": 2, "rank": 1, "acceptance": None, "offered": 0},
         {"depth": 1, "rank": 2, "acceptance": 0.1, "offered": 10},
     ]
-    heat = robustness_charts.level_acceptance_figure(cells).data[0]
+    heat = exact_charts.level_acceptance_figure(cells).data[0]
     assert heat.z[0].tolist() == [0.5, 0.1] and np.isnan(heat.z[1]).all()
     assert heat.text[0][0] == "0.50<br>of 10" and heat.text[1][0] == ""
 
@@ -269,5 +323,5 @@ def test_confidence_is_drawn_beside_the_diagonal() -> None:
         },
         {"draft_from": 0.5, "draft_to": 1.0, "offered": 0, "mean_draft": None, "rate": None, "ci_low": 0, "ci_high": 1},
     ]
-    points = trace(robustness_charts.confidence_figure(bins), "measured")
+    points = trace(exact_charts.confidence_figure(bins), "measured")
     assert list(points.x) == [0.2] and points.error_y.array[0] == pytest.approx(0.35)

@@ -15,11 +15,12 @@ from tests.app.conftest import ROOT, TIMEOUT_SEC, settled, wait_for
 from tests.app.test_decode_page import finish, payload
 from tests.chat_pair import CHATML, FAILING, NO_SYSTEM, save_chat_pair
 from ui.decode import live_run
-from ui.jobs import engine_queue, steering
+from ui.jobs import engine_queue
+from ui.jobs.conversation import Conversation, Exchange
 from ui.jobs.jobs import Job
 from ui.runs import run_files
 from ui.runs.runs import DecodeRequest
-from ui.session.conversation import Conversation, Exchange
+from ui.token_tree import steering
 
 pytestmark = pytest.mark.usefixtures("assets", "nothing_left_waiting")
 
@@ -68,7 +69,7 @@ def talk(page: AppTest) -> list[tuple[str, str]]:
 
 def read(page: AppTest) -> str:
     """Return what the page says that the model read."""
-    return page.code[0].value.replace("\n", "").replace("↵", "\n")
+    return page.expander(key="chat_read").code[0].value.replace("\n", "").replace("↵", "\n")
 
 
 def captions(page: AppTest) -> str:

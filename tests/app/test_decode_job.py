@@ -1,7 +1,5 @@
 """The job of one decode, on tiny models: what was asked for reaches the engine, and the baseline is what it says."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 

@@ -41,12 +41,12 @@ def with_jobs(name: str, **jobs: Job) -> AppTest:
     return settled(page.run())
 
 
-@pytest.mark.parametrize("name", ["tree", "regret", "decode"])
+@pytest.mark.parametrize("name", ["tree", "draft", "decode"])
 def test_the_chain_is_adopted_on_any_page(name: str) -> None:
-    found = ChainResult(acceptance=vector(0.3), profile=profile(0.5), run=a_run("by the chain"))
+    found = ChainResult(acceptance=vector(0.3), profile=profile(0.5), runs=(a_run("by the chain"),))
     state = with_jobs(name, chain=ended("Whole chain", found, info="demo pair")).session_state
     assert state["studio_acceptance"] is found.acceptance and state["studio_profile"] is found.profile
-    assert state["studio_last_run"] is found.run
+    assert state["studio_last_run"] is found.runs[0]
 
 
 def test_a_result_is_adopted_once() -> None:
@@ -62,7 +62,7 @@ def test_the_run_that_began_last_is_the_one_on_show(first: str) -> None:
     began = {"chain": 1.0, "decode": 2.0} if first == "chain" else {"chain": 2.0, "decode": 1.0}
     request = runs.DecodeRequest("by hand", TokenTree(np.array([-1])))
     decode = ended("Decoding", a_run("by hand"), info=request, began=began["decode"], steps=1)
-    chain = ended("Whole chain", ChainResult(run=a_run("by the chain")), info="demo pair", began=began["chain"])
+    chain = ended("Whole chain", ChainResult(runs=(a_run("by the chain"),)), info="demo pair", began=began["chain"])
     page = with_jobs("decode", decode=decode, chain=chain)
     last = "by hand" if first == "chain" else "by the chain"
     assert page.session_state["studio_last_run"]["prompt"] == last
@@ -77,6 +77,12 @@ def test_the_run_that_began_last_is_the_one_on_show(first: str) -> None:
 def test_a_failed_measurement_is_not_used(name: str, result, kept: str) -> None:
     page = with_jobs("tree", **{name: ended("It", result, info=("x", "x"), state="failed")})
     assert kept not in page.session_state and not page.toast
+
+
+def test_what_a_chain_had_finished_before_it_failed_is_used() -> None:
+    found = ChainResult(profile=profile(0.5))
+    page = with_jobs("tree", chain=ended("Whole chain", found, info="demo pair", state="failed"))
+    assert page.session_state["studio_profile"] is found.profile and "studio_acceptance" not in page.session_state
 
 
 def test_steps_before_a_failure_are_kept() -> None:
@@ -97,7 +103,8 @@ def test_every_job_that_is_started_by_a_fixed_name_has_an_adopter() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             match node:
                 case ast.Call(
-                    func=ast.Attribute(value=ast.Name(id="job_panel"), attr="start"), args=[ast.Constant(value), *_]
+                    func=ast.Attribute(value=ast.Name(id="job_panel"), attr="start" | "submit"),
+                    args=[ast.Constant(value), *_],
                 ):
                     started.add(value)
     assert started == {"measure", "profile", "decode", "chain", "race", "replay", "sweep"} <= set(ADOPTERS)

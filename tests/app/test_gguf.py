@@ -1,7 +1,5 @@
 """A pair of GGUF files in the app: chosen in the sidebar, decoded with, and what is said of it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -56,7 +54,7 @@ def test_what_cannot_be_loaded_is_said_before_it_is(files, assets, tmp_path) -> 
 
 @pytest.mark.parametrize("passes_by", ["llama.cpp", "transformers"])
 def test_a_profile_of_llama_cpp_says_what_to_tell_its_server(assets, passes_by) -> None:
-    page = AppTest.from_file(str(next(path for path in PAGES if path.stem == "hardware")), default_timeout=60)
+    page = AppTest.from_file(str(next(path for path in PAGES if path.stem == "machine")), default_timeout=60)
     page.session_state["studio_profile"] = replace(profile(), meta={"passes_by": passes_by})
     page.session_state["studio_profile_source"] = "mine"
     said = [caption.value for caption in settled(page.run()).caption if "llama-server" in caption.value]

@@ -11,7 +11,7 @@ from streamlit.testing.v1 import AppTest
 
 from tests.app.conftest import PAGES, ROOT, TIMEOUT_SEC, settled
 from tests.app.test_run_comparison import a_run
-from ui.session import conversation
+from ui.session import model_pairs
 
 JUNK = {
     "empty": "", "spaces": "   ", "overflowing": "1e999", "negative": "-1e999", "nan": "nan", "inf": "inf",
@@ -50,14 +50,14 @@ def texts(page: AppTest) -> set[str]:
 
 
 @pytest.fixture
-def states(assets: Path, monkeypatch: pytest.MonkeyPatch):
+def states(assets: Path, monkeypatch: pytest.MonkeyPatch, full: bool):
     """Return what finds each parameter of a page -> the choices that bring it on the page, name -> choice.
 
-    A parameter that stands beside some choice only, such as a chain's length, is found by making every choice.
+    A parameter that stands beside some choice only, such as a chain's length, is found by making every choice: slow.
     """
     for kind in ("runs", "sweeps"):
         (assets / kind).symlink_to(ROOT / "assets" / kind)
-    monkeypatch.setattr(conversation, "offered", lambda: True)
+    monkeypatch.setattr(model_pairs, "has_chat", lambda spec: True)
     read: set[str] = set()
     value_of = QueryParams.__getitem__
     monkeypatch.setattr(QueryParams, "__getitem__", lambda self, key: read.add(key) or value_of(self, key))
@@ -69,7 +69,7 @@ def states(assets: Path, monkeypatch: pytest.MonkeyPatch):
         first = bound(settled(opened(path, {})))
         known: dict[str, State] = dict.fromkeys([*first, *read], {})
         waiting = [{name: choice} for name, choices in first.items() for choice in choices]
-        while waiting:
+        while full and waiting:
             state = waiting.pop(0)
             for name, choices in bound(settled(opened(path, state))).items():
                 if name not in known:
@@ -94,6 +94,7 @@ def test_no_junk_in_a_link_breaks_a_page_or_moves_a_widget(path: Path, part: int
             assert {name: page.session_state[name] for name in shown} == shown, (kind, state)
 
 
+@pytest.mark.slow
 def test_every_bound_widget_is_found(states) -> None:
     """A widget whose name stands in the source, and that the search above does not see, would be tested by nobody."""
     named = set()

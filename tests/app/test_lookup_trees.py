@@ -31,7 +31,7 @@ def paths(run: dict) -> list[list[str]]:
 
 def test_each_node_of_a_run_says_where_it_was_found_and_files_keep_it(assets, tiny_pair) -> None:
     page = opened(temperature="1")
-    assert any("trees of text already seen" in each.value for each in page.markdown)
+    assert any("trees of text already seen" in each.value for each in page.caption)
     run = decoded(page)
     assert run["verifier"] == "topk" and len(run["shapes"]) > 1
     found = [each for step in run["steps"] for each in step.get("found_at", ())[1:]]

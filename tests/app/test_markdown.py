@@ -1,7 +1,5 @@
 """Names and causes from outside: shown as they are, never as markdown."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.app.conftest import open_page, settled
@@ -67,7 +65,7 @@ def test_charts_show_tags_and_fields() -> None:
 @pytest.mark.usefixtures("assets")
 @pytest.mark.parametrize("content", [b"0.7\n", IMAGE.encode(), f'{{"probs": "{IMAGE}"}}'.encode()])
 def test_an_upload_cannot_put_markdown_on_the_page(content: bytes) -> None:
-    page = open_page("acceptance")
+    page = open_page("draft")
     settled(page.segmented_control(key="acceptance_way").set_value("Upload").run())
     page.file_uploader(key="acceptance_file").upload(f"{IMAGE.replace('/', '_')}.csv", content)
     settled(page.run())

@@ -1,7 +1,5 @@
 """One model without a draft: chosen in the sidebar, decoded with, and every page says what it cannot do."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -18,9 +16,9 @@ from ui.session import model_pairs
 ALONE = PairSpec(draft="none")
 BLOCKED = {  # page -> what brings its control up, and the control's label
     "overview": ({}, "Run the whole chain"),
-    "acceptance": ({"acceptance_way": "Measure"}, "Measure on"),
-    "hardware": ({"hardware_way": "Measure"}, "Measure this machine"),
-    "robustness": ({"robustness_section": "Losslessness"}, "Start"),
+    "draft": ({"acceptance_way": "Measure"}, "Measure on"),
+    "machine": ({"hardware_way": "Measure"}, "Measure this machine"),
+    "exact": ({"robustness_section": "Losslessness"}, "Start"),
 }
 
 

@@ -1,7 +1,8 @@
-"""The overview: where things stand, and the whole chain with a real engine, a cancel and a failure."""
+"""The first page: the whole chain with a real engine, its film, a cancel and a failure."""
 
 from __future__ import annotations
 
+import json
 import threading
 from types import SimpleNamespace
 
@@ -9,14 +10,15 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from sequoia_core import AcceptanceVector, HardwareProfile
+from sequoia_core.design.optimal_trees import expected_tokens
 from sequoia_core.design.planning import plan_tree
 from sequoia_core.design.prediction import prompts_for
 from sequoia_core.files.faults import Cancelled
-from sequoia_core.models.pair_spec import PairSpec
 from sequoia_core.studies.measure_acceptance import vector_from_prompts
 from tests.app.conftest import OTHER_DRAFT, ROOT, as_demo_pair, metrics, open_page, settled, wait_for
 from ui.jobs import jobs
 from ui.overview import chain_job
+from ui.overview.film import Film
 from ui.session import shipped
 
 
@@ -42,25 +44,20 @@ def run_chain(page: AppTest) -> AppTest:
     return settled(page.run())
 
 
-def test_it_says_where_the_user_stands(assets) -> None:
-    page = open_page("overview")
-    shown = metrics(page)
-    assert shown["First guess accepted"][0].endswith("%") and shown["Predicted speedup"][0].endswith("×")
-    assert shown["Measured speedup"] == ("–", "nothing decoded yet")
-    assert "demo pair" in page.button(key="chain_start").label
-
-
-def test_without_a_profile_it_says_so(assets) -> None:
-    for path in (assets / "profiles").iterdir():
-        path.unlink()
-    assert metrics(open_page("overview"))["Predicted speedup"] == ("–", "no hardware profile")
-
-
 def test_the_whole_chain_reaches_the_other_pages(assets, tiny_pair) -> None:
     page = run_chain(open_page("overview"))
     assert not page.error
-    stages = [element.value for element in page.markdown if "check_circle" in element.value]
-    assert [stage.name in text for stage, text in zip(chain_job.STAGES, stages, strict=False)] == [True] * 4
+    found = page.session_state["studio_jobs"]["chain"].result
+    film = json.loads(page.get("bidi_component")[0].proto.json)["film"]
+    assert film["over"] == "done" and film["sizes"] == [1, 2, 4]
+    assert [frame["at"] for frame in film["frames"]] == sorted(frame["at"] for frame in film["frames"])
+    prompts = [frame["prompts"] for frame in film["frames"] if "probs" in frame]
+    assert prompts == list(range(1, len(found.acceptance.prompt_trials) + 1))
+    last = film["frames"][-1]
+    assert last["last"] and film["shapes"][-1]["parents"] == found.tree.parents.tolist()
+    assert sum(last["chance"]) == pytest.approx(expected_tokens(found.tree, found.acceptance))
+    passes = [frame["sec"] for frame in film["frames"] if frame.get("nodes") == 4]
+    assert set(found.profile.verify_samples[2]) <= set(passes)
     shown = metrics(page)
     assert shown["Measured speedup"][0].endswith("×") and "16 tokens" in shown["Measured speedup"][1]
     assert shown["Tokens per step"][1].startswith("expected")
@@ -107,14 +104,14 @@ def test_it_goes_on_measuring_where_the_chain_stopped(assets, tiny_pair, monkeyp
     page = run_chain(open_page("overview"))
     first = page.session_state["studio_acceptance"]
     assert len(first.prompt_trials) == chain_job.LEAST_PROMPTS
-    assert "7 prompts left" in page.button(key="chain_go_on").label  # of 12, one is decoded
+    assert "4 prompts left" in page.button(key="chain_go_on").label  # of 12, the last four are decoded
     page = settled(page.button(key="chain_go_on").click().run())
     job = page.session_state["studio_jobs"]["measure"]
     wait_for(lambda: not job.active)
     page = settled(page.run())
     assert job.state == "done", job.error
     whole = page.session_state["studio_acceptance"]
-    assert len(whole.prompt_trials) == 11 and (whole.prompt_sums[:4] == first.prompt_sums).all()
+    assert len(whole.prompt_trials) == 8 and (whole.prompt_sums[:4] == first.prompt_sums).all()
     assert all(button.key != "chain_go_on" for button in page.button)
 
 
@@ -126,7 +123,7 @@ def test_measuring_ends_once_the_plan_is_settled() -> None:
         kept = vector.prompt_sums[:prompts], vector.prompt_trials[:prompts]
         return vector_from_prompts(*kept, meta={}, holds_for=vector.holds_for, ranks=vector.prompt_ranks[:prompts])
 
-    enough = chain_job._Enough(profile, threading.Event(), lambda share, words: None)
+    enough = chain_job._Enough(profile, threading.Event(), lambda share, words: None, Film())
     done = 0
     while not enough.reached.is_set():
         done += 1
@@ -151,27 +148,31 @@ def test_a_pair_that_cannot_be_loaded_is_named(assets, monkeypatch: pytest.Monke
 def test_the_chain_measures_on_other_prompts_than_it_decodes(assets, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[str] = []
     monkeypatch.setattr(
-        chain_job, "chain_work", lambda prompts, **pair: given.extend(prompts) or (lambda context: None)
+        chain_job, "chain_work", lambda *prompts, **pair: given.extend(sum(prompts, [])) or (lambda context: None)
     )
     open_page("overview").button(key="chain_start").click().run()
     assert len(given) >= 2 and len(set(given)) == len(given)
 
 
-def test_another_pair_shows_no_figure_of_the_demo_pair(assets) -> None:
-    page = AppTest.from_file(str(ROOT / "pages" / "overview.py"), default_timeout=60)
-    page.session_state["studio_pair"] = PairSpec("owner/big", "owner/small")
-    page.session_state["studio_last_run"] = {"target": "demo target", "steps": [], "baseline": None}
-    page = settled(page.run())
-    shown = metrics(page)
-    for label in ("First guess accepted", "Expected tokens", "Predicted speedup", "Measured speedup"):
-        assert shown[label][0] == "–", label
-    assert "not measured" in shown["First guess accepted"][1]
-
-
-def test_a_run_of_another_draft_is_not_the_measured_speedup(assets, tiny_pair) -> None:
+def test_a_chain_of_another_draft_is_said_to_be_of_another(assets, tiny_pair) -> None:
     page = run_chain(open_page("overview"))
     assert metrics(page)["Measured speedup"][0].endswith("×") and not page.warning
     page.session_state["studio_pair"] = OTHER_DRAFT
     page = settled(page.run())
-    shown = [metric.value for metric in page.metric if metric.label == "Measured speedup"]
-    assert shown[-1] == "–" and "not the pair in use" in page.warning[0].value
+    assert "not the pair in use" in page.warning[0].value
+
+
+def test_a_chain_that_dies_says_why_and_keeps_what_it_had(assets, tiny_pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sequoia_core
+
+    def dies(*given, **options):
+        raise RuntimeError("the engine was killed")
+
+    monkeypatch.setitem(vars(sequoia_core), "measure_acceptance", dies)
+    page = run_chain(open_page("overview"))
+    [error] = page.error
+    assert "The chain failed: " in error.value and "the engine was killed" in error.value and "\n" not in error.value
+    found = page.session_state["studio_jobs"]["chain"].result
+    assert page.session_state["studio_profile"] is found.profile
+    film = json.loads(page.get("bidi_component")[0].proto.json)["film"]
+    assert film["over"] == "failed" and len(film["frames"]) >= 3

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
+import ui
 from tests.app.conftest import PAGES, ROOT, TIMEOUT_SEC, settled
+from ui import menu
 from ui.session import shipped
 
 WIDGETS = (
@@ -18,8 +20,9 @@ WIDGETS = (
 BY_NAME = pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 
 
-def test_there_are_pages() -> None:
-    assert {"acceptance", "tree", "hardware"} <= {path.stem for path in PAGES}
+def test_the_menu_names_every_page() -> None:
+    assert sorted(page.script for page in menu.MENU) == [path.stem for path in PAGES]
+    assert {script for script, _ in menu.OLD_LINKS.values()} <= {path.stem for path in PAGES}
 
 
 def check(page: AppTest) -> None:
@@ -68,24 +71,40 @@ def test_shipped_vectors_and_profiles_load() -> None:
         assert shipped.profile(name).max_size >= 2
 
 
+def test_words_and_documents_are_at_hand_on_every_page(assets: Path) -> None:
+    page = settled(AppTest.from_file(str(ROOT / "pages" / "tree.py"), default_timeout=TIMEOUT_SEC).run())
+    assert any("**tokens per step**" in element.value for element in page.sidebar.markdown)
+    settled(page.button(key="documents").click().run())
+    assert {"Sequoia Studio", "Predictions", "Changelog"} <= {*page.selectbox(key="document").options}
+    shown = next(element.value for element in page.markdown if element.value.startswith("# Sequoia Studio"))
+    assert "](docs/" not in shown and "![" not in shown
+
+
 @BY_NAME
 def test_pages_do_not_inject_html(path: Path) -> None:
     source = path.read_text(encoding="utf-8")
     assert "unsafe_allow_html" not in source and "st.html" not in source and "use_container_width" not in source
 
 
-def test_walls_between_folders() -> None:
-    """Charts know no page, what pages share knows none either, and no page another's folder."""
-    own = {page.stem for page in PAGES} - {"runs"}  # what the page of runs shows, others show too
-    reads = {
-        path: {name.split(".")[1] for name in re.findall(r"^\s*(?:from|import) (ui\.\w+)", path.read_text(), re.M)}
-        & own
-        for path in [*PAGES, *(ROOT / "ui").rglob("*.py")]
-    }
-    assert any(reads.values())
-    for path, found in reads.items():
-        home = path.stem if path in PAGES else path.relative_to(ROOT / "ui").parts[0]
-        assert found <= {home}, f"{path}: found imports of {sorted(found - {home})}"
+def floors() -> dict[str, int]:
+    """Read the table in the docstring of `ui`: folder or file -> its floor."""
+    lines = [line.split(maxsplit=1)[1] for line in (ui.__doc__ or "").splitlines() if line.startswith("    ")]
+    return {name: floor for floor, names in enumerate(lines) for name in names.split(", ")}
+
+
+def test_every_folder_and_file_of_the_app_is_on_its_floor() -> None:
+    known = floors()
+    modules = [path for path in (ROOT / "ui").rglob("*.py") if path != ROOT / "ui" / "__init__.py"]
+    homes = {path: path.relative_to(ROOT / "ui").with_suffix("").parts[0] for path in modules}
+    assert {*homes.values()} == {*known}
+    for path, home in homes.items():
+        for found in re.findall(r"^\s*(?:from ui\.(\w+)|from ui import (.+)|import ui\.(\w+))", path.read_text(), re.M):
+            for name in "".join(found).split(", "):
+                below = name.split()[0]
+                assert below == home or known[below] < known[home], f"{path}: found an import of ui.{below}"
+    for path in PAGES:
+        of_pages = set(re.findall(r"^\s*from ui\.(\w+)", path.read_text(), re.M)) & {page.stem for page in PAGES}
+        assert of_pages <= {path.stem}, f"{path}: found imports of other pages' folders, {sorted(of_pages)}"
     scripts = "".join(path.read_text() for path in (ROOT / "benchmarks").glob("*.py"))
     of_tests = set(re.findall(r"from tests\.(\w+)", scripts))
     assert of_tests <= {"served_app", "pretend_device"}  # which serve both

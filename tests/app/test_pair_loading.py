@@ -1,7 +1,5 @@
 """Loading a pair where it can be abandoned: nobody waits for a hanging download, loads never mix, memory is freed."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -1,7 +1,5 @@
 """How figures are written: by hand, and that no page writes them in a way of its own."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

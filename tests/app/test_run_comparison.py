@@ -1,7 +1,5 @@
 """Two runs beside each other: where they part, and the rows that say how."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from sequoia_core.design.tree import TokenTree

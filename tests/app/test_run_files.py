@@ -1,15 +1,15 @@
 """Runs as files: read back as they were, also with trees that change, and refused when anything does not fit."""
 
-from __future__ import annotations
-
 import json
+from copy import deepcopy
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from sequoia_core.decoding import assemble
-from sequoia_core.decoding.growing.spec_exec import SpecExecTree
+from sequoia_core.decoding.growing.policies import SpecExecTree
 from sequoia_core.design.plain_trees import branching_tree, chain_tree
 from sequoia_core.design.tree import TokenTree
 from tests.app.conftest import ROOT, as_demo_pair
@@ -23,7 +23,7 @@ from ui.runs.runs import DecodeRequest
 TREES = (branching_tree([2, 1]), chain_tree(3))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def tokenizer() -> SimpleNamespace:
     return SimpleNamespace(
         encode=lambda text: [ord(letter) % 64 for letter in text],
@@ -31,12 +31,20 @@ def tokenizer() -> SimpleNamespace:
     )
 
 
+@pytest.fixture(scope="module")
+def recorded(tokenizer: SimpleNamespace, tiny_target, tiny_draft) -> list[dict]:
+    turns = DecodeRequest("prompt", TakingTurns(TREES), temperature=0.7, max_new_tokens=16)
+    shaped = replace(turns, tree=SpecExecTree(max_size=8, max_depth=3), verifier="topk")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jobs, "shared_pair", lambda *spec: as_demo_pair(tiny_target, tiny_draft, tokenizer))
+        patch.setattr(assemble, "DRAFTERS", (*assemble.DRAFTERS, TurnDrafter))
+        return [record_run(each) for each in (turns, shaped)]
+
+
 @pytest.fixture
-def run(tokenizer: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tiny_target, tiny_draft) -> dict:
+def run(recorded: list[dict]) -> dict:
     """A run of a policy that takes turns with two trees."""
-    monkeypatch.setattr(jobs, "shared_pair", lambda *spec: as_demo_pair(tiny_target, tiny_draft, tokenizer))
-    monkeypatch.setattr(assemble, "DRAFTERS", (*assemble.DRAFTERS, TurnDrafter))
-    return record_run(DecodeRequest("prompt", TakingTurns(TREES), temperature=0.7, max_new_tokens=16))
+    return deepcopy(recorded[0])
 
 
 def test_a_run_of_changing_trees_holds_each_shape_once_and_reads_back_as_it_was(run: dict) -> None:
@@ -68,11 +76,9 @@ def test_a_run_of_version_1_is_read_and_one_with_one_tree_stays_as_small(tmp_pat
 
 
 @pytest.fixture
-def shaped(tokenizer: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tiny_target, tiny_draft) -> dict:
+def shaped(recorded: list[dict]) -> dict:
     """A run of a policy whose trees take shape in their steps."""
-    monkeypatch.setattr(jobs, "shared_pair", lambda *spec: as_demo_pair(tiny_target, tiny_draft, tokenizer))
-    policy = SpecExecTree(max_size=8, max_depth=3)
-    return record_run(DecodeRequest("prompt", policy, temperature=0.7, max_new_tokens=16, verifier="topk"))
+    return deepcopy(recorded[1])
 
 
 def test_a_run_keeps_what_nodes_add_and_cost_and_reads_back_as_it_was(run: dict, shaped: dict) -> None:

@@ -1,6 +1,4 @@
-"""The runs page: what is listed, opened, refused and compared."""
-
-from __future__ import annotations
+"""Saved runs: what is listed, opened, refused and compared."""
 
 from streamlit.testing.v1 import AppTest
 
@@ -19,11 +17,11 @@ def texts(page: AppTest) -> str:
 
 
 def test_without_a_run_it_says_what_to_do(assets) -> None:
-    assert "No run yet" in texts(open_page("runs"))
+    assert "No run yet" in texts(open_page("race", race_section="Runs"))
 
 
 def test_two_opened_runs_are_listed_and_compared(assets) -> None:
-    page = opened(open_page("runs"), run_to_bytes(a_run([["a"], ["b"]])))
+    page = opened(open_page("race", race_section="Runs"), run_to_bytes(a_run([["a"], ["b"]])))
     assert "to compare two" in texts(page) and len(page.dataframe[0].value) == 1
     page = opened(page, run_to_bytes(a_run([["a"], ["c"], ["d"]], temperature=0.6)), "other.jsonl")
     assert not page.error and len(page.dataframe[0].value) == 2
@@ -37,21 +35,21 @@ def test_two_opened_runs_are_listed_and_compared(assets) -> None:
 
 
 def test_texts_of_different_prompts_are_not_compared(assets) -> None:
-    page = open_page("runs")
+    page = open_page("race", race_section="Runs")
     for prompt in ("p", "q"):
         page = opened(page, run_to_bytes(a_run([["a"]]) | {"prompt": prompt}), f"{prompt}.jsonl")
     assert "different prompts" in texts(page) and "Both wrote" not in texts(page)
 
 
 def test_a_file_that_is_no_run_is_refused_and_the_others_stay(assets) -> None:
-    page = opened(open_page("runs"), run_to_bytes(a_run([["a"]])))
+    page = opened(open_page("race", race_section="Runs"), run_to_bytes(a_run([["a"]])))
     page = opened(page, b'{"format": "sequoia-run", "version": 2, "id": "<img src=x>"}', "![i](http://x).jsonl")
     assert "refused" in page.error[0].value and "id: found" in page.error[0].value
     assert "![i]" not in page.error[0].value and len(page.dataframe[0].value) == 1
 
 
 def test_a_session_keeps_only_so_many(assets) -> None:
-    page = open_page("runs")
+    page = open_page("race", race_section="Runs")
     for number in range(MAX_RUNS + 2):
         page = opened(page, run_to_bytes(a_run([["a"]])), f"{number}.jsonl")
     assert len(page.dataframe[0].value) == MAX_RUNS
@@ -60,23 +58,23 @@ def test_a_session_keeps_only_so_many(assets) -> None:
 
 def test_a_session_keeps_only_so_many_nodes(assets, monkeypatch) -> None:
     monkeypatch.setattr("ui.session.session.MAX_NODES", 2 * drafted_nodes(a_run([["a"]])))
-    page = open_page("runs")
+    page = open_page("race", race_section="Runs")
     for number in range(4):
         page = opened(page, run_to_bytes(a_run([["a"]])), f"{number}.jsonl")
     assert [name[0] for name in page.dataframe[0].value["name"]] == ["3", "2"]
 
 
 def test_a_link_with_nonsense_falls_back() -> None:
-    page = AppTest.from_file(str(ROOT / "pages" / "runs.py"), default_timeout=60)
+    page = AppTest.from_file(str(ROOT / "pages" / "race.py"), default_timeout=60)
     page.session_state["studio_runs"] = {run["id"]: run for run in (a_run([["a"]]), a_run([["b"]]))}
     page.session_state["studio_run_origins"] = {}
-    page.query_params["runs_only"] = "x"
+    page.query_params |= {"runs_only": "x", "race_section": "Runs"}
     page = settled(page.run())
     assert page.toggle(key="runs_only").value is True
 
 
 def test_the_list_says_what_tells_runs_apart(assets) -> None:
-    page = open_page("runs")
+    page = open_page("race", race_section="Runs")
     for draft, temperature in (("/models/small", 0.0), ("owner/large", 0.0), ("owner/large", 0.7)):
         run = a_run([["a"]], temperature=temperature) | {"target": "owner/big", "draft": draft, "tree_source": "a tree"}
         page = opened(page, run_to_bytes(run), f"{draft[-1]}.jsonl")
@@ -86,7 +84,7 @@ def test_the_list_says_what_tells_runs_apart(assets) -> None:
 
 
 def test_a_run_is_renamed_and_deleted(assets) -> None:
-    page = opened(open_page("runs"), run_to_bytes(a_run([["a"]])))
+    page = opened(open_page("race", race_section="Runs"), run_to_bytes(a_run([["a"]])))
     page = opened(page, run_to_bytes(a_run([["b"]])), "other.jsonl")
     first, second = page.session_state["studio_runs"]
     page = settled(page.text_input(key=f"runs_name_{first}").set_value("  *mine*  ").run())

@@ -9,10 +9,11 @@ import shutil
 import pytest
 
 from sequoia_core import AcceptanceVector, HardwareProfile
-from tests.app.conftest import metrics, open_page, profile, settled, vector
+from tests.app.conftest import metrics, open_page, profile, settled, state_of, vector
 from ui.session import shipped
 
 REAL = shipped.ASSETS
+OWN = "Demo pair on this machine"
 TITLE = "Llama-3-70B with an 8B draft on one L40, offloaded"
 
 
@@ -30,7 +31,7 @@ def scenario_assets(assets):
 
 
 def text(page) -> str:
-    return " ".join(markdown.value for markdown in page.markdown)
+    return " ".join(element.value for element in [*page.markdown, *page.caption])
 
 
 def box(page):
@@ -44,18 +45,20 @@ def choose(page, title: str):
 def test_a_scenario_sets_every_page_and_says_what_it_is(scenario_assets) -> None:
     page = choose(open_page("tree"), TITLE)
     assert "hundreds of drafted tokens" in text(page) and "times modelled" in text(page)
-    assert metrics(page)["Speedup in this scenario"][0].endswith("×")
+    assert metrics(page)["Predicted speedup"][0].endswith("×") and "modelled" in state_of(page).value
     assert len(page.session_state["studio_profile"].sizes) > 10 and page.session_state["studio_profile"].modelled
-    n, d = page.slider(key="n").value, page.slider(key="depth").value
+    n, d = page.number_input(key="n").value, page.slider(key="depth").value
     assert n >= 100 and d >= 8  # a tree worth looking at
-    assert "Predicted speedup" not in metrics(page)
+    page = choose(page, OWN)
+    assert page.session_state["studio_profile"] is None and page.session_state["studio_acceptance"] is None
+    assert "measured here" in state_of(page).value and "hundreds of drafted tokens" not in text(page)
 
 
 def test_the_hardware_page_draws_a_scenario_as_modelled_beside_what_was_measured(scenario_assets) -> None:
-    page = choose(open_page("hardware"), TITLE)
+    page = choose(open_page("machine"), TITLE)
     spec = next(c.proto.spec for c in page.get("plotly_chart") if c.proto.id.endswith("-hardware_times"))
     assert "modelled t(n)" in spec and "measured, median" not in spec
-    assert "Supposed speedup" in metrics(page)
+    assert "modelled" in state_of(page).value
     said = next(caption.value for caption in page.caption if "Measured there" in caption.value)
     assert "9.50× with n = 768, d = 17 and 11.68 tokens per step (Sequoia paper, table 2" in said
     assert "this vector expects 8.34 tokens per step" in said
@@ -70,11 +73,12 @@ def test_what_does_not_fit_ones_own_pair_is_said_once(scenario_assets) -> None:
 
 
 def test_a_profile_of_ones_own_ends_the_scenario(scenario_assets, tmp_path) -> None:
-    page = choose(open_page("hardware"), TITLE)
+    page = choose(open_page("machine"), TITLE)
     settled(page.segmented_control(key="hardware_way").set_value("Upload").run())
     page.file_uploader(key="hardware_file").upload("own.json", json.dumps(profile(0.001).to_json()).encode())
     settled(page.run())
-    assert box(page).value is None and "hundreds of drafted" not in text(page)
+    assert box(page).value == OWN and "hundreds of drafted" not in text(page)
+    assert page.session_state["studio_acceptance"] is None  # of the demo pair, as before
 
 
 def test_without_scenarios_there_is_no_choice(assets) -> None:
@@ -84,8 +88,8 @@ def test_without_scenarios_there_is_no_choice(assets) -> None:
 
 def test_every_shipped_scenario_gives_a_tree(scenario_assets) -> None:
     page = open_page("tree")
-    titles = box(page).options
-    assert len(titles) == len(list((REAL / "scenarios").glob("*.json")))
+    own, *titles = box(page).options
+    assert own == OWN and len(titles) == len(list((REAL / "scenarios").glob("*.json")))
     for title in titles:
         choose(page, title)
         assert box(page).value == title and not page.exception

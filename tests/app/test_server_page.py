@@ -1,7 +1,5 @@
 """The server page: the example, readings, records, costs, settings to copy; what cannot be planned; hostile files."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -48,14 +46,14 @@ def words(page: AppTest) -> str:
     return " ".join([*titles, *said])
 
 
-def with_files(after: str | bytes, before: str | None = None) -> AppTest:
+def with_files(after: str | bytes, before: str | None = None, *, earlier: str | bytes | None = None) -> AppTest:
     """Return the page after files were dropped on it."""
     page = open_page("server", server_way="Files")
     uploaders = {each.key: each for each in page.get("file_uploader")}
-    data = after.encode() if isinstance(after, str) else after
-    uploaders["server_after"].upload("after.prom", data, "text/plain")
-    if before is not None:
-        uploaders["server_before"].upload("before.prom", before.encode(), "text/plain")
+    for name, content in (("after", after), ("before", before), ("earlier", earlier)):
+        if content is not None:
+            data = content.encode() if isinstance(content, str) else content
+            uploaders[f"server_{name}"].upload(f"{name}.prom", data, "text/plain")
     return settled(page.run())
 
 
@@ -94,7 +92,7 @@ def test_published_rates_of_a_head_are_an_example_too(with_example) -> None:
 
 def test_without_the_example_it_asks_for_a_file(assets) -> None:
     page = open_page("server")
-    assert "The example is missing" in page.info[0].value and not page.metric
+    assert any("The example is missing" in info.value for info in page.info) and not page.metric
 
 
 def test_two_readings_wait_for_costs_and_compare_with_no_default(assets) -> None:
@@ -133,10 +131,8 @@ def test_times_of_llama_bench_name_the_best(assets) -> None:
     uploader = next(each for each in page.get("file_uploader") if each.key == "server_bench")
     uploader.upload("bench.json", json.dumps(ROWS).encode(), "application/json")
     settled(page.run())
-    assert (
-        "By llama-bench of target.gguf ← draft.gguf on AMD EPYC" in words(page)
-        and metrics(page)["Best k, batch 1"][0] != "–"
-    )
+    assert "By llama-bench of target.gguf ← draft.gguf on AMD EPYC" in words(page)
+    assert metrics(page)["Best k, batch 1"][0] != "–"
 
 
 def test_records_tell_intervals_over_requests(assets) -> None:
@@ -170,6 +166,21 @@ def test_the_verdict_stands_first_with_its_evidence(assets) -> None:
     page.text_area(key="server_text_after").set_value(vllm_text(*AFTER).strip())
     settled(page.run())
     assert "Healthy" in words(page) and "Wired wrong" not in words(page)
+
+
+def test_another_period_is_compared_with(assets) -> None:
+    drafts, draft_tokens, _, positions, tokens, requests = AFTER
+    fewer = tuple(count * 6 // 10 for count in positions)
+    now = vllm_text(drafts, draft_tokens, sum(fewer), fewer, tokens, requests)
+    assert "Worse than before" in words(with_files(now, earlier=vllm_text(*AFTER)))
+    assert "Worse than before" not in words(with_files(now))
+    assert "Worse than before" not in words(with_files(vllm_text(*AFTER), earlier=now))
+
+
+@pytest.mark.parametrize("content", [b"\0\1", b"no metrics", b'{"a": [[[', b"vllm:spec_decode_num_drafts_total NaN\n"])
+def test_another_period_that_is_no_reading_is_one_line(assets, content) -> None:
+    page = with_files(vllm_text(*AFTER), earlier=content)
+    assert len(page.error) == 1 and page.error[0].value.startswith("earlier.prom: ") and not page.metric
 
 
 def test_a_server_that_got_worse_between_its_readings_says_so(assets) -> None:
@@ -241,9 +252,8 @@ HOSTILE = vllm_text(*AFTER, model="<img src=x onerror=alert(1)>**b**")
 )  # fmt: skip
 def test_broken_and_hostile_files_are_one_line_and_nothing_is_shown(text, assets) -> None:
     page = with_files(text)
-    assert (
-        len(page.error) == 1 and "\n" not in page.error[0].value and not re.search(r"(?<!\\)<img", page.error[0].value)
-    )
+    assert len(page.error) == 1 and "\n" not in page.error[0].value
+    assert not re.search(r"(?<!\\)<img", page.error[0].value)
     assert not page.metric and not page.code and not page.get("plotly_chart")
 
 

@@ -10,12 +10,12 @@ import pytest
 from sequoia_core.decoding import loop
 from sequoia_core.design.plain_trees import chain_tree
 from tests.app.conftest import wait_for
-from ui.jobs import steering
 from ui.jobs.decode_job import decode_work
 from ui.jobs.engine_queue import EngineQueue
 from ui.jobs.jobs import Job
-from ui.jobs.steering import Steering
 from ui.runs.runs import DecodeRequest, summary_of
+from ui.token_tree import steering
+from ui.token_tree.steering import Steering
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from base64 import b64decode
 from dataclasses import replace
 
@@ -33,6 +34,12 @@ from ui.tree.comparison import plain_shape
 
 pytestmark = pytest.mark.usefixtures("assets")
 PAGE = "tree"
+COMPARE = {"tree_section": "Compare"}
+EXPORT = {"tree_section": "Export"}
+
+
+def in_use(page) -> str:
+    return next(element.value for element in page.markdown if "Current:" in element.value)
 
 
 def best():
@@ -40,7 +47,13 @@ def best():
 
 
 def sliders(page) -> tuple[int, int]:
-    return page.slider(key="n").value, page.slider(key="depth").value
+    return page.number_input(key="n").value, page.slider(key="depth").value
+
+
+def drawn(page) -> dict:
+    """Return the nodes of the picture."""
+    figure = json.loads(page.get("plotly_chart")[0].proto.spec)
+    return next(trace for trace in figure["data"] if trace["name"] == "nodes")
 
 
 def test_the_default_is_the_best_shape_for_the_hardware() -> None:
@@ -52,32 +65,34 @@ def test_the_default_is_the_best_shape_for_the_hardware() -> None:
     assert shown["Chain of the same depth"][0] == f"{expected_tokens(chain_tree(tree.depth), vector()):.2f}"
     assert shown["Predicted speedup"][0] == f"{best().predicted_speedup:.2f}×"
     assert shown["Draft passes per step"] == (f"{tree.depth}", f"the paper's D = {tree.depth + 1} levels")
-    assert "best tree for this acceptance and hardware" in page.markdown[0].value
+    assert "best tree for this acceptance and hardware" in in_use(page)
     assert len(page.get("plotly_chart")) == 2
 
 
 def test_sliders_design_the_tree_and_the_button_goes_back() -> None:
     page = open_page(PAGE)
-    page.slider(key="n").set_value(40)
+    page.number_input(key="n").set_value(40)
     settled(page.slider(key="depth").set_value(6).run())
     assert page.session_state["studio_shape"] == (40, 6)
-    assert "n = 40, d = 6" in page.markdown[0].value
+    assert "n = 40, d = 6" in in_use(page)
     settled(page.button(key="tree_best").click().run())
     assert page.session_state["studio_shape"] is None and sliders(page) == (best().size, best().depth)
-    assert "best tree for this acceptance and hardware" in page.markdown[0].value
+    assert "best tree for this acceptance and hardware" in in_use(page)
 
 
 def test_trees_of_2048_nodes_are_designed_too() -> None:
     page = open_page(PAGE, n="2048", depth="9")
     assert not page.exception and page.session_state["studio_shape"] == (2048, 9)
-    assert "n = 2,048, d = 9" in page.markdown[0].value
+    assert "n = 2,048, d = 9" in in_use(page)
     assert metrics(page)["The next node adds"][0] != "–"
 
 
 def test_a_link_reproduces_the_view() -> None:
-    page = open_page(PAGE, n="48", depth="7", tree_color="Depth")
+    page = open_page(PAGE, n="48", depth="7")
     assert sliders(page) == (48, 7) and page.session_state["studio_shape"] == (48, 7)
-    assert page.segmented_control(key="tree_color").value == "Depth"
+    assert page.select_slider(key="n_slider").value == 49, "the nearest on its scale"
+    settled(page.select_slider(key="n_slider").set_value(128).run())
+    assert sliders(page) == (128, 7) and page.session_state["studio_shape"] == (128, 7)
 
 
 @pytest.mark.parametrize("query", [{"n": "1e9"}, {"n": "-3"}, {"n": "x", "depth": "-3", "model": "../../etc/passwd"}])
@@ -90,12 +105,12 @@ def test_a_bad_link_falls_back_to_the_default(query: dict[str, str]) -> None:
 @pytest.mark.parametrize(("n", "depth"), [(1, 1), (1, 24), (2, 24), (512, 24)])
 def test_extreme_shapes_are_drawn(n: int, depth: int) -> None:
     page = open_page(PAGE, n=str(n), depth=str(depth))
-    assert f"n = {n}, " in page.markdown[0].value
+    assert f"n = {n}, " in in_use(page)
 
 
 def test_a_shape_that_cannot_exist_is_refused_and_the_last_tree_stays() -> None:
     page = open_page(PAGE)
-    page.slider(key="n").set_value(64)
+    page.number_input(key="n").set_value(64)
     settled(page.slider(key="depth").set_value(1).run())
     assert "No tree has 64 nodes within depth 1" in page.warning[0].value
     assert page.session_state.get("studio_shape") is None
@@ -122,14 +137,14 @@ def test_without_a_profile_the_page_works(assets) -> None:
     (assets / "profiles" / "cpu-2core.json").unlink()
     page = open_page(PAGE)
     assert sliders(page) == tree_in_use.FALLBACK_SIZE_AND_DEPTH
-    assert metrics(page)["Predicted speedup"] == ("unknown", "no hardware profile")
+    assert metrics(page)["Predicted speedup"] == ("–", "missing")
     assert page.button(key="tree_best").disabled
 
 
 def test_past_the_profile_no_speedup_is_invented() -> None:
     assert metrics(open_page(PAGE, n="100", depth="6"))["Predicted speedup"] == (
-        "unknown",
-        "the profile ends at n = 64",
+        "–",
+        "times end at n = 64",
     )
 
 
@@ -143,7 +158,7 @@ def native(tree: TokenTree) -> bytes:
 
 
 def test_an_imported_tree_is_compared_and_used_until_a_slider_moves() -> None:
-    page = bring(open_page(PAGE), "chain.json", native(chain_tree(5)))
+    page = bring(open_page(PAGE, **COMPARE), "chain.json", native(chain_tree(5)))
     shown = metrics(page)
     assert shown["Imported tree"] == (f"{expected_tokens(chain_tree(5), vector()):.2f}", "tokens/step, n = 6, d = 5")
     more = expected_tokens(optimal_tree(vector(), size=6, depth=5), vector()) / expected_tokens(chain_tree(5), vector())
@@ -151,13 +166,13 @@ def test_an_imported_tree_is_compared_and_used_until_a_slider_moves() -> None:
     assert "studio_tree" not in page.session_state  # looking is not using
     settled(page.button(key="tree_use_import").click().run())
     assert page.session_state["studio_tree"] == chain_tree(5)
-    assert "your file chain.json, n = 6, d = 5" in page.markdown[0].value
-    settled(page.slider(key="n").set_value(12).run())
-    assert page.session_state["studio_tree"] is None and "n = 12" in page.markdown[0].value
+    assert "your file chain.json, n = 6, d = 5" in in_use(page)
+    settled(page.number_input(key="n").set_value(12).run())
+    assert page.session_state["studio_tree"] is None and "n = 12" in in_use(page)
 
 
 def test_back_from_an_imported_tree_to_the_best_one() -> None:
-    page = bring(open_page(PAGE), "chain.json", native(chain_tree(5)))
+    page = bring(open_page(PAGE, **COMPARE), "chain.json", native(chain_tree(5)))
     settled(page.button(key="tree_use_import").click().run())
     settled(page.button(key="tree_back").click().run())
     assert page.session_state["studio_tree"] is None
@@ -165,13 +180,13 @@ def test_back_from_an_imported_tree_to_the_best_one() -> None:
 
 @pytest.mark.parametrize("content", [b"", b"<html>", b'{"format": "sequoia-tree", "version": 1, "parents": [-1, 5]}'])
 def test_a_broken_tree_file_leaves_the_tree(content: bytes) -> None:
-    page = bring(open_page(PAGE), "bad.json", content)
+    page = bring(open_page(PAGE, **COMPARE), "bad.json", content)
     assert "bad.json" in page.error[0].value and "studio_tree" not in page.session_state
 
 
 def test_a_tree_wider_than_the_vector_is_compared_with_trees_as_wide() -> None:
     star = TokenTree(np.array([-1] + [0] * 40))
-    page = bring(open_page(PAGE), "wide.json", native(star))
+    page = bring(open_page(PAGE, **COMPARE), "wide.json", native(star))
     assert metrics(page)["Best of that size and depth"] == (
         "no more",
         "the imported tree is optimal",
@@ -182,23 +197,23 @@ def test_a_tree_wider_than_the_vector_is_compared_with_trees_as_wide() -> None:
     "label", ["Reference growmap (.pt)", "UMbreLLa JSON", "Path list (Medusa, EAGLE, TensorRT-LLM)"]
 )
 def test_other_formats_can_be_downloaded(label: str) -> None:
-    page = open_page(PAGE)
+    page = open_page(PAGE, **EXPORT)
     settled(page.selectbox(key="tree_format").select(label).run())
     assert "tree_download" in [button.key for button in page.get("download_button")]
     assert any("deprecates" in caption.value for caption in page.caption) == label.startswith("Path list")
 
 
 def test_a_format_that_cannot_hold_the_tree_says_why() -> None:
-    page = open_page(PAGE, n="20", depth="5")
+    page = open_page(PAGE, n="20", depth="5", **EXPORT)
     settled(page.selectbox(key="tree_format").select("vLLM speculative_token_tree").run())
     assert page.warning and "tree_download" not in [button.key for button in page.get("download_button")]
 
 
 def test_a_very_long_imported_chain_does_not_stop_the_page() -> None:
-    page = bring(open_page(PAGE), "long.json", native(chain_tree(3000)))
+    page = bring(open_page(PAGE, **COMPARE), "long.json", native(chain_tree(3000)))
     settled(page.button(key="tree_use_import").click().run())
     assert metrics(page)["Draft passes per step"][0] == "3000" and metrics(page)["The next node adds"][0] == "–"
-    page = bring(open_page(PAGE), "huge.json", native(chain_tree(5000)))
+    page = bring(open_page(PAGE, **COMPARE), "huge.json", native(chain_tree(5000)))
     assert "expected at most 4,096" in page.error[0].value
 
 
@@ -208,7 +223,7 @@ def compared(page, with_what: str):
 
 @pytest.mark.parametrize("shape", ["One chain", "Independent chains", "Beam", "Two children everywhere", "Best first"])
 def test_the_tree_is_set_beside_plain_shapes(shape: str) -> None:
-    page = compared(open_page(PAGE, n="20", depth="5"), shape)
+    page = compared(open_page(PAGE, n="20", depth="5", **COMPARE), shape)
     tree, other = (
         optimal_tree(vector(), size=20, depth=5),
         plain_shape(shape, optimal_tree(vector(), size=20, depth=5), vector()),
@@ -217,24 +232,24 @@ def test_the_tree_is_set_beside_plain_shapes(shape: str) -> None:
     assert other.size <= 20 and shown["The other tree"][0] == f"{expected_tokens(other, vector()):.2f}"
     adds = sum(other.shared_with(tree) < 0)
     assert shown["It adds"][0] == f"{adds} nodes" and shown["It drops"][0] == f"{20 - other.size + adds} nodes"
-    assert len(page.get("plotly_chart")) == 4
+    assert len(page.get("plotly_chart")) == 3
 
 
 @pytest.mark.parametrize("n", ["1", "2", "3"])
 def test_the_smallest_trees_can_be_compared(n: str) -> None:
     for shape in ("One chain", "Independent chains", "Beam", "Two children everywhere", "Best first"):
-        compared(open_page(PAGE, n=n, depth="1"), shape)
+        compared(open_page(PAGE, n=n, depth="1", **COMPARE), shape)
 
 
 def test_chains_may_be_as_many_and_as_long_as_asked_for() -> None:
-    page = open_page(PAGE, n="20", depth="5", against="Independent chains", against_k="16", against_l="48")
+    page = open_page(PAGE, n="20", depth="5", against="Independent chains", against_k="16", against_l="48", **COMPARE)
     expected = expected_tokens(independent_chains(16, 48), vector())
     assert metrics(page)["The other tree"][0] == f"{expected:.2f}"
     assert metrics(page)["The other tree"][1].endswith("n = 769, d = 48")
 
 
 def test_another_shape_another_vector_and_an_import_can_be_compared() -> None:
-    page = compared(open_page(PAGE, n="20", depth="5"), "Best tree of another shape")
+    page = compared(open_page(PAGE, n="20", depth="5", **COMPARE), "Best tree of another shape")
     settled(page.number_input(key="against_n").set_value(40).run())
     assert metrics(page)["The other tree"][1].endswith("n = 40, d = 5")
     settled(page.number_input(key="against_d").set_value(1).run())
@@ -253,22 +268,36 @@ def test_a_node_can_be_looked_at_and_folded() -> None:
     text = next(element.value for element in page.markdown if "Node 1" in element.value)
     assert "root → 1" in text and f"f(v) = {vector().probs[0]:.4g}" in text and f"{below} nodes below" in text
     settled(page.button(key="tree_fold").click().run())
-    assert f'"1 +{below}"' in page.get("plotly_chart")[0].proto.spec
+    assert f"+{below}" in drawn(page)["text"] and len(drawn(page)["customdata"]) == 20 - below
     settled(page.button(key="tree_unfold").click().run())
-    assert f'"1 +{below}"' not in page.get("plotly_chart")[0].proto.spec
+    assert len(drawn(page)["customdata"]) == 20
     settled(page.button(key="tree_fold").click().run())
-    settled(page.slider(key="n").set_value(2).run())  # another tree: the fold and the node's number are gone
-    assert (
-        page.number_input(key="tree_node").value in (0, 1) and "+" not in page.get("plotly_chart")[0].proto.spec[:400]
-    )
+    settled(page.number_input(key="n").set_value(2).run())  # another tree: the fold and the node's number are gone
+    assert page.number_input(key="tree_node").value in (0, 1) and len(drawn(page)["customdata"]) == 2
 
 
 def test_unlikely_nodes_can_be_hidden() -> None:
     page = open_page(PAGE, n="60", depth="5", tree_hide="f(v) ≥ 0.01")
     assert page.selectbox(key="tree_hide").value == "f(v) ≥ 0.01"
-    drawn = json.loads(page.get("plotly_chart")[0].proto.spec)["data"][1]["customdata"]
     scores = node_scores(optimal_tree(vector(), size=60, depth=5), vector())
-    assert len(drawn) == int((scores >= 0.01).sum()) < 60
+    assert len(drawn(page)["customdata"]) == int((scores >= 0.01).sum()) < 60
+
+
+def test_the_picture_has_the_texts_of_an_example_and_the_next_node(assets) -> None:
+    (assets / "runs").mkdir(exist_ok=True)
+    shutil.copy(ROOT / "assets" / "runs" / "example-tokens.json", assets / "runs")
+    page = open_page(PAGE, n="20", depth="5")
+    figure = json.loads(page.get("plotly_chart")[0].proto.spec)
+    texts = [each["text"] for each in figure["layout"]["annotations"]]
+    assert len(texts) == 20 and texts[:2] == ["·the", "·number"]
+    larger, tree = (optimal_tree(vector(), size=size, depth=5) for size in (21, 20))
+    gain = expected_tokens(larger, vector()) - expected_tokens(tree, vector())
+    candidate = next(trace for trace in figure["data"] if trace["name"] == "next node")
+    assert float(candidate["text"][0]) == pytest.approx(gain, rel=1e-2)
+    assert metrics(page)["The next node adds"][0] == f"{gain:.3f}"
+    assert not json.loads(open_page(PAGE, n="100", depth="6").get("plotly_chart")[0].proto.spec)["layout"].get(
+        "annotations"
+    )
 
 
 def test_the_sample_behind_the_vector_gives_intervals(assets) -> None:
@@ -327,8 +356,8 @@ def test_growth_has_its_limits_and_the_theorems_bound(assets) -> None:
     page = open_page(PAGE, n="20", depth="5")
     layout = growth_spec(page)["layout"]
     said = " ".join(note["text"] for note in layout["annotations"])
-    assert f"no number of chains passes {chains_limit(vector()):.2f}" in said and "no chain passes" in said
-    assert f"no binary tree passes {k_ary_limit(vector(), 2):.2f}" in said
+    assert f"limit of independent chains: {chains_limit(vector()):.2f}" in said and "limit of one chain" in said
+    assert f"limit of binary trees: {k_ary_limit(vector(), 2):.2f}" in said
     b, (_, tokens) = theorem_bound(vector(), max_size=1024, depth=5)
     bound = next(trace for trace in growth_spec(page)["data"] if trace["name"] == f"theorem's lower bound, b = {b:.2f}")
     assert np.frombuffer(b64decode(bound["y"]["bdata"])).max() == tokens.max()  # no deeper than the curve above it
@@ -355,21 +384,21 @@ def test_growth_is_not_measured_with_a_vector_of_another_pair(assets) -> None:
     replace(vector(), holds_for=None).save(assets / "acceptance" / "demo-t0.json")
     page = open_page(PAGE)
     assert page.button(key="growth_start").disabled
-    assert any("measure one on the acceptance page" in each.value for each in page.info)
+    assert any("measure one on the draft page" in each.value for each in page.info)
 
 
 def test_a_link_carries_the_vector_and_the_comparison() -> None:
-    page = open_page(PAGE, vector="other", n="12", depth="4", against="Beam")
+    page = open_page(PAGE, vector="other", n="12", depth="4", against="Beam", **COMPARE)
     assert len(page.session_state["studio_acceptance"]) == 5 and sliders(page) == (12, 4)
     assert page.selectbox(key="against").value == "Beam"
     assert open_page(PAGE, vector="../../etc/passwd").selectbox(key="vector").value == "demo-t0"
 
 
 def test_numbers_for_tools_without_trees_are_shown() -> None:
-    assert "speculative_num_steps = 5" in open_page(PAGE, n="20", depth="5").code[0].value
+    assert "speculative_num_steps = 5" in open_page(PAGE, n="20", depth="5", **EXPORT).code[0].value
 
 
-@pytest.mark.parametrize("name", ["tree", "hardware", "decode", "overview", "regret", "acceptance"])
+@pytest.mark.parametrize("name", ["tree", "machine", "decode", "draft"])
 def test_a_vector_too_long_to_search_for_large_trees_is_searched_for_smaller_ones(name, assets, monkeypatch):
     """A thousand ranks that rise and fall, and gain with every level: the search gives up, the pages do not."""
     monkeypatch.setattr("sequoia_core.design.tree_search.MAX_STEPS", 1_000_000_000)  # a tenth: gives up sooner
@@ -381,10 +410,10 @@ def test_a_vector_too_long_to_search_for_large_trees_is_searched_for_smaller_one
     (assets / "profiles" / "cpu-2core.json").write_text(json.dumps(profile))
     page = open_page(name, n="600", depth="9") if name == "tree" else open_page(name)
     told = " ".join(element.value for element in [*page.warning, *page.caption])
-    if name in ("tree", "hardware"):
+    if name in ("tree", "machine"):
         assert "up to n = 256" in told and "smooth" in told.lower()
     if name == "tree":
-        page.slider(key="n").set_value(100)
+        page.number_input(key="n").set_value(100)
         settled(page.run())
         assert metrics(page)["Expected tokens per step"] and "n = 100" in " ".join(m.value for m in page.markdown)
 

@@ -105,7 +105,7 @@ class MarkovModel:
     """A table of rows as a model."""
 
     vocab_size, max_context, eos_ids = V, 64, frozenset()
-    device, offload, dtype = torch.device("cpu"), None, torch.float32
+    device, offload, dtype, reads = torch.device("cpu"), None, torch.float32, ()
 
     def __init__(self, name, rows):
         self.name = name
@@ -113,5 +113,5 @@ class MarkovModel:
         self.logits[torch.from_numpy(rows == 0.0)] = -1e4
         self.passes = {}
 
-    def open(self, capacity):
+    def open(self, capacity, states=()):
         return RecalledSession(lambda text: self.logits[text[-1]], self.passes)

@@ -10,8 +10,7 @@ from tokenizers import Tokenizer, decoders
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
-from sequoia_core.decoding.growing.adaptive import AdaptiveTree
-from sequoia_core.decoding.growing.spec_exec import SpecExecTree
+from sequoia_core.decoding.growing.policies import AdaptiveTree, SpecExecTree
 from sequoia_core.decoding.loop import decode
 from sequoia_core.design.plain_trees import k_ary_tree
 from sequoia_core.models.language_model import HuggingFaceModel

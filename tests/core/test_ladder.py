@@ -101,7 +101,7 @@ def test_the_core_loads_no_app_or_chart_library():
 
 
 def test_designing_needs_no_torch():
-    growing = ("recipes", "growing_prediction", "marginal_gains")
+    growing = ("recipes", "marginal_gains")
     plain = [
         module
         for module in MODULES

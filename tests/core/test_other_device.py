@@ -1,6 +1,7 @@
 """Everything that PyTorch runs, with models on another device than the CPU: nothing mixes, and greedy text stays."""
 
 import threading
+from functools import cache
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from sequoia_core import (
     measure_profile,
 )
 from sequoia_core.decoding.gpu import drafting, judging
-from sequoia_core.decoding.growing.spec_exec import SpecExecTree
+from sequoia_core.decoding.growing.policies import SpecExecTree
 from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.record import StepDetails
@@ -25,6 +26,7 @@ from sequoia_core.decoding.verifiers import VERIFIERS
 from sequoia_core.design.plain_trees import k_ary_tree
 from sequoia_core.design.tree import TokenTree
 from sequoia_core.models.language_model import HuggingFaceModel
+from sequoia_core.models.llama_torch import TorchLlama
 from sequoia_core.models.transformers_passes import TransformersBackend
 from sequoia_core.models.tree_cache import CacheSession
 from sequoia_core.studies.losslessness import check_losslessness
@@ -39,6 +41,7 @@ COSTS = HardwareProfile(np.array([1, 2, 4, 8, 16, 32]), 1.0 + 0.02 * np.arange(6
 WARM, CUT = SamplingConfig(0.8), SamplingConfig(0.8, 0.9, 20)
 
 
+@cache
 def policies(temperature: float) -> dict:
     """Return every tree policy, and every recipe of those that have some."""
     grown = {"calibration": calibration_of(0.6, temperature=temperature), "max_size": 12, "max_depth": 4, "beam": 3}
@@ -59,8 +62,10 @@ def policies(temperature: float) -> dict:
     }
 
 
-def moved(model: HuggingFaceModel, device: torch.device) -> HuggingFaceModel:
-    return HuggingFaceModel(model.model.to(device), model.name)
+def moved(model: HuggingFaceModel, device: torch.device, *, own: bool = False) -> HuggingFaceModel:
+    """Return a model there, run by transformers, or by our own operations."""
+    there = model.model.to(device)
+    return HuggingFaceModel(there, model.name, backend=None if own else TransformersBackend(there))
 
 
 @pytest.fixture(scope="module", params=["pretend", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -90,9 +95,10 @@ def each_path(request, monkeypatch):
 
 @pytest.fixture(scope="module")
 def pair(device):
-    """A target and a draft there, both run by transformers, as any model is on a GPU."""
-    models = [moved(tiny_llama(seed, layers=layers), device) for seed, layers in ((1, 2), (2, 1))]
-    assert all(type(model._backend) is TransformersBackend and model.device == device for model in models)
+    """A target there that our own operations run, and a draft that transformers runs."""
+    models = [moved(tiny_llama(1), device, own=True), moved(tiny_llama(2, layers=1), device)]
+    assert all(model.device == device for model in models)
+    assert [type(model._backend) for model in models] == [TorchLlama, TransformersBackend]
     return models
 
 
@@ -147,6 +153,7 @@ PLACED = [(name, "both") for name in policies(0.0)] + [
 ]
 
 
+@pytest.mark.sample(len(PLACED))
 @pytest.mark.parametrize(("name", "placed"), PLACED)
 def test_greedy_text_is_that_of_the_cpu(name, placed, each_path, pair, tiny_target, tiny_draft):
     here = {"target": tiny_target, "draft": tiny_draft}
@@ -164,6 +171,7 @@ def test_greedy_text_is_that_of_the_cpu(name, placed, each_path, pair, tiny_targ
 SAMPLED = [(name, WARM) for name in policies(0.8)] + [(name, CUT) for name in ("static", "hybrid, in_turn")]
 
 
+@pytest.mark.sample(len(SAMPLED))
 @pytest.mark.parametrize(("name", "sampling"), SAMPLED)
 def test_every_policy_decodes_by_each_of_its_verifiers(name, sampling, each_path, pair):
     tree = policies(sampling.temperature)[name]

@@ -63,6 +63,7 @@ def test_file_and_folder_have_one_tokenizer(rounded, places):
     assert ids[:2] == [2, 105]  # of BOS and of a mark that is read as such
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("pair", ["exact", "rounded"])
 def test_the_check_at_load_finds_faults_of_a_real_model(pair, fault, request):
@@ -84,8 +85,7 @@ def assert_as_generate(pair, text: str, new_tokens: int, *, ids: list[int] | Non
 
 
 def test_greedy_text_is_that_of_generate(exact):
-    for text in PROMPTS[:2]:
-        assert_as_generate(exact, text, 16)
+    assert_as_generate(exact, PROMPTS[0], 16)
 
 
 @pytest.mark.slow

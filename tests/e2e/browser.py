@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from playwright.sync_api import TimeoutError
 
 from tests.served_app import LONG_MS, settle, use_pair
 
 __all__ = ["LONG_MS", "settle", "use_pair"]
+WAYS = {"Draft": "acceptance_way", "Machine": "hardware_way"}  # page -> where its figures come from
 
 
 def heap_mb(page) -> float:
@@ -20,16 +25,53 @@ def heap_mb(page) -> float:
     return measured["JSHeapUsedSize"] / 2**20
 
 
-def go(page, name: str) -> None:
-    page.get_by_test_id("stSidebarNav").get_by_role("link", name=name, exact=True).click()
+def go(page, name: str, section: str = "") -> None:
+    """Open a page of the menu, and one of its tabs."""
+    page.locator(".st-key-menu").get_by_role("link", name=name, exact=True).click()
+    page.wait_for_function("name => document.title.startsWith(name)", arg=name)
     settle(page)
-    page.get_by_role("heading", name=re.compile(name, re.I)).first.wait_for()
+    if section:
+        open_section(page, section)
+
+
+def choose_option(page, box, option: str, *, typed: str = "") -> None:
+    """Choose from a list; one opened while the page still moves closes at once, and is opened again."""
+    wanted = page.get_by_role("option", name=option, exact=bool(typed))
+    for attempt in range(4):
+        box.click()
+        page.keyboard.type(typed)
+        try:
+            wanted.click(timeout=5_000)
+            break
+        except TimeoutError:
+            if attempt == 3:
+                raise
+            page.keyboard.press("Escape")
+    settle(page)
+
+
+def open_section(page, name: str) -> None:
+    """Open a tab of the page."""
+    page.get_by_role("tab", name=name).click()
+    settle(page)
+
+
+@contextmanager
+def in_popover(page, name: str) -> Iterator[None]:
+    """Open the popover of that name on the live page for a while."""
+    button = page.locator(".st-key-decode_controls").get_by_test_id("stPopoverButton").filter(has_text=name)
+    button.click()
+    page.get_by_test_id("stPopoverBody").wait_for()
+    yield
+    settle(page)
+    button.click()  # what was written is taken over as the focus leaves it
+    page.get_by_test_id("stPopoverBody").wait_for(state="hidden")
 
 
 def measure(page, name: str, button: str, said: str) -> None:
     """Measure on the page of that name with its button, and wait until it says what was measured."""
     go(page, name)
-    page.locator(f".st-key-{name.lower()}_way").get_by_text("Measure", exact=True).click()
+    page.locator(f".st-key-{WAYS[name]}").get_by_text("Measure", exact=True).click()
     settle(page)
     page.get_by_role("button", name=button).first.click()
     page.get_by_text(said).first.wait_for(timeout=LONG_MS)

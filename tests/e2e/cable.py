@@ -1,7 +1,5 @@
 """A network cable that can be pulled: passes a browser's connections on to a server, until it is cut."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading

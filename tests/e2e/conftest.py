@@ -1,7 +1,5 @@
 """A real server on a free port and a real browser; without Chromium the tests are skipped and say how to get it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable, Iterator

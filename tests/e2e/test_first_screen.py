@@ -1,7 +1,5 @@
 """Each design page shows its picture where it opens: on the first screen, beside what changes it."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.served_app import ROOT
@@ -16,13 +14,12 @@ VISIBLE = 0.75  # share of the picture's height that must be on the screen
 @pytest.mark.parametrize(
     ("link", "picture", "controls"),
     [
-        ("tree", "tree_picture", ("vector", "n", "depth", "tree_best", "tree_color", "tree_hide")),
+        ("tree", "tree_picture", ("vector", "n", "n_slider", "depth", "tree_best", "tree_hide", "tree_node")),
         ("tree?n=64&depth=24", "tree_picture", ("tree_hide",)),  # the tallest that the sliders give
-        ("hardware", "hardware_surface", ("hardware_way", "hardware_shipped", "hardware_3d", "hardware_paper")),
-        ("robustness", "robustness_tokens", ("robustness_shown",)),
+        ("machine", "hardware_surface", ("hardware_way", "hardware_shipped", "hardware_3d", "hardware_paper")),
+        ("exact?robustness_section=Verifiers", "robustness_outcomes", ("robustness_shown",)),
         ("server", "server_speed", ("server_way",)),
-        ("regret", "regret_matrix", ("regret_vectors", "regret_n", "regret_d")),
-        ("acceptance", "acceptance_ranks", ("acceptance_way", "acceptance_choice", "acceptance_compare")),
+        ("draft", "acceptance_ranks", ("acceptance_way", "acceptance_choice", "acceptance_compare")),
     ],
 )
 def test_the_picture_and_its_controls_are_on_the_first_screen(link, picture, controls, page, server) -> None:
@@ -33,7 +30,7 @@ def test_the_picture_and_its_controls_are_on_the_first_screen(link, picture, con
     page.locator(f".st-key-{picture} .js-plotly-plot .main-svg").first.wait_for()
     screen = page.viewport_size
     assert screen == {"width": 1280, "height": 900}
-    assert page.get_by_test_id("stSidebarNav").is_visible()  # the sidebar takes its width
+    assert page.locator(".st-key-menu").is_visible()  # the sidebar takes its width
     box = page.locator(f".st-key-{picture} .js-plotly-plot").bounding_box()
     assert box["x"] >= 0 and box["x"] + box["width"] <= screen["width"]
     assert box["height"] >= 300 and box["y"] + VISIBLE * box["height"] <= screen["height"], box

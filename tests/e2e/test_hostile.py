@@ -13,9 +13,10 @@ import urllib.request
 import pytest
 
 from tests.served_app import ROOT
+from ui.menu import MENU
 from ui.runs.run_files import load_run, run_to_bytes
 
-from .browser import LONG_MS, go, settle
+from .browser import LONG_MS, choose_option, go, in_popover, settle
 
 HOST = "evil.example"
 PAYLOADS = (
@@ -94,17 +95,11 @@ def open_tooltips(page) -> None:
     page.mouse.move(5, 5)
 
 
-def overview(page) -> None:
-    """Open the first page; its heading is the app's name."""
-    page.get_by_test_id("stSidebarNav").get_by_role("link", name="Overview", exact=True).click()
-    settle(page)
-
-
 def visit_all(page) -> None:
-    for name in ("Acceptance", "Tree", "Regret", "Robustness", "Hardware", "Decode", "Runs", "Overview"):
-        overview(page) if name == "Overview" else go(page, name)
+    for name in (entry.title for entry in reversed(MENU)):
+        go(page, name)
         nothing_rendered(page)
-        if name in ("Overview", "Regret", "Hardware"):
+        if name in ("Start", "Tree", "Machine"):
             open_tooltips(page)
 
 
@@ -112,7 +107,7 @@ def visit_all(page) -> None:
 def test_hostile_files_are_shown_as_they_are(page, server):
     page.goto(server)
     settle(page)
-    go(page, "Acceptance")
+    go(page, "Draft")
     choose(page, "acceptance_way", "Upload")
     put(page, "acceptance_file", f"{NAME}.json", json.dumps(VECTOR))
     page.get_by_text("3 ranks in use").wait_for()
@@ -136,21 +131,18 @@ def test_hostile_files_are_shown_as_they_are(page, server):
     assert PAYLOADS[0].replace("FIELD", "prompt") in shown(page)
     nothing_rendered(page)
 
-    go(page, "Hardware")
+    go(page, "Machine")
     choose(page, "hardware_way", "Upload")
     put(page, "hardware_file", f"{NAME}.json", json.dumps(PROFILE))
     page.get_by_text("up to n = 32, in use").wait_for()
     assert PAYLOADS[0].replace("FIELD", "dtype") in shown(page)
     nothing_rendered(page)
 
-    go(page, "Tree")
+    go(page, "Tree", "Compare")
     put(page, "tree_file", f"{NAME}.json", json.dumps(TREE))
     page.get_by_role("button", name="Use the imported tree").click()
     settle(page)
-    page.locator(".st-key-against input").click()
-    page.keyboard.type("Imported")
-    page.get_by_role("option", name="Imported tree", exact=True).click()
-    settle(page)
+    choose_option(page, page.locator(".st-key-against input"), "Imported tree", typed="Imported")
     nothing_rendered(page)
     visit_all(page)
 
@@ -201,7 +193,7 @@ def hostile_run() -> bytes:
 def test_a_hostile_run_is_shown_as_it_is(page, server):
     page.goto(server)
     settle(page)
-    go(page, "Runs")
+    go(page, "Race and runs", "Runs")
     put(page, "runs_file", f"{NAME}.jsonl", hostile_run().decode())
     page.get_by_text("Two side by side").wait_for()
     nothing_rendered(page)
@@ -212,7 +204,7 @@ def test_a_hostile_run_is_shown_as_it_is(page, server):
     assert "run=000000000000" in page.url
     nothing_rendered(page)
     open_tooltips(page)
-    overview(page)
+    go(page, "Start")
     nothing_rendered(page)
 
 
@@ -221,14 +213,14 @@ def test_hostile_errors_are_shown_as_they_are(page, server):
     page.goto(server)
     settle(page)
     places = (
-        ("Acceptance", "acceptance_way", "Upload", "acceptance_file"),
-        ("Acceptance", "acceptance_way", "Measure", "acceptance_prompts_file"),
-        ("Hardware", "hardware_way", "Upload", "hardware_file"),
+        ("Draft", "acceptance_way", "Upload", "acceptance_file"),
+        ("Draft", "acceptance_way", "Measure", "acceptance_prompts_file"),
+        ("Machine", "hardware_way", "Upload", "hardware_file"),
         ("Tree", None, None, "tree_file"),
-        ("Runs", None, None, "runs_file"),
+        ("Race and runs", None, None, "runs_file"),
     )
     for name, key, way, place in places:
-        go(page, name)
+        go(page, name, {"runs_file": "Runs", "tree_file": "Compare"}.get(place, ""))
         if key:
             choose(page, key, way)
         if place == "acceptance_prompts_file":
@@ -246,21 +238,21 @@ def test_hostile_errors_are_shown_as_they_are(page, server):
 def test_a_hostile_prompt_is_decoded_and_shown_as_it_is(page, server):
     page.goto(server)
     settle(page)
-    go(page, "Decode")
-    box = page.locator(".st-key-decode_prompt textarea")
+    go(page, "Live")
     prompt = " ".join(PAYLOADS[:5]) + " \u202eabc שלום 👩‍👩‍👧 \u2028\x00\x07 "
-    box.fill(prompt)
-    box.press("Control+Enter")
-    settle(page)
+    with in_popover(page, "Prompt:"):
+        box = page.locator(".st-key-decode_prompt textarea")
+        box.fill(prompt)
+        box.press("Control+Enter")
     page.locator(".st-key-decode_start button").click()
-    page.get_by_text("A recorded run").first.wait_for(state="hidden", timeout=LONG_MS)
+    page.get_by_text("A recording (").first.wait_for(state="hidden", timeout=LONG_MS)
     page.locator(".st-key-decode_start button:not([disabled])").first.wait_for(timeout=LONG_MS)
     settle(page)
     page.locator(".st-key-decode_tree").get_by_text(PAYLOADS[0]).first.wait_for(timeout=LONG_MS)
     nothing_rendered(page)
-    overview(page)
+    go(page, "Start")
     nothing_rendered(page)
-    go(page, "Decode")
+    go(page, "Live")
     nothing_rendered(page)
 
 
@@ -268,29 +260,30 @@ def test_a_hostile_prompt_is_decoded_and_shown_as_it_is(page, server):
 def test_half_of_a_surrogate_pair_in_the_prompt_box_does_no_harm(page, server):
     page.goto(server)
     settle(page)
-    go(page, "Decode")
-    box = page.locator(".st-key-decode_prompt textarea")
-    box.evaluate(
-        """(box, text) => {
-            Object.getOwnPropertyDescriptor(HTMLTextAreaElement.prototype, 'value').set.call(box, text)
-            box.dispatchEvent(new Event('input', {bubbles: true}))
-        }""",
-        "def f(x):\n    return 'A'",
-    )
-    box.evaluate(
-        """box => {
-            Object.getOwnPropertyDescriptor(HTMLTextAreaElement.prototype, 'value').set.call(box, 'def \\ud800f(x):')
-            box.dispatchEvent(new Event('input', {bubbles: true}))
-        }"""
-    )
-    box.press("Control+Enter")
-    page.wait_for_timeout(1_000)
-    settle(page)
+    go(page, "Live")
+    with in_popover(page, "Prompt:"):
+        box = page.locator(".st-key-decode_prompt textarea")
+        box.evaluate(
+            """(box, text) => {
+                Object.getOwnPropertyDescriptor(HTMLTextAreaElement.prototype, 'value').set.call(box, text)
+                box.dispatchEvent(new Event('input', {bubbles: true}))
+            }""",
+            "def f(x):\n    return 'A'",
+        )
+        box.evaluate(
+            """box => {
+                const prototype = HTMLTextAreaElement.prototype
+                Object.getOwnPropertyDescriptor(prototype, 'value').set.call(box, 'def \\ud800f(x):')
+                box.dispatchEvent(new Event('input', {bubbles: true}))
+            }"""
+        )
+        box.press("Control+Enter")
+        page.wait_for_timeout(1_000)
     page.locator(".st-key-decode_start button").click()
     page.wait_for_timeout(1_000)
     page.locator(".st-key-decode_start button:not([disabled])").first.wait_for(timeout=LONG_MS)
     settle(page)  # the page is alive: either the half was replaced on the way, or refused in one line
-    overview(page)
+    go(page, "Start")
 
 
 @pytest.mark.timeout(600)
@@ -315,7 +308,7 @@ def test_an_upload_over_the_limit_is_refused_and_the_server_lives(page, server, 
     """20 MB are the server's limit: the browser refuses more, and so does the server where the browser does not."""
     page.goto(server)
     settle(page)
-    go(page, "Acceptance")
+    go(page, "Draft")
     choose(page, "acceptance_way", "Upload")
     sent = []
     page.on("request", lambda request: sent.append(request) if "upload_file" in request.url else None)

@@ -3,8 +3,6 @@
 Screenshots go to the folder named by SEQUOIA_SCREENSHOTS (`make screenshots` renews those of the README).
 """
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -22,17 +20,19 @@ def test_from_one_button_to_a_live_decode(page, server, shot, tmp_path):
     settle(page)
     assert re.search(r"\d\.\d\d×", metric(page, "Measured speedup"))
     assert float(re.search(r"(\d+\.\d\d)", metric(page, "Tokens per step"))[1]) > 1.0
+    page.mouse.move(0, 0)
+    page.locator(".two-ways:not(.filming)").press("End")
     shot("overview")
 
-    go(page, "Acceptance")
+    go(page, "Draft")
     page.get_by_text("measured here").first.wait_for()
     go(page, "Tree")
     page.locator(".js-plotly-plot").first.wait_for()  # drawn after the script is done
-    go(page, "Hardware")
+    go(page, "Machine")
     page.get_by_text("measured here").first.wait_for()
     shot("hardware")
 
-    go(page, "Decode")
+    go(page, "Live")
     page.get_by_text("The last run of this session").first.wait_for()
     page.get_by_role("button", name="Start").first.click()
     # a fast run is over before its progress text is seen; the earlier run's caption goes for good when ours takes over
@@ -40,15 +40,12 @@ def test_from_one_button_to_a_live_decode(page, server, shot, tmp_path):
     page.locator(".st-key-decode_start button:not([disabled])").first.wait_for(timeout=LONG_MS)
     settle(page)
     assert re.search(r"\d\.\d\d×", metric(page, "Speedup"))
-    page.get_by_text("Tokens per step").first.scroll_into_view_if_needed()
-    page.mouse.move(700, 500)
-    page.mouse.wheel(0, 560)
-    page.wait_for_timeout(1_500)
+    page.locator(".tt").press("End")  # of a run that plays itself
     shot("decode")
 
     own = tmp_path / "own.csv"
     own.write_text("rank;prob\n1;0,7\n2;0,1\n3;0,05\n")
-    go(page, "Acceptance")
+    go(page, "Draft")
     page.locator(".st-key-acceptance_way").get_by_text("Upload", exact=True).click()
     settle(page)
     page.locator('input[type="file"]').set_input_files(own)
@@ -63,7 +60,7 @@ def test_from_one_button_to_a_live_decode(page, server, shot, tmp_path):
 def test_measuring_on_the_pages_uses_the_real_pair(page, server):
     page.goto(server)
     settle(page)
-    measure(page, "Acceptance", "Measure on the demo pair", "measured here on the demo pair at temperature 0")
+    measure(page, "Draft", "Measure on the demo pair", "measured here on the demo pair at temperature 0")
     assert "512" in metric(page, "Positions measured")  # 8 prompts of 64 tokens
-    measure(page, "Hardware", "Measure this machine", "measured here on the demo pair")
+    measure(page, "Machine", "Measure this machine", "measured here on the demo pair")
     assert re.search(r"\d\.\d\d×", metric(page, "Best predicted speedup"))

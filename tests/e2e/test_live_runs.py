@@ -8,11 +8,12 @@ import pytest
 
 from ui.race.entrants import ELSEWHERE
 
-from .browser import LONG_MS, go, settle
+from .browser import LONG_MS, choose_option, go, settle
 
 
-def at_step(page, step: int) -> None:
-    """Wait until the tree shows a step, the last so far: the picture may come a moment after the words."""
+def held_after(page, step: int) -> None:
+    """Wait until the engine does after a step, which the tree shows."""
+    page.get_by_text(f"Paused after step {step}:").wait_for(timeout=LONG_MS)
     page.locator(".st-key-decode_tree .at", has_text=re.compile(rf"of {step}$")).wait_for()
 
 
@@ -65,28 +66,27 @@ def test_people_who_asked_for_less_motion_see_the_finish(page, server):
 def test_step_by_step_then_planned_from_what_the_run_showed(page, server, shot):
     page.goto(f"{server}/decode?tokens=48&stepwise=true&chain=1")
     settle(page)
-    page.locator(".st-key-source").get_by_role("combobox").click()
-    page.get_by_role("option", name="Chain").click()
-    settle(page)
+    page.get_by_role("button", name="Settings").click()
+    choose_option(page, page.locator(".st-key-source").get_by_role("combobox"), "Chain")
+    page.keyboard.press("Escape")
     page.get_by_role("button", name="Start", exact=True).click()
-    further = page.locator(".st-key-decode_next button").first
     for steps in (1, 2, 3):
-        page.get_by_text(f"The engine waits after step {steps}.").wait_for(timeout=LONG_MS)
-        at_step(page, steps)
-        further.click()
-    page.get_by_text("The engine waits after step 4.").wait_for()
+        held_after(page, steps)
+        page.get_by_role("button", name="Next step").click()
+    held_after(page, 4)
     page.locator(".st-key-decode_tree .tt").evaluate("root => (root.dataset.tag = 'kept')")
-    page.get_by_role("button", name="Run on").click()
+    page.get_by_role("button", name="Play").click()
     page.locator(".st-key-decode_start button:enabled").wait_for(timeout=LONG_MS)
     settle(page)
     assert page.locator(".st-key-decode_tree .tt").get_attribute("data-tag") == "kept"
+    page.locator(".st-key-decode_tree .tt").press("End")
     page.locator(".st-key-decode_tree .nodes .node.rejected, .st-key-decode_tree .nodes .node.accepted").last.click()
     details = page.locator(".st-key-decode_tree .details")
     assert "Most likely after" in details.inner_text() and details.locator(".likely td").count() >= 8
     page.get_by_role("button", name="Plan from what this run showed").click()
     settle(page)
     shot("corrected")
-    go(page, "Acceptance")
+    go(page, "Draft")
     page.get_by_text("corrected by a run").first.wait_for()
 
 
@@ -96,7 +96,7 @@ def test_adaptive_trees_change_without_flicker_and_say_what_each_node_adds(page,
     settle(page)
     page.goto(f"{server}/tree?tree_kind=Adaptive")
     settle(page)
-    go(page, "Decode")
+    go(page, "Live")
     page.locator(".st-key-stepwise label").first.click()
     settle(page)
     page.get_by_role("button", name="Start", exact=True).click()
@@ -104,22 +104,22 @@ def test_adaptive_trees_change_without_flicker_and_say_what_each_node_adds(page,
     drawn = tree.locator(".nodes .node:not(.bonus)")
     sizes = set()
     for step in range(1, 7):
-        page.get_by_text(f"The engine waits after step {step}.").wait_for(timeout=LONG_MS)
-        at_step(page, step)
+        held_after(page, step)
         if step == 1:
             tree.locator(".tt").evaluate("root => (root.dataset.tag = 'kept')")
             drawn.first.evaluate("node => (node.dataset.tag = 'root')")
         sizes.add(drawn.count())
-        page.locator(".st-key-decode_next button").first.click()
-    page.get_by_role("button", name="Run on").click()
+        page.get_by_role("button", name="Next step").click()
+    page.get_by_role("button", name="Play").click()
     page.locator(".st-key-decode_start button:enabled").wait_for(timeout=LONG_MS)
     settle(page)
     assert len(sizes) > 1  # the shape did change
     assert tree.locator(".tt").get_attribute("data-tag") == "kept" and drawn.first.get_attribute("data-tag") == "root"
+    tree.locator(".times summary").click()
+    tree.locator(".growth-key span").first.wait_for()
     assert re.search(r"n = \d+ nodes, of \d+ to \d+", tree.locator(".growth-key").inner_text())
     check_gains(tree)
     shot("gains")
-    page.get_by_text("Text and file").click()
     with page.expect_download() as saved:
         page.get_by_role("button", name="Save as a page").click()
     saved.value.save_as(tmp_path / "run.html")
@@ -129,6 +129,7 @@ def test_adaptive_trees_change_without_flicker_and_say_what_each_node_adds(page,
 
 def check_gains(tree) -> None:
     """Click the last node of the last step's accepted path, and open what was left out."""
+    tree.locator(".tt").press("End")  # it plays by itself
     tree.locator(".nodes .node.accepted").last.click()
     words = tree.locator(".details").inner_text()
     f, cost = (float(found) for found in re.search(r"f = ([\d.e-]+) .*cost is ([\d.e-]+) tokens", words).groups())

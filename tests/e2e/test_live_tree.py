@@ -163,8 +163,7 @@ def test_a_new_run_may_begin_while_a_step_of_the_last_one_is_waited_for(page) ->
 
 
 def test_steps_that_come_at_once_are_shown_in_turn_until_the_run_ends_or_someone_looks_back(page) -> None:
-    page.set_content(f"<style>{CSS}</style><div id=place>{HTML}</div>")
-    page.evaluate(PLAYED, [SCRIPT, [message(0, 10, first=True) | {"interval_sec": 3.0}]])
+    place(page, message(0, 10, first=True) | {"interval_sec": 3.0})
     at = page.locator(".at")
     assert at.inner_text() == "step 3 of 10"
     for step in (5, 8, 10):  # three more at most in three seconds
@@ -256,13 +255,17 @@ WALKED = {  # the first child is rejected, the second accepted, and the one belo
 }  # fmt: skip
 
 
+def place(page, *messages) -> None:
+    page.set_content(f"<style>{CSS}</style><div id=place>{HTML}</div>")
+    page.evaluate(PLAYED, [SCRIPT, [*messages]])
+
+
 def shown(page, **about) -> None:
     """Show a run of two steps; the second is the last."""
     steps = [WALKED | {"index": index, "finished": end} for index, end in enumerate((None, "length"))]
     sent = message(0, 0, first=True, total=2, running=False) | {"shapes": [TREE], "steps": steps}
     sent["about"] |= {"greedy": False, **about}
-    page.set_content(f"<style>{CSS}</style><div id=place>{HTML}</div>")
-    page.evaluate(PLAYED, [SCRIPT, [sent]])
+    place(page, sent)
 
 
 def states(page) -> dict[str, str]:
@@ -298,15 +301,18 @@ def test_keys_go_from_step_to_step_and_from_node_to_node(page) -> None:
 def test_slow_play_shows_one_decision_after_the_other(page) -> None:
     page.clock.install(time="2026-01-01T00:00:00Z")
     shown(page, at=0)
-    page.get_by_role("button", name="Slow").click()
+    page.get_by_role("combobox", name="Speed").select_option("Each decision")
     page.clock.pause_at("2026-01-02T00:00:00Z")  # from here on time passes only as told
     page.get_by_role("button", name="Play").click()
     seen = []
     for _ in range(6):
         seen.append((page.locator(".caption").inner_text(), states(page), page.locator(".at").inner_text()))
-        page.clock.run_for(750)
+        page.clock.run_for(900 if len(seen) > 1 else 1_800)
     drafted, first, second, third, bonus, following = seen
-    assert "proposed 3 tokens" in drafted[0] and set(drafted[1].values()) == {"node accepted", "node unreached"}
+    assert "the draft has proposed 3 tokens" in drafted[0] and set(drafted[1].values()) == {
+        "node accepted",
+        "node unreached",
+    }
     assert "bonus" not in drafted[1]
     assert first[0].endswith("“wrong” is rejected.") and first[1]["wrong"] == "node rejected"
     assert first[1]["right"] == "node unreached"
@@ -314,6 +320,137 @@ def test_slow_play_shows_one_decision_after_the_other(page) -> None:
     assert third[1]["below"] == "node rejected" and "bonus" not in third[1]
     assert "adds “bonus”" in bonus[0] and bonus[1]["bonus"] == "node bonus"
     assert following[2] == "step 2 of 2" and following[1]["right"] == "node unreached"
+
+
+def test_a_run_that_is_over_plays_itself_slowly_from_its_first_step(page) -> None:
+    page.clock.install(time="2026-01-01T00:00:00Z")
+    page.clock.pause_at("2026-01-02T00:00:00Z")
+    shown(page, plays=True)
+    assert page.locator(".at").inner_text() == "step 1 of 2" and page.locator(".speed").input_value() == "Each decision"
+    page.clock.run_for(1_800)
+    assert page.locator(".details h4").inner_text() == "wrong rejected"  # the explanation follows
+    page.locator(".nodes .node", has_text="below").click()
+    page.clock.run_for(9_000)
+    assert page.locator(".at").inner_text() == "step 1 of 2", "a click stops it"
+    assert page.locator(".details h4").inner_text() == "below unreached".replace("unreached", "not reached")
+    page.emulate_media(reduced_motion="reduce")
+    shown(page, plays=True)
+    assert page.locator(".at").inner_text() == "step 2 of 2"
+
+
+def test_at_true_speed_steps_last_as_long_as_they_did(page) -> None:
+    page.clock.install(time="2026-01-01T00:00:00Z")
+    steps = [WALKED | {"index": index, "finished": None, "seconds": [0.5, 0.5, 0.0, 0.0]} for index in range(4)]
+    sent = message(0, 0, first=True, total=4, running=False) | {"shapes": [TREE], "steps": steps}
+    sent["about"]["at"] = 0
+    place(page, sent)
+    page.get_by_role("combobox", name="Speed").select_option("True speed")
+    page.clock.pause_at("2026-01-02T00:00:00Z")
+    page.get_by_role("button", name="Play").click()
+    page.clock.run_for(2_100)
+    assert page.locator(".at").inner_text() == "step 3 of 4"
+    page.get_by_role("combobox", name="Speed").select_option("1/10 speed")
+    page.clock.run_for(9_000)
+    assert page.locator(".at").inner_text() == "step 3 of 4"
+    short = [WALKED | {"index": index, "finished": None, "seconds": [0.002] * 4} for index in range(90)]
+    place(page, sent | {"epoch": "2", "steps": short, "total": 90})
+    page.get_by_role("combobox", name="Speed").select_option("True speed")
+    page.get_by_role("button", name="Play").click()
+    page.clock.run_for(400)  # 50 steps of 8 ms, more than can be drawn
+    assert 40 <= int(page.locator(".scrub").input_value()) <= 50
+
+
+WISHES = """
+async ([script, messages]) => {
+  window.tree ??= await import(URL.createObjectURL(new Blob([script], { type: "text/javascript" })))
+  window.wishes ??= []
+  const setTriggerValue = (name, wish) => name === "steer" && window.wishes.push(wish)
+  const parentElement = document.getElementById("place")
+  for (const data of messages) window.tree.default({ data, parentElement, setTriggerValue })
+}
+"""
+
+
+def test_one_transport_holds_a_run_takes_a_step_and_lets_it_go(page) -> None:
+    page.set_content(f"<style>{CSS}</style><div id=place>{HTML}</div>")
+    page.evaluate(WISHES, [SCRIPT, [message(0, 3, first=True, total=3)]])
+    play, at = page.locator(".play"), page.locator(".at")
+    assert play.inner_text().endswith("Pause")
+    play.click()
+    page.evaluate(WISHES, [SCRIPT, [message(3, 1, first=False, total=4) | {"held": 4}]])
+    assert play.inner_text().endswith("Play") and "Paused after step 4" in page.locator(".caption").inner_text()
+    page.get_by_role("button", name="Next step").click()
+    page.evaluate(WISHES, [SCRIPT, [message(4, 1, first=False, total=5) | {"held": 5}]])
+    assert at.inner_text() == "step 5 of 5"
+    page.get_by_role("button", name="Previous step").click()  # back in what was decoded: the engine is not asked
+    page.get_by_role("button", name="Next step").click()
+    assert at.inner_text() == "step 5 of 5"
+    page.keyboard.press("Space")  # a button that was clicked does not keep the key
+    assert page.evaluate("window.wishes") == [{"hold": True}, {"next": 4}, {"on": True}]
+
+
+def test_a_decision_by_chance_is_told_in_words_and_with_r_only_where_it_decided(page) -> None:
+    shown(page)
+    assert (
+        "Target 10% ÷ draft 50%: accepted in 20% of draws. r = 0.900 was drawn, not below 0.200: rejected."
+        in said_of(page, "wrong")
+    )
+    right = said_of(page, "right")
+    assert (
+        "What is left of the target's probability 80% ÷ of the draft's 40%: always accepted." in right
+        and "r =" not in right
+    )
+    rows = [row.locator("td").all_inner_texts() for row in page.locator(".details table").first.locator("tr").all()[1:]]
+    assert rows == [["wrong", "10%", "50%", "20%", "0.900", "✗"], ["right", "80%", "40%", "100%", "", "✓"]]
+
+
+def test_at_temperature_0_no_r_is_told(page) -> None:
+    shown(page, greedy=True)
+    assert "only the target's most likely token counts: rejected" in said_of(page, "wrong")
+    assert page.locator(".details table").first.locator("th").all_inner_texts() == ["token", "target", "draft", ""]
+
+
+def test_full_screen_fills_a_projector_and_ends(page) -> None:
+    page.set_viewport_size({"width": 1920, "height": 1080})
+    shown(page)
+    page.get_by_role("button", name="Full screen").click()
+    page.wait_for_function("document.fullscreenElement?.className.includes('tt')")
+    page.wait_for_timeout(500)
+    main = page.locator(".main").bounding_box()
+    assert main["width"] > 1_800 and main["height"] > 800 and main["x"] + main["width"] <= 1_920
+    page.locator(".nodes .node", has_text="wrong").hover()
+    tip, node = page.locator(".tip").bounding_box(), page.locator(".nodes .node", has_text="wrong").bounding_box()
+    assert abs(tip["x"] - node["x"]) < 60 and abs(tip["y"] - node["y"]) < 140
+    page.get_by_role("button", name="Full screen").click()
+    page.wait_for_function("document.fullscreenElement === null")
+
+
+def test_a_tree_of_few_rows_takes_the_whole_width(page) -> None:
+    wide = {"index": 0, "parents": [-1, 0, 0, 0], "across": [0, 0, 1, 2]}
+    for tree, is_flat in ((TREE, True), (wide, False)):
+        sent = message(0, 0, first=True, total=1, running=False) | {"shapes": [tree]}
+        sent["steps"] = [WALKED | {"index": 0, "finished": None}]
+        place(page, sent)
+        main, stage = (page.locator(part).bounding_box() for part in (".main", ".stage"))
+        assert (stage["width"] == main["width"], stage["height"] == main["height"]) == (is_flat, not is_flat)
+
+
+def test_on_a_phone_the_tree_scrolls_sideways_to_where_the_step_is(page) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    parents = list(range(-1, 9))
+    chain = {
+        "tokens": [f"word{node}" for node in parents], "outcomes": "A" * 10, "draft": [0.5] * 10, "target": [0.5] * 10,
+        "path": list(range(10)), "pieces": ["x"], "trials": [],
+    }  # fmt: skip
+    sent = message(0, 0, first=True, total=1, running=False) | {
+        "steps": [WALKED | chain | {"index": 0, "finished": None}]
+    }
+    sent["shapes"] = [{"index": 0, "parents": parents, "across": [0] * 10}]
+    place(page, sent)
+    stage, bonus = page.locator(".stage"), page.locator(".node.bonus")
+    assert stage.evaluate("stage => stage.scrollWidth > 2 * stage.clientWidth && stage.scrollLeft > 300")
+    assert bonus.bounding_box()["x"] < 390 and "…" not in "".join(page.locator(".nodes text").all_text_contents())
+    assert page.evaluate("document.documentElement.scrollWidth <= 390")
 
 
 def test_why_it_stopped_and_why_the_run_ended(page) -> None:
@@ -328,7 +465,7 @@ def test_why_it_stopped_and_why_the_run_ended(page) -> None:
 def test_the_trials_table_and_the_tree_point_at_each_other(page) -> None:
     shown(page)
     page.locator(".nodes .node", has_text="right").click()
-    row = page.locator(".details tr", has_text="wrong")
+    row = page.locator(".details tr", has_text="wrong").first
     row.hover()
     assert "linked" in page.locator(".nodes .node", has_text="wrong").get_attribute("class")
     page.locator(".nodes .node", has_text="right").hover()
@@ -340,6 +477,7 @@ def test_the_trials_table_and_the_tree_point_at_each_other(page) -> None:
 
 def test_waiting_for_weights_is_a_lane_of_its_own_where_there_is_any(page) -> None:
     shown(page)
+    page.locator(".times summary").click()
     assert page.locator(".phases").inner_text().split("\n")[0].startswith("draft 1.0 ms")
     assert "read" not in page.locator(".phases").inner_text()
     waited = WALKED | {"index": 0, "finished": None, "read_wait_sec": 0.003}
@@ -361,8 +499,7 @@ def shown_shaped(page, *found) -> None:
     """Show a run of trees that took shape in their steps, one step for each of the gains."""
     steps = [WALKED | {"index": index, "finished": None, "marginal": one} for index, one in enumerate(found)]
     sent = message(0, 0, first=True, total=len(steps), running=False) | {"shapes": [TREE], "steps": steps}
-    page.set_content(f"<style>{CSS}</style><div id=place>{HTML}</div>")
-    page.evaluate(PLAYED, [SCRIPT, [sent]])
+    place(page, sent)
 
 
 def said_of(page, text: str) -> str:
@@ -419,6 +556,7 @@ def test_a_tree_that_was_given_leaves_nothing_out(page) -> None:
 
 def test_nodes_and_tokens_of_every_step_are_charted(page) -> None:
     shown(page, at=0)
+    page.locator(".times summary").click()
     assert page.locator(".growth-key").inner_text().split("\n") == [
         "n = 4 nodes, in every step", "2 tokens in this step, 2.00 in the mean (line)",
     ]  # fmt: skip
@@ -437,8 +575,7 @@ def test_the_bonus_token_covers_no_drafted_node(page) -> None:
     }  # fmt: skip
     sent = message(0, 0, first=True, total=1, running=False)
     sent |= {"shapes": [star], "steps": [WALKED | step | {"index": 0, "finished": None}]}
-    page.set_content(f"<style>{CSS}</style><div id=place>{HTML}</div>")
-    page.evaluate(PLAYED, [SCRIPT, [sent]])
+    place(page, sent)
     boxes = [box.bounding_box() for box in page.locator(".nodes .box").all()]
     stage = page.locator(".graph").bounding_box()
     assert len(boxes) == 6

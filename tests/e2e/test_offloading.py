@@ -1,12 +1,10 @@
 """A target on disk, in Chromium: choose it, measure, plan, decode, unload."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
 
-from .browser import LONG_MS, go, measure, metric, number, settle
+from .browser import LONG_MS, choose_option, go, measure, metric, number, settle
 
 
 @pytest.mark.slow
@@ -16,31 +14,31 @@ def test_a_target_on_disk_from_the_choice_to_unloading(page, server, shot):
     settle(page)
     page.get_by_role("button", name="Change pair").click()
     weights = page.locator(".st-key-sidebar_weights").get_by_role("combobox")
-    weights.scroll_into_view_if_needed()  # a list that is opened while its form scrolls closes at once
-    weights.click()
-    page.get_by_role("option", name="On disk").click()
+    weights.scroll_into_view_if_needed()
+    choose_option(page, weights, "On disk")
     page.get_by_role("button", name="Use this pair").click()
     page.get_by_text("Target on disk: takes").first.wait_for(timeout=LONG_MS)
     page.keyboard.press("Escape")
     settle(page)
     assert page.get_by_role("button", name="on the demo pair with its target on disk").first.is_visible()
 
-    measure(page, "Acceptance", "Measure on the demo pair", "measured here on the demo pair with its target on disk")
+    measure(page, "Draft", "Measure on the demo pair", "measured here on the demo pair with its target on disk")
     assert "512" in metric(page, "Positions measured")  # 8 prompts of 64 tokens
 
-    measure(page, "Hardware", "Measure this machine", "measured here on the demo pair with its target on disk")
+    measure(page, "Machine", "Measure this machine", "measured here on the demo pair with its target on disk")
     assert number(page, "Best predicted speedup") > 1
     page.get_by_text("stream from disk, which takes").first.wait_for()
     shot("hardware-disk")
 
     go(page, "Tree")
     assert number(page, "Predicted speedup") > 1
-    go(page, "Decode")
+    go(page, "Live")
     page.get_by_role("button", name="Start").first.click()
     page.get_by_text(re.compile(r"Weights streamed at \d+\.\d+ GB/s")).first.wait_for(timeout=LONG_MS)
     page.locator(".st-key-decode_start button:not([disabled])").first.wait_for(timeout=LONG_MS)
     settle(page)
     assert re.search(r"\d\.\d\d×", metric(page, "Speedup"))
+    page.get_by_text("Where the time went, step by step").first.click()
     page.get_by_text(re.compile(r"^read \d+\.\d ms")).first.wait_for()  # a lane of its own
     shot("decode-disk")
 

@@ -1,10 +1,8 @@
 """From a scenario to a reason: a machine that nothing was measured on, a shape taken from the map, a run explained."""
 
-from __future__ import annotations
-
 import pytest
 
-from .browser import LONG_MS, go, metric, settle
+from .browser import LONG_MS, choose_option, go, metric, settle
 
 PLACE_OF_SHAPE = """([n, d]) => {
     const plot = document.querySelector(".st-key-hardware_surface .js-plotly-plot");
@@ -17,10 +15,9 @@ PLACE_OF_SHAPE = """([n, d]) => {
 def test_a_scenario_leads_to_a_shape_a_run_and_its_explanation(page, server, shot):
     page.goto(server)
     settle(page)
-    page.locator("[class*=st-key-sidebar_scenario] input").first.click()
-    page.get_by_role("option", name="The demo pair on a processor without a matrix unit").click()
-    settle(page)
-    go(page, "Hardware")
+    scenarios = page.locator("[class*=st-key-sidebar_scenario] input").first
+    choose_option(page, scenarios, "The demo pair on a processor without a matrix unit")
+    go(page, "Machine")
     page.get_by_text("Decode something first").first.wait_for()
     page.get_by_text("modelled t(n)").first.wait_for()
     chart = page.locator(".st-key-hardware_surface .js-plotly-plot")
@@ -38,14 +35,14 @@ def test_a_scenario_leads_to_a_shape_a_run_and_its_explanation(page, server, sho
     go(page, "Tree")
     settle(page)
     assert "n = 8, d = 4" in page.locator("[data-testid=stMain]").inner_text()
-    go(page, "Decode")
+    go(page, "Live")
     page.locator(".st-key-decode_start button:not([disabled])").click()
     page.locator(".st-key-decode_stop button:not([disabled])").wait_for(timeout=LONG_MS)
     page.locator(".st-key-decode_start button:not([disabled])").first.wait_for(timeout=LONG_MS)
     settle(page)
     assert metric(page, "Tokens per step")
 
-    go(page, "Hardware")
+    go(page, "Machine")
     settle(page)
     told = page.locator("[data-testid=stMain]").inner_text()
     assert "are not of this pair on this machine" in told

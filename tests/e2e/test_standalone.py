@@ -1,7 +1,5 @@
 """A run saved as a page: opened from disk with the network off it plays, and foreign text stays text."""
 
-from __future__ import annotations
-
 import json
 
 from tests.served_app import ROOT

@@ -16,7 +16,7 @@ import pytest
 
 from tests.served_app import ROOT
 
-from .browser import heap_mb, settle
+from .browser import heap_mb, in_popover, settle
 from .cable import Cable
 
 WAIT_MS = 120_000
@@ -58,7 +58,7 @@ def noise(tmp_path_factory: pytest.TempPathFactory) -> Noise:
 
 
 def prepare(tab, address: str, noise: Noise, *, tokens: int = 512) -> None:
-    """Open the decode page with the random pair and its tree."""
+    """Open the live page with the random pair and its tree."""
     tab.goto(f"{address}/?warm=1")
     settle(tab)
     tab.goto(f"{address}/decode?source=Imported+file&tokens={tokens}")
@@ -67,16 +67,16 @@ def prepare(tab, address: str, noise: Noise, *, tokens: int = 512) -> None:
 
 
 def choose(tab, noise: Noise) -> None:
-    """Choose the random pair and its tree on the decode page, as it is."""
+    """Choose the random pair and its tree on the live page, as it is."""
     tab.get_by_role("button", name="Change pair").click()
     tab.get_by_label("Target", exact=True).fill(str(noise.target))
     tab.get_by_label("Draft", exact=True).fill(str(noise.draft))
     tab.get_by_role("button", name="Use this pair").click()
     settle(tab)
     tab.keyboard.press("Escape")
-    tab.locator(".st-key-decode_tree_file input[type=file]").set_input_files(noise.tree)
-    tab.get_by_text(f"n = {NODES:,}").first.wait_for()
-    settle(tab)
+    with in_popover(tab, "Settings"):
+        tab.locator(".st-key-decode_tree_file input[type=file]").set_input_files(noise.tree)
+        tab.get_by_text(f"n = {NODES:,}").first.wait_for()
 
 
 def start(tab) -> None:
@@ -107,7 +107,7 @@ def wait_for_steps(tab, count: int) -> None:
 
 
 STOPPED = re.compile(r"Stopped after \d+ steps")
-ENDED = re.compile("Ended at the number of tokens asked for|Text and file")
+ENDED = re.compile("Ended at the number of tokens asked for")
 
 
 def stopped_after(tab) -> int:
@@ -136,9 +136,9 @@ def test_a_stop_ends_real_work_and_leaving_the_page_does_not(tabs, server, noise
     tab.locator(".st-key-decode_start button").dblclick()
     tab.get_by_text(STOPPED).first.wait_for(state="hidden")
     wait_for_steps(tab, 3)
-    tab.get_by_test_id("stSidebarNav").get_by_role("link", name="Tree", exact=True).click()
+    tab.locator(".st-key-menu").get_by_role("link", name="Tree", exact=True).click()
     tab.get_by_role("heading", name="Tree").first.wait_for()
-    tab.get_by_test_id("stSidebarNav").get_by_role("link", name="Decode", exact=True).click()
+    tab.locator(".st-key-menu").get_by_role("link", name="Live", exact=True).click()
     wait_for_steps(tab, 3)
     assert tab.locator(".st-key-decode_start button").is_disabled()
     tab.locator(".st-key-decode_stop button").click()

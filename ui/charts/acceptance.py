@@ -8,54 +8,47 @@ from typing import TYPE_CHECKING
 import numpy as np
 import plotly.graph_objects as go
 
-from ui.charts.style import GREY, SERIES, log2_ticks
+from ui.charts.style import GREY, SERIES, bars, line, log2_ticks, points
 from ui.charts.style import figure as new_figure
 from ui.markdown import for_chart
 
 if TYPE_CHECKING:
     from sequoia_core import AcceptanceVector
 
+HEIGHT = 320  # the first screen holds it below figures and controls
+RANKS = 8  # shown apart: of most vectors the others add up to a few percent
 
-def acceptance_figure(vectors: Mapping[str, AcceptanceVector], *, log: bool = False, ranks: int = 32) -> go.Figure:
-    """Draw p_k by rank, `ranks` at most: bars for one vector, points for several, 95% intervals if trials are known."""
+
+def acceptance_figure(vectors: Mapping[str, AcceptanceVector], *, log: bool = False) -> go.Figure:
+    """Draw p_k of the first `RANKS` ranks and the sum of the rest; 95% intervals of ranks if trials are known.
+
+    One vector is drawn as bars, several as points.
+    """
+    longest = max(len(vector) for vector in vectors.values())
     traces: list[object] = []
     for i, (name, vector) in enumerate(vectors.items()):
         name = for_chart(name)
-        probs = vector.probs[:ranks]
+        probs = np.append(vector.probs[:RANKS], vector.probs[RANKS:].sum())[: len(vector)]
         rank, color = np.arange(1, len(probs) + 1), SERIES[i % len(SERIES)]
         interval = vector.interval()
-        bars = None
+        spread = None
         if interval is not None:
-            low, high = (np.asarray(bound)[: len(probs)] for bound in interval)
-            bars = {
-                "type": "data",
-                "array": np.maximum(high - probs, 0),
-                "arrayminus": np.maximum(probs - low, 0),
-                "color": GREY,
-                "thickness": 1.2,
-                "width": 3,
-            }
+            low, high = (np.append(np.asarray(bound)[:RANKS], probs[RANKS:])[: len(probs)] for bound in interval)
+            spread = bars(probs, low, high, color=GREY)
         shown = np.where(probs > 0, probs, np.nan) if log else probs  # a log axis has no place for 0
-        hover = f"{name}<br>rank %{{x}}: %{{y:.4f}}<extra></extra>"
+        hover = f"{name}<br>rank %{{customdata}}: %{{y:.4f}}<extra></extra>"
+        ranks = [*map(str, rank[:RANKS]), f"{RANKS + 1} to {len(vector)} together"][: len(probs)]
+        common = {"x": rank, "y": shown, "error_y": spread, "name": name, "customdata": ranks, "hovertemplate": hover}
         if len(vectors) == 1:
-            traces.append(
-                go.Bar(x=rank, y=shown, error_y=bars, marker={"color": color}, name=name, hovertemplate=hover)
-            )
+            traces.append(go.Bar(marker={"color": color}, **common))
         else:
-            traces.append(
-                go.Scatter(
-                    x=rank,
-                    y=shown,
-                    error_y=bars,
-                    mode="lines+markers",
-                    name=name,
-                    hovertemplate=hover,
-                    line={"color": color, "width": 1.5},
-                    marker={"color": color, "size": 7, "symbol": i},
-                )
-            )
-    figure = new_figure(*traces, x="rank k, in the order drafted", y="probability of acceptance p<sub>k</sub>")
-    figure.update_xaxes(tick0=1, dtick=max(1, min(ranks, max(len(vector) for vector in vectors.values())) // 8))
+            marks = {"mode": "lines+markers", "marker": {"color": color, "size": 7, "symbol": i}}
+            traces.append(go.Scatter(line={"color": color, "width": 1.5}, **common, **marks))
+    figure = new_figure(
+        *traces, x="rank k, in the order drafted", y="probability of acceptance p<sub>k</sub>", height=HEIGHT
+    )
+    ticks = [*map(str, range(1, RANKS + 1)), "the rest"][:longest]
+    figure.update_xaxes(tickvals=list(range(1, len(ticks) + 1)), ticktext=ticks)
     figure.update_yaxes(rangemode="tozero")
     if log:
         figure.update_yaxes(type="log", dtick=1, exponentformat="power")
@@ -70,31 +63,17 @@ def rejection_figure(vectors: Mapping[str, AcceptanceVector]) -> go.Figure:
         rejected = 1.0 - np.cumsum(vector.probs)
         rank = np.arange(1, len(rejected) + 1)
         color = SERIES[i % len(SERIES)]
+        told = f"{name}<br>first %{{x}} all rejected: %{{y:.4f}}"
         traces.append(
-            go.Scatter(
-                x=rank,
-                y=np.where(rejected > 1e-9, rejected, np.nan),
-                mode="markers",
-                name=name,
-                marker={"color": color, "size": 7, "symbol": i},
-                hovertemplate=f"{name}<br>first %{{x}} all rejected: %{{y:.4f}}<extra></extra>",
-            )
+            points(rank, np.where(rejected > 1e-9, rejected, np.nan), name, color, size=7, symbol=i, hover=told)
         )
         try:
             fit = vector.fit_power_law()
         except ValueError:
             continue  # too few ranks, or nothing left to reject: the points are still worth showing
-        traces.append(
-            go.Scatter(
-                x=rank,
-                y=fit.scale * rank ** (-float(fit.b)),
-                mode="lines",
-                line={"color": color, "width": 1.5, "dash": "dash"},
-                name=f"k<sup>−{fit.b:.2f}</sup> (R² {fit.r_squared:.2f})",
-                hoverinfo="skip",
-            )
-        )
-    figure = new_figure(*traces, x="children tried k (log scale)", y="P(all k rejected) (log scale)")
+        law = f"k<sup>−{fit.b:.2f}</sup> (R² {fit.r_squared:.2f})"
+        traces.append(line(rank, fit.scale * rank ** (-float(fit.b)), law, color, width=1.5, dash="dash"))
+    figure = new_figure(*traces, x="children tried k (log scale)", y="P(all k rejected) (log scale)", height=HEIGHT)
     figure.update_xaxes(**log2_ticks(max(len(vector.probs) for vector in vectors.values())))
     # plotly's own labels say only "2" and "5"
     ticks = [digit * 10.0**power for power in range(-6, 1) for digit in (1, 2, 3, 5, 7)]

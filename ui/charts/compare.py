@@ -1,7 +1,5 @@
 """The heat map of a sweep's cells: a row for each drafter, a column for each way of sampling and kind of text."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,6 +23,7 @@ def compare_figure(
     *,
     title: str,
     chosen: tuple[int, int] | None = None,
+    best: Sequence[tuple[int, int]] = (),
 ) -> go.Figure:
     """Draw a value for each cell, written in it; a gap where there is none.
 
@@ -34,6 +33,7 @@ def compare_figure(
         drafters: d of them.
         columns: c of them: the way of sampling, the kind of text.
         values: float64 [d, c], NaN where there is none.
+        best: (row, column) of cells to frame beside the chosen one.
         texts: the values as they are written, d of c.
     """
     ways, kinds = zip(*[(for_chart(way), for_chart(kind)) for way, kind in columns], strict=True)
@@ -79,8 +79,9 @@ def compare_figure(
         xaxis={"showgrid": False, "showdividers": False, "range": [-0.5, len(columns) - 0.5]},
         yaxis={"type": "category", "range": [len(names) - 0.5, -0.5], "showgrid": False},
     )
-    if chosen is not None:
-        row, column = chosen
+    framed = [(place, {"color": GREY, "width": 2}) for place in best]
+    framed += [] if chosen is None else [(chosen, {"color": MARK, "width": 3})]
+    for (row, column), line in framed:
         frame = {"x0": column - 0.5, "x1": column + 0.5, "y0": row - 0.5, "y1": row + 0.5}
-        figure.add_shape(type="rect", **frame, line={"color": MARK, "width": 3})
+        figure.add_shape(type="rect", **frame, line=line)
     return figure

@@ -1,14 +1,13 @@
 """The figure of tokens per step against tree size, expected and measured. k = points of a curve."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 
-from ui.charts.style import BROWN, GREY, SERIES, log2_ticks
+from ui.charts import style
+from ui.charts.style import BLUE, BROWN, GREY, SERIES, log2_ticks
 from ui.charts.style import figure as new_figure
 
 MEASURED = {  # kind of tree -> (its curve, which lends the colour, or what it is called, and its symbol)
@@ -17,6 +16,8 @@ MEASURED = {  # kind of tree -> (its curve, which lends the colour, or what it i
     "specexec": ("SpecExec", "triangle-up"),
     "specinfer": ("SpecInfer, k × 8", "triangle-down"),
 }
+DASHES = ("solid", "dot", "dash", "dashdot", "longdash", "longdashdot", "2px,6px")
+TOLD = "n = %{x}<br>%{y:.2f} tokens per step"
 APART = 1.03  # factor that sets kinds of one size apart, so that no interval hides another
 
 
@@ -39,22 +40,14 @@ def growth_figure(
         bound: b of a power law and the curve that follows from it, a lower bound of the first curve.
         points: rows of `GrowthPoint`, measured.
     """
-    traces: list[object] = [None if band is None else _band(*band)]
+    shade = "rgba(47, 132, 196, 0.22)"
+    traces: list[object] = [None if band is None else style.band(*band, "95% interval", fillcolor=shade)]
     colours: dict[str, str] = {}
     for i, (name, (sizes, tokens)) in enumerate(curves.items()):
         colours[name.partition(",")[0]] = colour = (*SERIES, BROWN)[i % 7]
         traces.append(
-            go.Scatter(
-                x=sizes,
-                y=tokens,
-                mode="lines",
-                name=name,
-                line={
-                    "color": colour,
-                    "width": 3 if i == 0 else 2,
-                    "dash": ("solid", "dot", "dash", "dashdot", "longdash", "longdashdot", "2px,6px")[i % 7],
-                },
-                hovertemplate=f"{name}<br>n = %{{x}}<br>%{{y:.2f}} tokens per step<extra></extra>",
+            style.line(
+                sizes, tokens, name, colour, width=3 if i == 0 else 2, dash=DASHES[i % 7], hover=f"{name}<br>{TOLD}"
             )
         )
     traces.append(None if bound is None else _bound(*bound, next(iter(curves))))
@@ -62,7 +55,9 @@ def growth_figure(
         if own := [point for point in points if point["kind"] == kind]:
             shift = APART ** (place - (len(MEASURED) - 1) / 2)
             traces.append(_points(own, f"{name}, measured", symbol, colours.get(name, GREY), shift))
-    traces.append(None if here is None else _mark(*here))
+    if here is not None:
+        at = [here[0]], [here[1]]
+        traces.append(style.points(*at, "this tree", BLUE, size=13, symbol="diamond", hover=f"this tree<br>{TOLD}"))
     figure = new_figure(
         *traces,
         x="tree size n (log scale)",
@@ -83,59 +78,23 @@ def growth_figure(
     return figure
 
 
-def _band(sizes: np.ndarray, low: np.ndarray, high: np.ndarray) -> go.Scatter:
-    return go.Scatter(
-        x=np.concatenate([sizes, sizes[::-1]]),
-        y=np.concatenate([high, low[::-1]]),
-        fill="toself",
-        fillcolor="rgba(47, 132, 196, 0.22)",
-        line={"width": 0},
-        hoverinfo="skip",
-        name="95% interval",
-    )
-
-
 def _bound(b: float, curve: tuple[np.ndarray, np.ndarray], below: str) -> go.Scatter:
-    return go.Scatter(
-        x=curve[0],
-        y=curve[1],
-        mode="lines",
-        name=f"theorem's lower bound, b = {b:.2f}",
-        line={"color": GREY, "width": 2, "dash": "dot", "shape": "hv"},
-        hovertemplate=f"by this vector the {below}, of n = %{{x}}<br>yields at least %{{y:.2f}} tokens per step"
-        "<extra></extra>",
-    )
+    told = f"by this vector the {below}, of n = %{{x}}<br>yields at least %{{y:.2f}} tokens per step"
+    steps = {"color": GREY, "width": 2, "dash": "dot", "shape": "hv"}
+    return style.line(*curve, f"theorem's lower bound, b = {b:.2f}", GREY, hover=told, line=steps)
 
 
 def _points(rows: Sequence[Mapping[str, Any]], name: str, symbol: str, colour: str, shift: float) -> go.Scatter:
-    spread = None
-    if all(row["low"] is not None for row in rows):
-        spread = {
-            "array": [row["high"] - row["tokens_per_step"] for row in rows],
-            "arrayminus": [row["tokens_per_step"] - row["low"] for row in rows],
-            "thickness": 1.4,
-            "width": 4,
-        }
     told = ["" if row["predicted"] is None else f", predicted {row['predicted']:.2f}" for row in rows]
-    return go.Scatter(
-        x=[row["size"] * shift for row in rows],
-        y=[row["tokens_per_step"] for row in rows],
-        error_y=spread,
-        mode="markers",
-        name=name,
-        marker={"color": colour, "size": 9, "symbol": symbol},
+    tokens, low, high = ([row[part] for row in rows] for part in ("tokens_per_step", "low", "high"))
+    return style.points(
+        [row["size"] * shift for row in rows],
+        tokens,
+        name,
+        colour,
+        symbol=symbol,
+        error_y=style.bars(tokens, low, high),
         customdata=[[row["size"], words, row["steps"]] for row, words in zip(rows, told, strict=True)],
-        hovertemplate=f"{name}<br>n = %{{customdata[0]}}<br>%{{y:.2f}} tokens per step%{{customdata[1]}}"
-        "<br>%{customdata[2]} steps<extra></extra>",
-    )
-
-
-def _mark(size: int, tokens: float) -> go.Scatter:
-    return go.Scatter(
-        x=[size],
-        y=[tokens],
-        mode="markers",
-        name="this tree",
-        marker={"color": SERIES[0], "size": 13, "symbol": "diamond", "line": {"width": 1, "color": GREY}},
-        hovertemplate="this tree<br>n = %{x}<br>%{y:.2f} tokens per step<extra></extra>",
+        hover=f"{name}<br>n = %{{customdata[0]}}<br>%{{y:.2f}} tokens per step%{{customdata[1]}}"
+        "<br>%{customdata[2]} steps",
     )

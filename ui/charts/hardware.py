@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import plotly.graph_objects as go
 
-from ui.charts.style import BLUE, FAINT, GREEN, GREY, PLUM, RUST, SCALE, log2_ticks
+from ui.charts.style import BLUE, FAINT, GREEN, GREY, PLUM, RUST, SCALE, band, line, log2_ticks, points
 from ui.charts.style import figure as new_figure
 from ui.phrases import shape
 
@@ -43,42 +43,16 @@ def verify_time_figure(
     traces = [*_spread(profile), *_curve(profile, BLUE, RUST, ""), _bound(profile)]
     if other is not None:
         traces += _curve(other, PLUM, PLUM, f", {other.device[:28]}, {other.dtype}")
-    traces.append(
-        go.Scatter(
-            x=dense,
-            y=dense,
-            mode="lines",
-            name="t(n) = n: no parallel gain",
-            hoverinfo="skip",
-            line={"color": GREY, "width": 1, "dash": "dot"},
-        )
-    )
+    traces.append(line(dense, dense, "t(n) = n: no parallel gain", GREY, width=1, dash="dot"))
     shown = [profile] if other is None else [profile, other]
     top = 1.15 * max(float((p.verify_sec / p.smooth_verify_sec[0]).max()) for p in shown)
     if idle is not None:
-        traces.append(
-            go.Scatter(
-                x=[idle, idle],
-                y=[0.0, top],
-                mode="lines",
-                name=f"idle arithmetic ends at n = {idle}",
-                hoverinfo="skip",
-                line={"color": FAINT, "width": 1.5, "dash": "dash"},
-            )
-        )
+        words = f"idle arithmetic ends at n = {idle}"
+        traces.append(line([idle, idle], [0.0, top], words, FAINT, width=1.5, dash="dash"))
     traces += _reading(profile, reading_ends)
     if here is not None:
         time = float(profile.t(here))
-        traces.append(
-            go.Scatter(
-                x=[here],
-                y=[time],
-                mode="markers",
-                name=f"best shape, t({here}) = {time:.2f}",
-                hoverinfo="skip",
-                marker={"color": BLUE, "size": 13, "symbol": "diamond", "line": {"width": 1, "color": GREY}},
-            )
-        )
+        traces.append(points([here], [time], f"best shape, t({here}) = {time:.2f}", BLUE, size=13, symbol="diamond"))
     figure = new_figure(
         *traces, x="tokens in one target pass n (log scale)", y="t(n), in passes of one token", height=460
     )
@@ -92,33 +66,18 @@ def verify_time_figure(
     return figure
 
 
-def _curve(profile: HardwareProfile, line: str, points: str, name: str) -> list[go.Scatter]:
+def _curve(profile: HardwareProfile, colour: str, measured: str, name: str) -> list[go.Scatter]:
     """t(n) of one profile: a smoothed line, and the points it was measured at."""
     unit = profile.smooth_verify_sec[0]  # seconds that t = 1 stands for
     dense = np.unique(np.round(np.geomspace(1, max(int(profile.max_size), 2), 120)).astype(int))
-    style = {"color": line, "width": 2.5}
-    if profile.modelled:
-        style["dash"] = "dash"
-    smooth = go.Scatter(
-        x=dense,
-        y=profile.t(dense),
-        mode="lines",
-        name=("modelled t(n)" if profile.modelled else "smoothed t(n)") + name,
-        line=style,
-        hovertemplate="n = %{x}<br>t(n) = %{y:.2f}<extra></extra>",
-    )
+    kind, dash = ("modelled", "dash") if profile.modelled else ("smoothed", "solid")
+    told = "n = %{x}<br>t(n) = %{y:.2f}"
+    smooth = line(dense, profile.t(dense), f"{kind} t(n){name}", colour, width=2.5, dash=dash, hover=told)
     if profile.modelled:
         return [smooth]
-    measured = go.Scatter(
-        x=profile.sizes,
-        y=profile.verify_sec / unit,
-        mode="markers",
-        name="measured, median" + name,
-        marker={"color": points, "size": 8},
-        customdata=1000 * profile.verify_sec,
-        hovertemplate="n = %{x}<br>%{customdata:.2f} ms = %{y:.2f} × one token<extra></extra>",
-    )
-    return [smooth, measured]
+    told, ms = "n = %{x}<br>%{customdata:.2f} ms = %{y:.2f} × one token", 1000 * profile.verify_sec
+    times = profile.verify_sec / unit
+    return [smooth, points(profile.sizes, times, f"measured, median{name}", measured, hover=told, customdata=ms)]
 
 
 def _spread(profile: HardwareProfile) -> list[go.Scatter]:
@@ -127,11 +86,7 @@ def _spread(profile: HardwareProfile) -> list[go.Scatter]:
     if quartiles is None:
         return []
     low, high = (part / profile.smooth_verify_sec[0] for part in quartiles)
-    band = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "x": profile.sizes}
-    return [
-        go.Scatter(y=low, showlegend=False, **band),
-        go.Scatter(y=high, name="middle half of the samples", fill="tonexty", fillcolor=BAND, **band),
-    ]
+    return [band(profile.sizes, low, high, "middle half of the samples", fillcolor=BAND)]
 
 
 def _bound(profile: HardwareProfile) -> go.Scatter | None:
@@ -139,14 +94,9 @@ def _bound(profile: HardwareProfile) -> go.Scatter | None:
     bound = profile.meta.get("bound_sec")
     if not isinstance(bound, list) or len(bound) != len(profile.sizes):
         return None
-    return go.Scatter(
-        x=profile.sizes,
-        y=np.array(bound, dtype=np.float64) / profile.smooth_verify_sec[0],
-        mode="lines",
-        name="bound: reading and computing at the device's peaks",
-        line={"color": GREEN, "width": 1.5, "dash": "dot"},
-        hovertemplate="n = %{x}<br>at best %{y:.2f}<extra></extra>",
-    )
+    times = np.array(bound, dtype=np.float64) / profile.smooth_verify_sec[0]
+    words, told = "bound: reading and computing at the device's peaks", "n = %{x}<br>at best %{y:.2f}"
+    return line(profile.sizes, times, words, GREEN, width=1.5, dash="dot", hover=told)
 
 
 def _reading(profile: HardwareProfile, ends: int | None) -> list[go.Scatter]:
@@ -155,17 +105,12 @@ def _reading(profile: HardwareProfile, ends: int | None) -> list[go.Scatter]:
     if streaming is None:
         return []
     level = streaming.pass_sec / profile.smooth_verify_sec[0]
-    read = {"mode": "lines", "hoverinfo": "skip", "line": {"color": PLUM, "width": 2, "dash": "dash"}}
     sec = streaming.pass_sec
     words = "weights arrive in " + (f"{sec:.3g} s" if sec >= 1 else f"{1000 * sec:.3g} ms")
-    line = go.Scatter(x=[1, profile.max_size], y=[level, level], name=words, **read)
+    read = line([1, profile.max_size], [level, level], words, PLUM, dash="dash")
     if ends is None or ends == profile.max_size:
-        return [line]
-    mark = go.Scatter(
-        x=[ends], y=[level], mode="markers", name=f"from n = {ends} on computing takes longer", hoverinfo="skip",
-        marker={"color": PLUM, "size": 13, "symbol": "x", "line": {"width": 1, "color": GREY}},
-    )  # fmt: skip
-    return [line, mark]
+        return [read]
+    return [read, points([ends], [level], f"from n = {ends} on computing takes longer", PLUM, size=13, symbol="x")]
 
 
 def draft_cost_figure(profile: HardwareProfile, *, other: HardwareProfile | None = None) -> go.Figure:
@@ -175,16 +120,13 @@ def draft_cost_figure(profile: HardwareProfile, *, other: HardwareProfile | None
         if shown is None:
             continue
         widths = shown.draft_widths if len(shown.draft_widths) else np.array([1])
-        traces.append(
-            go.Scatter(
-                x=widths,
-                y=shown.draft_cost(widths),
-                mode="lines+markers",
-                name="c(w)" if shown is profile else f"{shown.device[:28]}, {shown.dtype}",
-                line={"color": colour, "width": 2.5, "dash": "dash" if shown.modelled else "solid"},
-                hovertemplate="%{x} tokens<br>c = %{y:.3f}<extra></extra>",
-            )
+        name = "c(w)" if shown is profile else f"{shown.device[:28]}, {shown.dtype}"
+        dash = "dash" if shown.modelled else "solid"
+        told = "%{x} tokens<br>c = %{y:.3f}"
+        cost = line(
+            widths, shown.draft_cost(widths), name, colour, width=2.5, dash=dash, hover=told, mode="lines+markers"
         )
+        traces.append(cost)
     figure = new_figure(*traces, x="tokens in one draft pass w (log scale)", y="c(w), in target passes", height=260)
     figure.update_xaxes(**log2_ticks(int(max(trace.x[-1] for trace in traces))))
     figure.update_yaxes(rangemode="tozero")
@@ -284,14 +226,8 @@ def _targets(sizes: np.ndarray, depths: np.ndarray, speedup: np.ndarray, tokens:
 
 
 def _mark(at: tuple[int, int], symbol: str, name: str) -> go.Scatter:
-    return go.Scatter(
-        x=[at[0]],
-        y=[at[1]],
-        mode="markers",
-        name=name,
-        hoverinfo="skip",
-        marker={"symbol": symbol, "size": 17, "color": MARK, "line": {"color": "#FFFFFF", "width": 1.5}},
-    )
+    marker = {"symbol": symbol, "size": 17, "color": MARK, "line": {"color": "#FFFFFF", "width": 1.5}}
+    return points([at[0]], [at[1]], name, MARK, marker=marker)
 
 
 def speedup_surface_3d(surface: SpeedupSurface, best: BestShape) -> go.Figure:

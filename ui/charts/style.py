@@ -1,6 +1,6 @@
 """What every figure shares: colours (told apart with a colour-vision deficiency), axes, frame."""
 
-from __future__ import annotations
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -38,6 +38,43 @@ def figure(
             "yaxis": {"title": {"text": y}, **axis, **(yaxis or {})},
         },
     )
+
+
+def line(
+    x: Any, y: Any, name: str, colour: str, *, width: float = 2, dash: str = "solid", hover: str = "", **more: Any
+) -> go.Scatter:
+    """Draw a line; `more` are options of the trace, of which `mode` may add points."""
+    look = {"mode": "lines", "line": {"color": colour, "width": width, "dash": dash}}
+    return go.Scatter(x=x, y=y, name=name, **(look | _told(hover) | more))
+
+
+def points(
+    x: Any, y: Any, name: str, colour: str, *, size: float = 9, symbol: Any = "circle", hover: str = "", **more: Any
+) -> go.Scatter:
+    """Draw points; large ones, which mark one place, have a border."""
+    border = {"line": {"width": 1, "color": GREY}} if size > 12 else {}
+    marker = {"color": colour, "size": size, "symbol": symbol} | border
+    return go.Scatter(x=x, y=y, name=name, mode="markers", **({"marker": marker} | _told(hover) | more))
+
+
+def _told(hover: str) -> dict[str, str]:
+    return {"hovertemplate": f"{hover}<extra></extra>"} if hover else {"hoverinfo": "skip"}
+
+
+def band(x: Any, low: Any, high: Any, name: str = "", **more: Any) -> go.Scatter:
+    """Fill what lies between two curves, in the colour that `more` says."""
+    around = {"x": np.concatenate([x, x[::-1]]), "y": np.concatenate([high, low[::-1]]), "fill": "toself"}
+    look = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": bool(name)}
+    return go.Scatter(name=name, **around, **look, **more)
+
+
+def bars(middle: Any, low: Any, high: Any, **look: Any) -> dict[str, Any] | None:
+    """Return error bars from bounds, float64 [k]; None where none is known."""
+    middle, low, high = (np.array(part, dtype=float) for part in (middle, low, high))
+    if np.isnan(low).all():
+        return None
+    spread = {"array": np.maximum(high - middle, 0.0), "arrayminus": np.maximum(middle - low, 0.0)}
+    return {"type": "data", **spread, "thickness": 1.2, "width": 3, **look}
 
 
 def log2_ticks(largest: int) -> dict:

@@ -1,6 +1,4 @@
-"""Chat on the decode page: the conversation so far, a system prompt, a box to write in, and what the model read."""
-
-from __future__ import annotations
+"""Chat on the live page: a system prompt, a box to write in, the conversation so far, and what the model read."""
 
 from collections.abc import Sequence
 
@@ -8,10 +6,10 @@ import streamlit as st
 
 from sequoia_core.models.chat import Turn
 from ui import controls, prompts
-from ui.jobs import session_jobs
+from ui.jobs import conversation, session_jobs
+from ui.jobs.conversation import CUT, Exchange
 from ui.markdown import escaped
-from ui.session import conversation
-from ui.session.conversation import CUT, Exchange
+from ui.session import model_pairs, session
 from ui.session.state import get, put
 
 WAYS = ("Chat", "Plain text")
@@ -23,7 +21,7 @@ def chosen() -> bool:
     """Draw the choice between chat and plain text where the target has a chat template -> whether it is chat."""
     if conversation.drop_of_another_pair():
         st.info("The conversation was dropped: it was with another pair of models.", icon=":material/forum:")
-    if not conversation.offered():
+    if not model_pairs.has_chat(session.pair_spec()):
         return False
     chat = controls.source_picker("How to ask", WAYS, key="ask") == WAYS[0]
     if not chat:
@@ -31,21 +29,25 @@ def chosen() -> bool:
     return chat
 
 
-def draw_conversation() -> str:
-    """Draw the system prompt and what was said so far -> the system prompt."""
-    job = session_jobs.job("decode")
-    asking = job is not None and job.active and bool(job.info.turns)
-    system = st.text_area(
+def draw_system() -> str:
+    """Draw the system prompt -> it."""
+    return st.text_area(
         "System prompt (optional)",
         key="chat_system",
         height=68,
         persist_state="session",
         help="Goes before the conversation, in every run from the next one on. Some templates refuse one.",
     )
+
+
+def draw_conversation() -> None:
+    """Draw what was said so far."""
+    job = session_jobs.job("decode")
+    asking = job is not None and job.active and bool(job.info.turns)
     exchanges = conversation.current().exchanges
     if not exchanges and not asking:
-        st.caption("Nothing was said yet. Each answer is a run: it grows step by step below, then stands here.")
-        return system
+        st.caption("Nothing was said yet. Each answer is a run: it grows step by step above, then stands here.")
+        return
     earlier = max(len(exchanges) + asking - SHOWN, 0)
     if earlier:
         with st.expander(f"Earlier messages: {2 * earlier}", icon=":material/history:", key="chat_earlier"):
@@ -54,8 +56,7 @@ def draw_conversation() -> str:
     if job is not None and asking:
         _message("user", job.info.turns[-1].text)
         with st.chat_message("assistant"):
-            st.caption("Decoding: the answer grows below.")
-    return system
+            st.caption("Decoding: the answer grows above.")
 
 
 def _draw(exchanges: Sequence[Exchange]) -> None:
@@ -115,7 +116,7 @@ def draw_new(*, disabled: bool) -> None:
         key="chat_new",
         disabled=disabled or not conversation.current().exchanges,
         on_click=conversation.begin,
-        help="The runs of this one stay on the runs page.",
+        help="The runs of this one stay under *Race and runs*.",
     )
 
 

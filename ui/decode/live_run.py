@@ -1,7 +1,5 @@
 """A decode on the page while it runs and afterwards: its figures, its tree step by step, its text."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import streamlit as st
@@ -10,16 +8,15 @@ from sequoia_core import TokenTree
 from sequoia_core.design.what_if import PRIOR_NODES, corrected, count_ranks
 from sequoia_core.studies.run_summary import RunSummary
 from ui.cards import Card, cards, number
-from ui.decode import streaming
 from ui.jobs import job_panel, session_jobs
 from ui.jobs.jobs import Job
-from ui.jobs.steering import LONGEST_WAIT_SEC, Steering
 from ui.markdown import escaped
 from ui.phrases import beside, count
 from ui.runs import kept_runs, run_list, runs
 from ui.runs.runs import DecodeRequest
 from ui.session import machine, predictions, session, tree_in_use
 from ui.token_tree import live_tree
+from ui.token_tree.steering import Steering
 
 ENDINGS = {
     "eos": "Ended at the end-of-text token.",
@@ -47,8 +44,6 @@ def draw_job(was_active: bool, drawn_every: float) -> None:
     active, state = job.active, job.state  # read before the steps, so that an ended job is drawn complete
     if job.position:
         st.info(f"The engine is busy. This run is number {job.position} in line.", icon=":material/hourglass_top:")
-    elif active and job.info.steering.waiting_after and not job.cancel_event.is_set():
-        _draw_waiting(job.info.steering, job.step_count)
     elif active:
         stopping = job.cancel_event.is_set()
         st.progress(job.fraction, text="Stopping after this step" if stopping else job_panel.progress_text(job))
@@ -74,6 +69,7 @@ def draw_job(was_active: bool, drawn_every: float) -> None:
         waiting=job.message or "Waiting for the engine",
         interval_sec=every,
         lean=active and not job.info.steering.stepwise,
+        steering=job.info.steering if active else None,
     )
     if not active and run["steps"]:
         _offer_vector(job, run)
@@ -114,23 +110,6 @@ def _offer_vector(job: Job, run: dict[str, Any]) -> None:
     )
 
 
-def _draw_waiting(held: Steering, steps: int) -> None:
-    """Draw what a run that waits after each step can be told."""
-    with st.container(horizontal=True, vertical_alignment="center", key="decode_waiting"):
-        st.button(
-            "Next step",
-            icon=":material/skip_next:",
-            key="decode_next",
-            on_click=held.next_step,
-            args=(steps,),
-            shortcut="Ctrl+Enter",
-        )
-        st.button("Run on", icon=":material/fast_forward:", key="decode_run_on", on_click=held.run_on)
-        st.markdown(
-            f"The engine waits after step {steps}. After {LONGEST_WAIT_SEC / 60:.0f} minutes it goes on by itself."
-        )
-
-
 def draw_linked(run: dict[str, Any]) -> None:
     """Draw a run that the link names."""
     st.caption(f":material/link: {escaped(kept_runs.title(run))}")
@@ -147,8 +126,7 @@ def draw_last_or_recorded() -> None:
         kept_runs.say_made_with(last)
         draw_run(last, last["id"], last["steps"], active=False)
     elif recording is not None:
-        words = f"A recorded run ({escaped(runs.made_with(recording))}), to replay: press Start above to decode on this"
-        st.info(f"{words} machine.", icon=":material/movie:")
+        st.caption(f":material/movie: A recording ({escaped(runs.made_with(recording))}). Press Start to decode here.")
         draw_run(recording, recording["id"], recording["steps"], active=False)
     else:
         st.info(
@@ -172,8 +150,9 @@ def draw_run(
     waiting: str = "",
     interval_sec: float = 0.0,
     lean: bool = False,
+    steering: Steering | None = None,
 ) -> None:
-    """Draw the figures, the live tree and the text of a run."""
+    """Draw the live tree of a run, its figures and its text."""
     summary = runs.summarize(
         steps,
         baseline=run["baseline"],
@@ -181,10 +160,6 @@ def draw_run(
         predicted_speedup=run["predicted_speedup"],
         predicted_interval=run.get("predicted_interval"),
     )
-    _cards(summary)
-    if not active and steps:
-        st.markdown(runs.explain(summary))
-    streaming.caption(run, steps)
     live_tree(
         key="decode_tree",
         epoch=epoch,
@@ -195,14 +170,30 @@ def draw_run(
         interval_sec=interval_sec,
         lean=lean,
         at=None if active else linked_step(run),
-        link=None if active else run["id"],
+        steering=steering,
     )
     if not active and steps:
-        with st.expander("Text and file", icon=":material/notes:", key="decode_text"):
+        with st.container(horizontal=True, vertical_alignment="center"):
+            run_list.downloads(run, key="decode_download")
+            st.caption(ENDINGS.get(steps[-1]["finished"], "Ended early."))
+    _cards(summary)
+    _draw_streaming(run, steps)
+    if not active and steps:
+        st.markdown(runs.explain(summary))
+        with st.expander("The text alone", icon=":material/notes:", key="decode_text"):
             st.code(run["text"] or "".join(piece for step in steps for piece in step["pieces"]), language=None)
-            with st.container(horizontal=True, vertical_alignment="center"):
-                st.caption(ENDINGS.get(steps[-1]["finished"], "Ended early."))
-                run_list.downloads(run, key="decode_download")
+
+
+def _draw_streaming(run: dict[str, Any], steps: list[dict[str, Any]]) -> None:
+    """Say how the weights came in during the steps so far; nothing for a run with all of them in memory."""
+    rate, verify = run.get("read_bytes_per_sec"), sum(step["seconds"][1] for step in steps)
+    if rate is None or not verify:
+        return
+    waited = sum(step.get("read_wait_sec", 0.0) for step in steps) / verify
+    st.caption(
+        f":material/hard_drive: Weights streamed at {rate / 1e9:.2f} GB/s, with the tree and without it; "
+        f"{waited:.0%} of the target's passes was waiting for them (violet in the lanes)."
+    )
 
 
 def _between(summary: RunSummary, prediction: float) -> str:
@@ -220,7 +211,7 @@ def _cards(summary: RunSummary) -> None:
         Card(
             "Tokens per step",
             number(summary.tokens_per_step),
-            "nothing expected" if expected is None else f"expected {expected:.2f}",
+            "" if expected is None else f"expected {expected:.2f}",
             help="Committed tokens ÷ target passes, bonus tokens counted. Expected: F of this tree.",
         ),
         Card(
@@ -233,7 +224,7 @@ def _cards(summary: RunSummary) -> None:
         Card(
             "Speedup",
             number(summary.speedup, "{:.2f}×"),
-            "nothing predicted" if prediction is None else f"predicted {_between(summary, prediction)}",
+            "" if prediction is None else f"predicted {_between(summary, prediction)}",
             help="Tokens per second with the tree ÷ without it (1.00×).",
         ),
         Card(

@@ -1,15 +1,13 @@
 """What each kind of job brings into the session that started it, once it is over; every page adopts it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 
 import streamlit as st
 
-from ui.jobs import session_jobs
+from ui.jobs import conversation, replays, session_jobs
 from ui.jobs.jobs import Job
-from ui.session import conversation, evidence, replays, session, sweeps, tree_in_use
+from ui.session import evidence, session, sweeps, tree_in_use
 
 
 def adopt_finished_jobs() -> None:
@@ -39,21 +37,19 @@ def _keep_run(job: Job) -> None:
 
 def _keep_runs(job: Job) -> None:
     for run in job.result.runs.values():
-        session.keep_run(run, "raced here")
+        session.keep_run(run, "from a race")
 
 
 def _use_chain(job: Job) -> None:
-    """Use what each finished stage of the whole chain has found; its run takes the place of an earlier decode."""
-    if job.state == "failed":
-        return
+    """Use what the whole chain has measured, however it ended; its run takes the place of an earlier decode."""
     found = job.result
     if found.acceptance is not None:
         session.set_acceptance(found.acceptance, f"measured here on the {job.info}, temperature 0", "measured, T = 0")
     if found.profile is not None:
         session.set_profile(found.profile, f"measured here on the {job.info}")
         tree_in_use.set_size_and_depth(None)
-    if found.run is not None and found.run["steps"]:
-        session.set_last_run(found.run)
+    if found.runs and found.runs[0]["steps"]:
+        session.set_last_run(found.runs[0])
         session_jobs.forget("decode", older_than=job)
 
 

@@ -1,7 +1,5 @@
 """A background job on the page that started it: starting, progress with an estimate, cancelling, why it failed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -15,14 +13,20 @@ POLL_SEC = 2.0  # each answer makes the browser lay out its page, on cores that 
 
 
 def start(name: str, label: str, work: Callable[[JobContext], Any], *, info: Any = None) -> None:
-    """Submit work under one of `finished_jobs.ADOPTERS`, unless one of that name is active, and redraw the page."""
+    """Submit work and redraw the page."""
+    if submit(name, label, work, info=info):
+        st.rerun()
+
+
+def submit(name: str, label: str, work: Callable[[JobContext], Any], *, info: Any = None) -> bool:
+    """Submit work under one of `finished_jobs.ADOPTERS` -> whether one of that name waits or runs, and say if not."""
     if not is_active(name):
         try:
             session_jobs.add(name, engine_queue.engine_queue().submit(label, work, info=info))
         except engine_queue.Busy as busy:
             st.warning(str(busy), icon=":material/hourglass_top:")
-            return
-    st.rerun()
+            return False
+    return True
 
 
 def is_active(name: str) -> bool:

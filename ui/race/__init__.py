@@ -1,1 +1,1 @@
-"""Sections of the race page."""
+"""The race."""

@@ -24,9 +24,9 @@ from sequoia_core.models.chat import Turn
 from sequoia_core.models.pair_spec import PairSpec
 from sequoia_core.models.prompting import RAW, Prompting
 from sequoia_core.studies.run_summary import Baseline, RunSummary, summarize_run
-from ui.jobs.steering import Steering
 from ui.markdown import safe_name
 from ui.token_text import TokenText
+from ui.token_tree.steering import Steering
 from ui.tree_layout import MAX_DRAWN
 from ui.verifier_names import NAMES
 
@@ -325,18 +325,17 @@ def explain(summary: RunSummary) -> str:
         expected = summary.expected_tokens
         yields = "" if expected is None else f" ({expected:.2f} were expected)"
         return (
-            f"One step costs {summary.step_cost:.2f} autoregressive tokens and yields {summary.tokens_per_step:.2f}"
+            f"A step took as long as {summary.step_cost:.2f} plain tokens and yields {summary.tokens_per_step:.2f}"
             f"{yields}, hence {measured:.2f}×; no speed was predicted for this pair, these settings and this machine."
         )
     assert summary.outcome is not None and summary.slowest_phase is not None, "known where both ratios are"
     tokens = _change(summary.tokens_ratio, "as many", "more", "fewer")
-    cost = _change(summary.cost_ratio, "as much", "more", "less")
     verdict = " Speculation is slower than plain decoding here." if measured < 1 else ""
     return (
         f"{OUTCOMES[summary.outcome]}: a step yielded {tokens.format('tokens')} expected "
-        f"({summary.tokens_per_step:.2f} against {summary.expected_tokens:.2f}) and took {cost.format('time')} "
-        f"predicted ({summary.step_cost:.2f} against {summary.predicted_cost:.2f} autoregressive tokens, mostly "
-        f"{PHASE_WORDS[summary.slowest_phase]}).{verdict}"
+        f"({summary.tokens_per_step:.2f} against {summary.expected_tokens:.2f}) and took as long as "
+        f"{summary.step_cost:.2f} plain tokens (predicted {summary.predicted_cost:.2f}), most of it "
+        f"{PHASE_WORDS[summary.slowest_phase]}.{verdict}"
     )
 
 

@@ -1,7 +1,5 @@
 """What steps of a server cost: its own speed at some settings, llama-bench's times, or a profile."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -46,7 +44,7 @@ def _of_example() -> HardwareProfile | None:
 
 def _of_profile(profile: HardwareProfile | None, origin: str, drafts_free: bool) -> ServerCosts | None:
     if profile is None:
-        st.info("There is no such profile: choose one on the hardware page.", icon=":material/memory:")
+        st.info("There is no such profile: choose one on the machine page.", icon=":material/memory:")
         return None
     names = [escaped(str(profile.meta.get(role, "?"))) for role in ("target", "draft")]
     st.caption(

@@ -108,7 +108,7 @@ def survival(place: DeltaGenerator, chains: ChainAcceptance, *, is_example: bool
     over = "95% over requests" if chains.by_request else "95% over drafts, taken as independent"
     over = "Published, without an interval" if chains.counts.shares else over
     if not compared:
-        place.caption(f"{over}. A vector that you choose or measure on the acceptance page is drawn beside it.")
+        place.caption(f"{over}. A vector that you choose or measure on the draft page is drawn beside it.")
         return
     place.caption(
         f"{over}. The dashed line is {escaped(session.acceptance_source())}, p₁ = {vector.probs[0]:.2f}: "
@@ -145,9 +145,11 @@ def settings(plan: ServerPlan, chains: ChainAcceptance, *, drafts_free: bool) ->
         "What a tree would add a server's counts cannot tell: they are of rank 1 alone. A vector measured here can."
     )
     left, right = st.columns(2)
-    controls.page_link(left, "lookup", "Would text already seen help? Replay a log", ":material/replay:")
+    controls.page_link(
+        left, "draft", "Would text already seen help? Replay a log", ":material/replay:", draft_section="No draft"
+    )
     controls.page_link(right, "tree", "What a tree yields by the vector in use", ":material/account_tree:")
-    st.subheader("To copy")
+    st.subheader("Settings to copy")
     st.caption("Names in angle brackets are yours. Other options of yours stay as they are.")
     for name, text in flags_by_batch(
         chains.counts.engine, plan.best, method=METHODS[1] if drafts_free else METHODS[0]

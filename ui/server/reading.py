@@ -26,11 +26,12 @@ EXAMPLE = "vLLM 0.32 on the demo pair: 16 greedy answers of 128 tokens, recorded
 
 
 class Reading(NamedTuple):
-    """What was read, unparsed: (content, name) of the last reading, and of the first or None."""
+    """What was read, unparsed: (content, name) of the last reading, of the first and of another period, or None."""
 
     after: tuple[bytes, str]
     before: tuple[bytes, str] | None
     is_example: bool = False
+    earlier: tuple[bytes, str] | None = None
 
 
 def section() -> Reading | None:
@@ -64,22 +65,27 @@ def _title(path: Path) -> str:
 
 
 def _files() -> Reading | None:
-    left, right = st.columns(2)
+    left, middle, right = st.columns(3)
     after = left.file_uploader(
         "Last reading, or the only file",
         key="server_after",
         help="Metrics of vLLM, SGLang or llama.cpp's server (curl …/metrics), answers as JSON (best: vLLM with "
         "--per-request-spec-decode-metrics detailed), acceptance.csv of speculators, a log, or what this page saved.",
     )
-    before = right.file_uploader(
+    before = middle.file_uploader(
         "First reading (metrics alone)",
         key="server_before",
         help="Metrics count from the server's start; with an earlier reading only what lies between counts.",
     )
-    if after is None:
-        return None
-    first = None if before is None else (before.getvalue(), safe_name(before.name))
-    return Reading((after.getvalue(), safe_name(after.name)), first)
+    period = right.file_uploader(
+        "Another period, to compare with",
+        key="server_earlier",
+        help="A file from before something changed, or rates published of the same draft: is it worse now?",
+    )
+    last, first, earlier = (
+        None if each is None else (each.getvalue(), safe_name(each.name)) for each in (after, before, period)
+    )
+    return None if last is None else Reading(last, first, earlier=earlier)
 
 
 def _paste() -> Reading | None:
@@ -174,7 +180,9 @@ def counts(reading: Reading, engine: str, model: str | None, rates: str | None =
 
 
 def earlier(reading: Reading, engine: str, model: str | None) -> ServerCounts | None:
-    """Return what was counted before the first reading, a period of its own; None where nothing was drafted then."""
+    """Return the other period given, or what was counted before the first reading; None where nothing was drafted."""
+    if reading.earlier is not None:
+        return counts(Reading(reading.earlier, None), engine, model)
     if reading.before is None:
         return None
     try:

@@ -29,7 +29,7 @@ USUAL_SIZE = 1024  # of tables and plans; twice as far takes seconds where ranks
 BAND_SIZE = 256  # the largest size with a bootstrap interval: fifty tables of it take a second
 
 _HASH: dict[str | type[Any], Callable[[Any], Any]] = {
-    "sequoia_core.design.acceptance.AcceptanceVector": lambda vector: vector.probs.tobytes(),
+    "sequoia_core.design.acceptance.AcceptanceVector": lambda vector: vector.levels.tobytes(),
     "sequoia_core.design.profile.HardwareProfile": lambda profile: profile.to_json(),
     "sequoia_core.design.tree.TokenTree": lambda tree: tree.parents.tobytes(),
 }
@@ -40,6 +40,8 @@ def _measured(vector: AcceptanceVector) -> bytes:
     calibration = vector.calibration
     arrays = [vector.probs, vector.prompt_sums, vector.prompt_trials]
     arrays += [*(vector.prompt_ranks or ()), *(vector.prompt_matched or ())]
+    if (deeper := vector.by_depth) is not None:
+        arrays += [deeper.probs, deeper.prompt_sums, deeper.prompt_trials, *(deeper.prompt_ranks or ())]
     if calibration is not None:
         arrays += [
             getattr(calibration, name) for name in ("counts", "accepted", "positions", "accepted_by_rank", "rows")

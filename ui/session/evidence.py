@@ -1,6 +1,4 @@
-"""What the robustness page shows of the pair: this session's last measurement of each part, else the shipped one."""
-
-from __future__ import annotations
+"""What the evidence page shows of the pair: this session's last measurement of each part, else the shipped one."""
 
 import json
 from collections.abc import Mapping

@@ -8,9 +8,10 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sequoia_core.files.gguf_header import is_gguf
-from sequoia_core.files.model_names import DEMO_PAIR, NO_DRAFT
+from sequoia_core.files.gguf_header import is_gguf, read_gguf_header
+from sequoia_core.files.model_names import DEMO_PAIR, NO_DRAFT, model_folder
 from sequoia_core.models import gemma
+from sequoia_core.models.chat import has_chat_template
 from sequoia_core.models.pair_spec import PairSpec
 from ui.session.pair_loading import PairKeeper, Progress
 
@@ -91,6 +92,15 @@ def shared_pair(spec: PairSpec, cancel: threading.Event, progress: Progress | No
 def loaded_pair() -> PairSpec | None:
     """Return which pair is in memory; None when none is."""
     return _PAIRS.held
+
+
+def has_chat(spec: PairSpec) -> bool:
+    """Whether the target has a chat template, as far as its files are on this machine."""
+    name = spec.sources[0]
+    if is_gguf(name):
+        return "tokenizer.chat_template" in read_gguf_header(name).fields
+    folder = model_folder(name)
+    return folder is not None and has_chat_template(folder)
 
 
 def remarks(spec: PairSpec) -> tuple[str, ...]:

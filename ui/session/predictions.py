@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sequoia_core.design.conditions import Conditions, measured_as
+from sequoia_core.design.planning import pair_mismatches
 from sequoia_core.files.gguf_header import is_gguf
 from sequoia_core.models.default_dtype import default_dtype
 from ui.session import core_cache, machine, session
@@ -80,6 +81,36 @@ def dtype_of(spec: PairSpec) -> str:
     """Return the dtype that a pair is loaded in here."""
     chosen = None if is_gguf(spec.target or "") else spec.dtype  # a GGUF file has its own
     return str(chosen or default_dtype(spec.target, gpu=machine.has_gpu()).dtype)
+
+
+MEASURED, ANOTHER, MODELLED, MISSING = "measured here", "another machine", "modelled", "missing"
+
+
+class State(NamedTuple):
+    """What predictions rest on: one of the four words above, and why it is not `MEASURED`; safe in no markdown."""
+
+    name: str
+    why: str
+
+
+def state() -> State:
+    """Say what the predictions of all pages rest on, by the vector and the profile in use."""
+    vector, hardware, found = session.acceptance(), session.profile(), faults()
+    if not found:
+        return State(MEASURED, "")
+    if hardware is None:
+        return State(MISSING, "; ".join(found))
+    if session.scenario() is None and (apart := pair_mismatches(vector, hardware)):
+        return State(MISSING, " ".join(apart).rstrip("."))
+    return State(MODELLED if hardware.modelled else ANOTHER, "; ".join(found))
+
+
+def supposed(tree: TokenTree) -> Prediction | None:
+    """Return what is predicted of a tree for the pair and the machine planned for; None where that is `MISSING`."""
+    hardware = session.profile()
+    if hardware is None or tree.size > hardware.max_size or state().name == MISSING:
+        return None
+    return core_cache.prediction(session.acceptance(), hardware, tree)
 
 
 def profiled_machine() -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import streamlit as st
+from streamlit.runtime.scriptrunner_utils.script_run_context import get_script_run_ctx
 
 from sequoia_core.design.conditions import Conditions
 from sequoia_core.design.profile import PLACES
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 MAX_OWN = 12  # vectors a session keeps of its own
 MAX_RUNS = 16  # a race leaves five
+SCENARIO_SETS = ("acceptance", "acceptance_source", "profile", "profile_source", "varied")
 MAX_NODES = 1_000_000  # of the trees of all kept runs: some 100 MB of records; two of the largest runs
 
 
@@ -47,9 +49,10 @@ def acceptance() -> AcceptanceVector:
             st.error(f"No acceptance vector in {folder}. Restore the folder from the repository.")
             st.stop()
         default = shipped.acceptance(names[0])
-        if default.holds_for is None:
+        of_pair = [vector for vector in map(shipped.acceptance, names) if _is_of_pair(vector)]
+        if default.holds_for is None or not of_pair:
             return default
-        return next((vector for vector in map(shipped.acceptance, names) if _is_of_pair(vector)), default)
+        return next((vector for vector in of_pair if _sampling_of(vector) == sampling()), of_pair[0])
     return get("acceptance")
 
 
@@ -57,6 +60,31 @@ def _is_of_pair(vector: AcceptanceVector) -> bool:
     """Whether a vector was measured on the pair in use."""
     holds = vector.holds_for
     return holds is not None and (holds.target, holds.draft) == pair_spec().names
+
+
+def _sampling_of(vector: AcceptanceVector) -> tuple[float, float] | None:
+    holds = vector.holds_for
+    return None if holds is None else (holds.temperature, holds.top_p)
+
+
+def sampling() -> tuple[float, float]:
+    """Return the session's temperature and top-p: of its runs, races and measurements."""
+    return get("sampling", (0.0, 1.0))
+
+
+def sampling_of_another_page() -> bool:
+    """Whether a page before this one drew the session's sampling last; from now on it is this one."""
+    context, before = get_script_run_ctx(), get("sampling_page")
+    here = "" if context is None else context.page_script_hash
+    put("sampling_page", here)
+    return before not in (None, here)
+
+
+def set_sampling(temperature: float, top_p: float) -> None:
+    """Sample so from now on; a shipped vector in use by default gives way to the one measured so."""
+    if (temperature, top_p) != sampling():
+        put("sampling", (temperature, top_p))
+        _follow_best_shape()
 
 
 def has_own_acceptance() -> bool:
@@ -79,6 +107,7 @@ def acceptance_name() -> str | None:
 
 def use_vector(name: str) -> None:
     """Use one of `vectors()` on every page."""
+    leave_scenario()
     vector = vectors()[name]
     own = get("own_sources", {}).get(name)
     _use(vector, shipped.acceptance_origin(vector) if own is None else own)
@@ -87,6 +116,7 @@ def use_vector(name: str) -> None:
 
 def set_acceptance(vector: AcceptanceVector, source: str, name: str) -> None:
     """Use this vector on every page, and keep it beside the shipped ones by that name, numbered where it is taken."""
+    leave_scenario()
     kept, sources = get("own_vectors", {}), get("own_sources", {})
     unique = next(
         candidate
@@ -101,11 +131,29 @@ def set_acceptance(vector: AcceptanceVector, source: str, name: str) -> None:
     put("varied", None)
 
 
-def use_scenario(vector: AcceptanceVector, profile: HardwareProfile, source: str) -> None:
-    """Use a vector and a profile that belong together, on every page."""
-    set_profile(profile, f"{source}: {profile.device} in {profile.dtype}")
-    _use(vector, source)
+def use_scenario(name: str, vector: AcceptanceVector, profile: HardwareProfile, source: str) -> None:
+    """Plan for a vector and a profile that belong together, on every page; one's own come back by `leave_scenario`."""
+    if scenario() is None:
+        put("before_scenario", {kept: get(kept) for kept in SCENARIO_SETS})
+    put("scenario", name)
+    put("profile", profile)
+    put("profile_source", f"{source}: {profile.device} in {profile.dtype}")
     put("varied", None)
+    _use(vector, source)
+
+
+def scenario() -> str | None:
+    """Return the name of the scenario that is planned for; None for one's own pair on this machine."""
+    return get("scenario")
+
+
+def leave_scenario() -> None:
+    """Plan again for one's own pair on this machine, by what was in use for it."""
+    if scenario() is not None:
+        put("scenario", None)
+        for name, value in get("before_scenario").items():
+            put(name, value)
+        _follow_best_shape()
 
 
 def vary_acceptance(vector: AcceptanceVector, what: str) -> None:
@@ -180,6 +228,8 @@ def use_shipped_profile(name: str) -> None:
 
 
 def set_profile(profile: HardwareProfile, source: str) -> None:
+    """Use this profile on every page."""
+    leave_scenario()
     put("profile", profile)
     put("profile_source", source)
     _follow_best_shape()

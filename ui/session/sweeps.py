@@ -1,4 +1,4 @@
-"""The sweep that the compare page looks at: read once, compared once, with the times that fit it."""
+"""The sweep that the draft page looks at: read once, compared once, with the times that fit it."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class Sweep(NamedTuple):
 
 
 def show(folder: str) -> None:
-    """Let the compare page open at a folder."""
+    """Let the draft page open at a folder."""
     put("sweep_to_show", folder)
 
 
 def pop_folder_to_show() -> str | None:
-    """Return the folder that the compare page should open at, once."""
+    """Return the folder that the draft page should open at, once."""
     folder = get("sweep_to_show")
     put("sweep_to_show", None)
     return folder

@@ -109,7 +109,7 @@ def best_for(vector: AcceptanceVector | None) -> TreeChoice:
     """Return the tree with the highest predicted speedup under a vector that holds, or why none is known."""
     profile = session.profile()
     if profile is None:
-        why = "There is no hardware profile to choose a shape by. Measure one on the hardware page."
+        why = "There is no hardware profile to choose a shape by. Measure one on the machine page."
         return TreeChoice("best", None, why)
     if vector is None:
         why = "No acceptance vector holds for these settings, so no tree is known to be the best. Measure one."

@@ -50,7 +50,7 @@ def grown(
 
 def _profile_of_target() -> HardwareProfile | None:
     """Return the profile in use where it is one of the target, whatever its draft and device."""
-    from sequoia_core.decoding.growing.lookup_tree import profile_of_target
+    from sequoia_core.decoding.growing.policies import profile_of_target
 
     spec, held = session.pair_spec(), session.profile()
     of_target: dict[str, Any] = {"target": spec.names[0], "dtype": predictions.dtype_in_use(), "offload": spec.offload}
@@ -65,7 +65,7 @@ def looks_up(tree: TokenTree | TreePolicy) -> bool:
 def lacks(vector: AcceptanceVector | None, name: str) -> str | None:
     """Say what is missing for adaptive or hybrid trees, and where to get it; None when nothing is."""
     if session.profile() is None:
-        return f"{name} trees need a hardware profile. Measure one on the hardware page."
+        return f"{name} trees need a hardware profile. Measure one on the machine page."
     if vector is None:
         return f"{name} trees need an acceptance vector of these settings. Measure one."
     if vector.calibration is None:

@@ -4,8 +4,6 @@ The facts of a run (an "epoch") travel once, each shape of its trees when it fir
 component keeps the history and asks for a resync when it was remounted or missed a step.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
@@ -17,6 +15,7 @@ import numpy as np
 import streamlit as st
 
 from sequoia_core.design.tree import TokenTree
+from ui.token_tree.steering import Steering
 from ui.tree_layout import tidy_layout
 from ui.verifier_names import AFTER_REJECTION, DRAWN, NAMES, RIVALS
 
@@ -31,9 +30,8 @@ def read(name: str) -> str:
 
 
 HTML, CSS = read("token_tree.html"), read("token_tree.css")
-SCRIPT = "\n".join(
-    map(read, ("token_tree.js", "shapes.js", "drawing.js", "story.js", "rows.js", "marginal.js", "words.js"))
-)  # one module
+PARTS = "token_tree clock shapes drawing story rows marginal words"
+SCRIPT = "\n".join(read(f"{part}.js") for part in PARTS.split())  # one module
 _COMPONENT = st.components.v2.component("sequoia_token_tree", html=HTML, css=CSS, js=SCRIPT)
 
 
@@ -78,7 +76,7 @@ def live_tree(
     interval_sec: float = 0.0,
     lean: bool = False,
     at: int | None = None,
-    link: str | None = None,
+    steering: Steering | None = None,
 ) -> None:
     """Show a run step by step, following it while it grows.
 
@@ -91,8 +89,8 @@ def live_tree(
         interval_sec: seconds until more steps come, about.
         lean: send all steps but the last without their tables until the run has ended: making and reading them takes
             processor time from the run.
-        at: the step to begin at; None follows the run.
-        link: what names the run in a link, where there can be one.
+        at: the step to begin at; None follows the run, and plays it slowly once it is over.
+        steering: takes what the reader wishes of the run, which may wait for it.
     """
     sent = st.session_state.setdefault(f"{key}_sent", {"epoch": None, "index": 0})
     fresh = sent["epoch"] != epoch
@@ -101,7 +99,7 @@ def live_tree(
     given = _that_fit(steps[start:], shapes)
     data = {
         "epoch": epoch,
-        "about": run_about(run, at=at, link=link) if fresh else None,
+        "about": run_about(run) | {"at": at, "plays": at is None} if fresh else None,
         "shapes": _new_shapes(shapes, steps[:start], given),
         "from": start,
         "steps": [*map(_lean, given[:-1]), *given[-1:]] if lean else given,
@@ -109,13 +107,20 @@ def live_tree(
         "running": running,
         "waiting": waiting,
         "interval_sec": interval_sec,
+        "link": None if running else run["id"],
+        "held": None if steering is None else steering.waiting_after,
     }
     st.session_state[f"{key}_sent"] = {"epoch": epoch, "index": start + len(given)}
-    _COMPONENT(key=key, data=to_wire(data), on_resync_change=partial(_resync, key))
+    _COMPONENT(
+        key=key,
+        data=to_wire(data),
+        on_resync_change=partial(_resync, key),
+        on_steer_change=partial(_steer, key, steering),
+    )
 
 
-def run_about(run: Mapping[str, Any], *, at: int | None = None, link: str | None = None) -> dict[str, Any]:
-    """Return what the component is told of a run once, beside its shapes and steps; for the options see `live_tree`."""
+def run_about(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the component is told of a run once, beside its shapes and steps."""
     verifier = "greedy" if run["temperature"] == 0 else run["verifier"]
     return {
         "prompt": run["prompt"],
@@ -123,8 +128,6 @@ def run_about(run: Mapping[str, Any], *, at: int | None = None, link: str | None
         "after_rejection": AFTER_REJECTION[verifier],
         "drawn": DRAWN[verifier],
         "verifiers": [[name, NAMES[name], name == verifier] for name in ("sequoia", *RIVALS)],
-        "at": at,
-        "link": link,
     }
 
 
@@ -157,13 +160,13 @@ def whole_shapes(shapes: Sequence[Sequence[int]]) -> list[dict[str, Any]]:
 
 
 def drawn_shape(index: int, parents: Sequence[int]) -> dict[str, Any]:
-    """Return a shape: the parents [n], and where each node stands across [n]."""
+    """Return a shape: the parents [n], and the row of each node [n]."""
     return {"index": index, "parents": parents, "across": _across(tuple(parents))}
 
 
 @lru_cache(maxsize=512)
 def _across(parents: tuple[int, ...]) -> list[float]:
-    """Return where each node stands across, from 0 to leaves - 1, [n]."""
+    """Return the row of each node, from 0 to leaves - 1, [n]."""
     return [across for across, _ in tidy_layout(TokenTree(np.array(parents)).to_networkx()).values()]
 
 
@@ -174,3 +177,16 @@ def _resync(key: str) -> None:
         have = max(asked["have"], 0)
         # With nothing in hand the component also lacks what is known of the run.
         st.session_state[f"{key}_sent"] = {"epoch": asked.get("epoch") if have else None, "index": have}
+
+
+def _steer(key: str, steering: Steering | None) -> None:
+    """Tell the run what the reader pressed: hold, take one more step, go on."""
+    wish = st.session_state[key].get("steer")
+    if steering is None or not isinstance(wish, Mapping):
+        return
+    if wish.get("hold"):
+        steering.stepwise = True
+    elif wish.get("on"):
+        steering.run_on()
+    elif isinstance(wish.get("next"), int):
+        steering.next_step(wish["next"])

@@ -3,6 +3,7 @@
 
 const SVG_NS = "http://www.w3.org/2000/svg"
 const GLIDE_LIMIT = 300 // nodes; more of them moving at once would stutter
+const GAUGE_COLUMN = 64 // px; a narrower one has room for the text alone
 const STATES = { A: "accepted", R: "rejected", N: "unreached" }
 
 function svg(name, parent, className) {
@@ -79,7 +80,7 @@ function paint(view, step) {
   const spots = spotsOf(view, shape)
   const { el } = view
   el.tt.classList.toggle("dots", !spots.pills)
-  el["gauge-key"].hidden = !spots.pills
+  el["gauge-key"].hidden = !spots.pills || spots.column < GAUGE_COLUMN
   el["found-key"].hidden = !view.looksUp
   el["both-key"].hidden = !view.both
   el["q-name"].textContent = view.looksUp ? (view.drafts ? `draft probability or ${LOOKUP}` : LOOKUP) : "draft probability"
@@ -88,10 +89,11 @@ function paint(view, step) {
   if (shape.onCanvas) return paintCanvas(view, step, shape, spots)
   dress(view, shape)
   const path = new Set(step.path)
+  const chances = chancesOf(step, shape)
   shape.parents.forEach((parent, node) => {
     const [x, y, state] = [spots.x[node], spots.y[node], stateOf(view, step, node)]
     const parts = view.nodes[node]
-    if (parent >= 0) paintEdge(parts.edge, state, curve(spots, parent, x, y))
+    if (parent >= 0) paintEdge(parts.edge, state, curve(spots, parent, x, y), breadth(chances[node]))
     paintNode(spots, parts, {
       x, y, state, text: step.tokens[node], named: path.has(node),
       q: node ? step.draft[node] ?? null : null, p: node ? step.target[node] ?? null : null, chosen: view.chosen === node,
@@ -104,11 +106,23 @@ function paint(view, step) {
   view.bonus.group.toggleAttribute("hidden", !shown)
   view.bonusEdge.toggleAttribute("hidden", !shown)
   if (!shown) return
-  paintEdge(view.bonusEdge, "bonus", curve(spots, last, place.x, place.y))
+  paintEdge(view.bonusEdge, "bonus", curve(spots, last, place.x, place.y), 2)
   paintNode(spots, view.bonus, { ...place, state: "bonus", text: step.bonus, named: true, q: null, p: null, chosen: view.chosen === "bonus" })
 }
 
-function paintEdge(edge, state, line) {
+function chancesOf(step, shape) {
+  // How likely the proposer thought each node to be reached: the product along its path.
+  return shape.parents.reduce((chances, parent, node) => {
+    chances.push(parent < 0 ? 1 : chances[parent] * Math.min(1, step.draft[node] ?? 0.5))
+    return chances
+  }, [])
+}
+
+const breadth = (chance) => 0.7 + 4 * Math.sqrt(chance)
+
+function paintEdge(edge, state, line, width) {
+  const wide = width.toFixed(1)
+  if (edge.style.strokeWidth !== wide) edge.style.strokeWidth = wide
   if (edge.getAttribute("class") !== state) edge.setAttribute("class", state)
   if (edge.getAttribute("d") !== line) edge.setAttribute("d", line)
 }
@@ -133,8 +147,8 @@ function paintNode(spots, parts, node) {
     set(label, { x: 8 + radius, y: 0 })
     return
   }
-  const gauge = node.q === null ? 0 : 11
-  const room = spots.column - 26 - gauge
+  const gauge = node.q === null || spots.column < GAUGE_COLUMN ? 0 : 11
+  const room = spots.column - 20 - gauge
   const text = shorten(node.text, room)
   const height = Math.min(spots.row - 2.5, spots.tall ? 29 : 19)
   const inner = Math.max(widthOf(text), spots.tall && gauge ? 80 : 8)
@@ -179,17 +193,17 @@ function paintCanvas(view, step, shape, spots) {
     pen.moveTo(spots.x[from] + 5, spots.y[from])
     pen.bezierCurveTo(middle, spots.y[from], middle, y, x + 5, y)
   }
-  const strokeEdges = (accepted) => {
+  const widths = chancesOf(step, shape).map((chance) => Math.ceil(breadth(chance)))
+  const strokeEdges = (accepted, width) => {
     pen.beginPath()
     shape.parents.forEach((parent, node) => {
-      if (parent >= 0 && (step.outcomes[node] === "A") === accepted) link(parent, spots.x[node], spots.y[node])
+      if (parent >= 0 && widths[node] === width && (step.outcomes[node] === "A") === accepted) link(parent, spots.x[node], spots.y[node])
     })
     pen.strokeStyle = accepted ? fill.accepted : tone("--st-border-color")
-    pen.lineWidth = accepted ? 2.5 : 0.7
+    pen.lineWidth = width
     pen.stroke()
   }
-  strokeEdges(false)
-  strokeEdges(true)
+  for (const accepted of [false, true]) for (const width of new Set(widths)) strokeEdges(accepted, width)
   const radius = Math.max(1.2, Math.min(4, spots.row * 0.42))
   for (const code of ["N", "R", "A"]) {
     pen.beginPath()

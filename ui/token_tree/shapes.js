@@ -3,8 +3,12 @@
 const SVG_LIMIT = 2000 // nodes; above it one canvas draws faster than that many elements
 const STAGE_HEIGHT = 540
 const EDGE = 15 // a bonus token fits above the first row and below the last
-const WIDEST_ROW = 34
+const WIDEST_ROW = 40
 const SPREAD_ROW = 30
+const SCROLLBAR = 18
+const PILL_ROW = 13 // px that a row of texts needs
+const FLAT = 2 // rows that leave the stage's height to the text and the explanation
+const NARROW = 420 // px; on a narrower stage texts keep their width, and it scrolls
 
 function readShape({ parents, across }) {
   const children = parents.map(() => [])
@@ -20,7 +24,7 @@ function readShape({ parents, across }) {
 }
 
 function rowHeight(view, leaves) {
-  const fitted = Math.min(WIDEST_ROW, ((view.stageHeight ?? STAGE_HEIGHT) - 32) / (leaves + 1))
+  const fitted = Math.min(WIDEST_ROW, (view.stageHeight - 2 * EDGE - 2) / (leaves + 1))
   return view.spread ? Math.max(fitted, SPREAD_ROW) : fitted
 }
 
@@ -30,11 +34,15 @@ function arrange(view) {
   const known = view.shapes.filter(Boolean)
   const columns = Math.max(...known.map((shape) => shape.depth)) + 2 // one more for a bonus token below the deepest level
   const leaves = Math.max(...known.map((shape) => shape.leaves))
-  const least = view.spread ? 118 : 10
+  el.tt.classList.toggle("flat", leaves <= FLAT)
   view.width = el.stage.clientWidth
+  view.stageHeight = el.stage.clientHeight || STAGE_HEIGHT
+  const isPhone = view.width < NARROW && rowHeight(view, leaves) >= PILL_ROW
+  const least = view.spread ? 118 : isPhone ? 84 : 10
   view.column = Math.min(170, Math.max(least, (view.width - 20) / columns))
-  view.height = Math.ceil((leaves + 1) * rowHeight(view, leaves) + 2 * EDGE)
   view.fullWidth = Math.max(view.width, Math.ceil(columns * view.column + 20))
+  const room = view.stageHeight - (view.fullWidth > view.width ? SCROLLBAR : 0)
+  view.height = Math.max(Math.ceil((leaves + 1) * rowHeight(view, leaves) + 2 * EDGE), room)
   for (const shape of known) shape.spots = null
   set(el.graph, { width: view.fullWidth, height: view.height })
   el.field.style.width = view.fullWidth + "px"
@@ -47,7 +55,7 @@ function spotsOf(view, shape) {
   const { column, height } = view
   const row = rowHeight(view, shape.leaves)
   const top = (height - (shape.leaves + 1) * row) / 2
-  const pills = row >= 13 && column >= 36 && !shape.onCanvas
+  const pills = row >= PILL_ROW && column >= 36 && !shape.onCanvas
   shape.spots = {
     row, column, top, pills,
     tall: row >= 28 && column >= 118 && pills, // room for the numbers too

@@ -17,9 +17,8 @@ function phaseSeconds(step) {
 
 function describe(view, step) {
   const shape = shapeOf(view, step)
-  const last = step.path[step.path.length - 1]
-  const node = view.chosen ?? "bonus"
-  const parent = node === "bonus" ? last : shape.parents[node]
+  const node = nodeAt(view, step)
+  const parent = node === "bonus" ? step.path.at(-1) : shape.parents[node]
   const trials = step.trials.filter(([child]) => shape.parents[child] === parent)
   const body = storyOf(view, step, node, parent).map((line) => make("p", line))
   view.rows = new Map()
@@ -28,15 +27,12 @@ function describe(view, step) {
   if (rows?.accepted) body.push(...acceptanceTable(view, rows, shape.children[rows.node].length))
   if (rows) body.push(...rowTables(view, step, rows, trials.findIndex(([child]) => child === node)))
   else if (step.lean) body.push(make("p", "What both models thought here comes once the run has ended."))
-  if (view.chosen === null) body.push(make("p", "Click a node to see the arithmetic of its decision; ↑ and ↓ go from node to node."))
-  view.el.details.replaceChildren(titleOf(view, step, node), ...body)
-}
-
-function titleOf(view, step, node) {
-  if (view.chosen === null) return make("h4", "Why did it stop here?")
+  if (view.chosen === null) body.push(make("p", "Click a node for its arithmetic; ↑ and ↓ go from node to node."))
   const title = make("h4")
-  title.append(make("code", visible(textOf(step, node))), ` ${node === 0 ? "root" : WORDS[stateOf(view, step, node)]}`)
-  return title
+  if (view.chosen === null && view.reveal === null) title.append("Why did it stop here?")
+  else title.append(make("code", visible(textOf(step, node))), ` ${node === 0 ? "root" : WORDS[stateOf(view, step, node)]}`)
+  view.el.details.replaceChildren(title, ...body)
+  view.el.details.scrollTop = 0
 }
 
 function storyOf(view, step, node, parent) {
@@ -79,35 +75,47 @@ function decisionStory(view, step, node, parent) {
     }
     return "Never looked at: an elder sibling was accepted first."
   }
-  const [, uniform, targetMass, draftMass] = trial
+  const [, uniform, left, drafted] = trial
   const accepted = step.outcomes[node] === "A"
   if (view.about.greedy) {
-    return accepted ? "At temperature 0 the rule is equality: this is the target's most likely token, so it is accepted."
-      : "At temperature 0 the rule is equality: this is not the target's most likely token, so it is rejected."
+    const best = (step.rows ?? []).find((one) => one.node === parent)?.target
+    const other = best?.texts.length ? `, which is ${quote(best.texts[0])} (${percent(best.probs[0])})` : ""
+    return accepted ? "At temperature 0 only the target's most likely token counts. This is it: accepted."
+      : `At temperature 0 only the target's most likely token counts${other}: rejected.`
   }
-  const ratio = draftMass > 0 ? targetMass / draftMass : null
-  const sum = `R[s] / D[s] = ${fixed(targetMass)} / ${fixed(draftMass)} = ${ratio === null ? "∞" : fixed(ratio)}`
-  return accepted ? `Accepted: r = ${fixed(uniform)} is below ${sum}.`
-    : `Rejected: r = ${fixed(uniform)} is not below ${sum}. ${view.about.after_rejection}`
+  const elder = step.trials.some(([child]) => child < node && shapeOf(view, step).parents[child] === parent)
+  const rule = `${elder ? "what is left of the target's probability" : "target"} ${percent(left)} ÷ ${elder ? "of the draft's" : "draft"} ${percent(drafted)}`
+  const chance = chanceOf(trial)
+  const sum = chance <= 0 ? "never accepted" : chance >= 1 ? "always accepted" : `accepted in ${percent(chance)} of draws`
+  const drawn = chance <= 0 || chance >= 1 ? "" : ` r = ${fixed(uniform)} was drawn, ${accepted ? "below" : "not below"} ${fixed(chance)}: ${accepted ? "accepted" : "rejected"}.`
+  return `${rule[0].toUpperCase()}${rule.slice(1)}: ${sum}.${drawn}${accepted ? "" : ` ${view.about.after_rejection}`}`
 }
 
+const chanceOf = ([, , left, drafted]) => (drafted > 0 ? Math.min(1, left / drafted) : 1)
+
 function trialTable(view, step, trials, node) {
+  // At temperature 0 both models' own probabilities; else what the rule compares, and r where it decided.
+  const { greedy } = view.about
   const table = make("table")
-  const head = make("tr")
-  for (const name of ["token", "r", "R[s]", "D[s]", "R/D", ""]) head.append(make("th", name))
-  table.append(head)
-  for (const [child, uniform, targetMass, draftMass] of trials) {
+  const line = (cells, name, className) => {
+    const row = make("tr", undefined, className)
+    for (const cell of cells) row.append(make(name, cell))
+    table.append(row)
+    return row
+  }
+  line(greedy ? ["token", "target", "draft", ""] : ["token", "target", "÷ draft", "chance", "r", ""], "th")
+  for (const trial of trials) {
+    const [child, uniform, left, drafted] = trial
     const state = STATES[step.outcomes[child]]
-    const row = make("tr", undefined, child === node ? "chosen" : "")
-    const ratio = draftMass > 0 ? fixed(targetMass / draftMass) : "∞"
-    const cells = [visible(step.tokens[child]), fixed(uniform), fixed(targetMass), fixed(draftMass), ratio]
-    for (const cell of cells) row.append(make("td", cell))
-    row.append(make("td", state === "accepted" ? "✓" : "✗", state))
+    const chance = chanceOf(trial)
+    const compared = greedy ? [percent(step.target[child]), percent(step.draft[child])]
+      : [percent(left), percent(drafted), percent(chance), chance > 0 && chance < 1 ? fixed(uniform) : ""]
+    const row = line([visible(step.tokens[child]), ...compared, state === "accepted" ? "✓" : "✗"], "td", child === node ? "chosen" : "")
+    row.lastChild.className = state
     row.onmouseenter = () => hover(view, child)
     row.onmouseleave = () => hover(view, null)
     row.onclick = () => choose(view, child)
     view.rows.set(child, row)
-    table.append(row)
   }
   return table
 }
@@ -133,18 +141,18 @@ function describePhases(view, step) {
 }
 
 function captionOf(view, step) {
-  // What happens at this moment of a step that is played slowly.
+  // What happens at this moment of a run that waits or is played slowly; else what the step brought.
   const { reveal } = view
-  if (reveal === 0) {
-    return `Step ${view.shown + 1}: ${proposersOf(step)} proposed ${count(step.tokens.length - 1, "token")}; the target checks all of them in one pass.`
+  if (isHeld(view) && isAtHead(view)) return `Paused after step ${view.held}: ▶ takes one more, Play runs on. After 2 minutes it goes on by itself.`
+  const start = `Step ${view.shown + 1}: `
+  const guesses = step.tokens.length - 1
+  if (reveal === 0) return `${start}${proposersOf(step)} proposed ${count(guesses, "token")}; the target checks all of them in one pass.`
+  if (reveal !== null && reveal <= step.trials.length) {
+    const [node] = step.trials[reveal - 1]
+    return `${start}walking down the tree, ${quote(step.tokens[node])} is ${step.outcomes[node] === "A" ? "accepted" : "rejected"}.`
   }
-  if (reveal > step.trials.length) {
-    const bonus = step.bonus === null ? "" : ` The target itself adds ${quote(step.bonus)}.`
-    return `${count(step.pieces.length, "token")} from one pass of the target.${bonus}`
-  }
-  const [node] = step.trials[reveal - 1]
-  const isAccepted = step.outcomes[node] === "A"
-  return `Walking down the tree: ${quote(step.tokens[node])} is ${isAccepted ? "accepted" : "rejected"}.`
+  const bonus = step.bonus === null ? "" : `, and the target itself adds ${quote(step.bonus)}`
+  return `${start}${step.path.length - 1} of ${count(guesses, "guess", "guesses")} right${bonus}: ${count(step.pieces.length, "token")} from one pass.`
 }
 
 function proposersOf(step) {

@@ -2,7 +2,10 @@
 // file keeps the history, shows one step at a time and asks for a resync when something is missing.
 
 const PLAY_MS = 420 // per step
-const SLOW_MS = 750 // per decision
+const SLOW_MS = 900 // per decision
+const READ_MS = 2 * SLOW_MS // for what was proposed
+const SLOW_STEPS = 3 // that a run which plays by itself shows decision by decision
+const SPEEDS = { "Each decision": "decisions", "Each step": "steps", "1/10 speed": 0.1, "True speed": 1 }
 const views = new WeakMap()
 const ASK_AGAIN_MS = 500
 const FIRST_LOOK_MS = 1200
@@ -17,12 +20,12 @@ export default function liveTree(component) {
     views.set(parentElement, view)
   }
   view.ask = (have) => setTriggerValue("resync", { epoch: view.wanted, have })
+  view.steer = (wish) => setTriggerValue("steer", wish)
   if (!view.observer) observeSize(view)
   if (data) receive(view, data)
   return () => {
-    clearInterval(view.timer)
+    play(view, false)
     stopWaiting(view)
-    view.timer = null
     view.observer.disconnect()
     view.observer = null
   }
@@ -30,39 +33,45 @@ export default function liveTree(component) {
 
 function createView(parent) {
   const find = (name) => parent.querySelector("." + name)
-  const names = ["tt", "prev", "play", "next", "slow", "scrub", "at", "link", "size", "lanes", "phases", "growth", "growth-key", "caption", "stage", "graph", "edges",
-    "bonus-edge", "nodes", "field", "tip", "wait", "counts", "text", "prompt", "body", "details", "gauge-key", "q-name", "found-key", "both-key",
+  const names = ["tt", "bar", "prev", "play", "next", "speed", "scrub", "at", "link", "size", "full", "times", "lanes", "phases", "growth", "growth-key", "caption", "stage",
+    "graph", "edges", "bonus-edge", "nodes", "field", "tip", "wait", "counts", "text", "prompt", "body", "details", "gauge-key", "q-name", "found-key", "both-key",
     "left-out", "left-out-list"]
   const view = { el: Object.fromEntries(names.map((name) => [name, find(name)])) }
-  Object.assign(view, { epoch: null, steps: [], shapes: [], asked: {}, spread: false, slow: false, reveal: null, timer: null })
+  Object.assign(view, { epoch: null, steps: [], shapes: [], asked: {}, spread: false, reveal: null, timer: null })
   const { el } = view
-  el.prev.onclick = () => show(view, view.shown - 1)
-  el.next.onclick = () => show(view, view.shown + 1)
-  el.play.onclick = () => play(view, !view.timer)
-  el.slow.onclick = () => goSlow(view, !view.slow)
+  el.prev.onclick = () => goTo(view, view.shown - 1)
+  el.next.onclick = () => goTo(view, view.shown + 1)
+  el.play.onclick = () => pressPlay(view)
+  for (const name in SPEEDS) el.speed.append(make("option", name))
+  el.speed.value = "Each step"
+  el.speed.onchange = () => setSpeed(view, el.speed.value)
   el.link.onclick = () => copyLink(view)
-  el.scrub.oninput = () => show(view, Number(el.scrub.value))
+  el.scrub.oninput = () => goTo(view, Number(el.scrub.value))
   el.size.onclick = () => {
     view.spread = !view.spread
     el.size.textContent = view.spread ? "Fit" : "Spread out"
     arrange(view)
     refresh(view)
   }
+  el.full.onclick = () => (document.fullscreenElement ? document.exitFullscreen() : el.tt.requestFullscreen())
+  el.bar.onclick = (event) => event.detail && event.target.tagName === "BUTTON" && el.tt.focus({ preventScroll: true }) // so that space plays
+  el.times.ontoggle = () => refresh(view)
   el.tt.onkeydown = (event) => {
-    const onButton = event.target.tagName === "BUTTON"
+    if (event.target === el.speed) return
+    const onButton = ["BUTTON", "SUMMARY"].includes(event.target.tagName)
     const moves = { ArrowLeft: view.shown - 1, ArrowRight: view.shown + 1, Home: 0, End: view.steps.length - 1 }
     const nodes = { ArrowUp: -1, ArrowDown: 1 }
     if (event.altKey || event.ctrlKey || event.metaKey) return
-    if (event.key in moves) show(view, moves[event.key])
+    if (event.key in moves) goTo(view, moves[event.key])
     else if (event.key in nodes) chooseNext(view, nodes[event.key])
-    else if (event.key === " " && !onButton) play(view, !view.timer)
+    else if (event.key === " " && !onButton) pressPlay(view)
     else return
     event.preventDefault()
   }
   const pickStep = (event) => {
     if (event.buttons !== 1 || !view.steps.length) return
     const across = event.clientX - el.lanes.getBoundingClientRect().left
-    show(view, Math.floor(across / laneWidth(view)))
+    goTo(view, Math.floor(across / laneWidth(view)))
   }
   for (const chart of [el.lanes, el.growth]) chart.onpointerdown = chart.onpointermove = pickStep
   el.field.onmousemove = (event) => hover(view, nearest(view, event))
@@ -72,12 +81,13 @@ function createView(parent) {
 }
 
 function observeSize(view) {
+  const { stage } = view.el
   view.observer = new ResizeObserver(() => {
-    if (!view.steps.length || view.el.stage.clientWidth === view.width) return
+    if (!view.steps.length || stage.clientWidth === view.width) return
     arrange(view)
     refresh(view)
   })
-  view.observer.observe(view.el.stage)
+  view.observer.observe(stage)
 }
 
 function receive(view, data) {
@@ -94,7 +104,11 @@ function receive(view, data) {
     if (known?.lean && !step.lean) Object.assign(known, step, { lean: false })
     else if (step.index === view.steps.length && shapeOf(view, step)) view.steps.push(step)
   }
+  const ended = !data.running && (view.running || !had)
   view.running = data.running
+  view.held = data.held ?? null
+  view.link = data.link
+  view.el.link.hidden = !data.link
   view.el.tt.classList.toggle("running", data.running)
   const have = view.steps.length
   const lean = data.running ? -1 : view.steps.findIndex((step) => step.lean)
@@ -109,7 +123,8 @@ function receive(view, data) {
   view.drafts ||= view.steps.slice(had).some((step) => step.tokens.some((_, node) => isDrafted(step, node)))
   view.both ||= view.steps.slice(had).some((step) => step.found_at?.some((found) => found?.drafted))
   view.reads ||= view.steps.slice(had).some((step) => step.read_wait_sec > 0)
-  if (view.goal !== null && have > view.goal) {
+  if (ended && view.about.plays && view.follow && have > 1 && view.chosen === null && !isCalm()) playByItself(view)
+  else if (view.goal !== null && have > view.goal) {
     show(view, view.goal)
     view.goal = null
   } else if ((have > had || (have && !view.running)) && view.follow && !view.timer) follow(view, had, data.interval_sec)
@@ -158,11 +173,9 @@ function begin(view, data) {
   // A short run is over before the page asks next: the component asks once itself.
   const look = () => view.running && view.ask(view.steps.length)
   if (data.running && data.interval_sec * 1000 > FIRST_LOOK_MS) view.look = setTimeout(look, FIRST_LOOK_MS)
-  Object.assign(view, { epoch: data.epoch, about: data.about, goal: data.about.at, asked: {} })
+  Object.assign(view, { epoch: data.epoch, about: data.about, goal: data.about.at ?? null, asked: {} })
   Object.assign(view, { steps: [], shapes: [], rows: new Map(), reads: false, looksUp: false, drafts: false, both: false }) // reads: some step waited for weights
   Object.assign(view, { shown: -1, follow: true, chosen: null, linked: null })
-  view.el.link.hidden = !data.about.link
-  goSlow(view, false)
   view.el.prompt.textContent = data.about.prompt
   view.el.body.replaceChildren()
   view.el.details.replaceChildren()
@@ -180,40 +193,89 @@ function show(view, index, reveal = null, brief = false) {
   refresh(view, brief)
 }
 
-function play(view, on) {
-  clearInterval(view.timer)
-  view.timer = null
-  if (on && view.steps.length) {
-    const first = view.shown >= view.steps.length - 1 ? 0 : view.shown
-    show(view, first, startOf(view))
-    view.timer = setInterval(() => tick(view), view.slow ? SLOW_MS : PLAY_MS)
-  }
-  view.el.play.textContent = view.timer ? "❚❚ Pause" : "▶ Play"
-  view.el.play.setAttribute("aria-label", view.timer ? "Pause" : "Play")
+function goTo(view, index) {
+  // Where the reader wants to go: past the last step of a run that waits, the engine takes one more.
+  play(view, false)
+  if (index >= view.steps.length && isHeld(view)) view.steer({ next: view.held })
+  else show(view, index)
 }
+
+const isHeld = (view) => view.running && view.held !== null && view.held === view.steps.length
+const isAtHead = (view) => view.running && view.follow
+
+function pressPlay(view) {
+  // One key for a run that goes on, which the engine holds and lets go, and for what is played again.
+  if (view.timer || !isAtHead(view)) play(view, !view.timer)
+  else view.steer(isHeld(view) ? { on: true } : { hold: true })
+}
+
+function play(view, on) {
+  clearTimeout(view.timer)
+  view.timer = null
+  view.byItself = false
+  if (on && view.steps.length) {
+    view.owed = 0
+    show(view, view.shown >= view.steps.length - 1 ? 0 : view.shown, startOf(view))
+    playOn(view)
+  }
+  labelPlay(view)
+}
+
+function playByItself(view) {
+  setSpeed(view, "Each decision")
+  view.shown = view.steps.length
+  play(view, true)
+  view.byItself = true
+}
+
+function labelPlay(view) {
+  const plays = Boolean(view.timer) || (isAtHead(view) && !isHeld(view))
+  view.el.play.textContent = plays ? "❚❚ Pause" : "▶ Play"
+  view.el.play.setAttribute("aria-label", plays ? "Pause" : "Play")
+}
+
+const paceOf = (view) => SPEEDS[view.el.speed.value]
 
 function startOf(view) {
-  return view.slow ? 0 : null
+  return paceOf(view) === "decisions" ? 0 : null
 }
 
-function tick(view) {
-  const isLast = view.shown >= view.steps.length - 1
-  const start = startOf(view)
-  if (view.slow && view.reveal !== null && view.reveal <= view.steps[view.shown].trials.length) show(view, view.shown, view.reveal + 1)
-  else if (!isLast) show(view, view.shown + 1, start)
-  else play(view, false)
+function playOn(view) {
+  const pace = paceOf(view)
+  const began = performance.now()
+  const ms = { decisions: view.reveal === 0 ? READ_MS : SLOW_MS, steps: PLAY_MS }[pace] ?? Math.max(30, (1000 * secondsOf(view.steps[view.shown])) / pace)
+  view.timer = setTimeout(() => tick(view, performance.now() - began), ms)
 }
 
-function goSlow(view, slow) {
-  view.slow = slow
-  view.el.slow.setAttribute("aria-pressed", String(slow))
+function tick(view, passed) {
+  const pace = paceOf(view)
+  const last = view.steps.length - 1
+  let next = view.shown + 1
+  if (pace === "decisions" && view.reveal !== null && view.reveal <= view.steps[view.shown].trials.length) {
+    show(view, view.shown, view.reveal + 1)
+    return playOn(view)
+  }
+  if (typeof pace === "number") { // as many steps as ended in that time
+    view.owed += (passed * pace) / 1000 - secondsOf(view.steps[view.shown])
+    while (next < last && view.owed >= secondsOf(view.steps[next])) view.owed -= secondsOf(view.steps[next++])
+  }
+  if (view.shown >= last) return play(view, false)
+  if (view.byItself && next >= SLOW_STEPS) view.el.speed.value = "Each step"
+  show(view, next, startOf(view))
+  playOn(view)
+}
+
+const secondsOf = (step) => step.seconds.reduce((sum, part) => sum + part, 0)
+
+function setSpeed(view, name) {
+  view.el.speed.value = name
   if (view.timer) play(view, true)
 }
 
 function copyLink(view) {
   const { link } = view.el
   const address = new URL(window.location.href)
-  address.searchParams.set("run", view.about.link)
+  address.searchParams.set("run", view.link)
   address.searchParams.set("step", String(view.shown + 1))
   window.history.replaceState(window.history.state, "", address)
   const say = (words) => {
@@ -239,13 +301,15 @@ function refresh(view, brief = false) {
   const step = view.steps[view.shown]
   el.at.textContent = step ? `step ${view.shown + 1} of ${view.steps.length}` : ""
   el.scrub.value = Math.max(view.shown, 0)
-  if (!brief) {
+  if (!brief && el.times.open) {
     drawLanes(view)
     drawGrowth(view)
   }
-  el.caption.textContent = step && view.reveal !== null ? captionOf(view, step) : ""
+  el.caption.textContent = step ? captionOf(view, step) : ""
+  labelPlay(view)
   if (!step) return
   paint(view, step)
+  bringIntoView(view, step)
   countTokens(view)
   markText(view)
   if (brief) return
@@ -280,8 +344,24 @@ function hover(view, node) {
   tip.style.top = (above < stage.scrollTop + 2 ? place.y + spots.row / 2 + 6 : above) + "px"
 }
 
+function bringIntoView(view, step) {
+  // Where the tree is wider than its place: what is decided now, or where the step ended.
+  const { stage } = view.el
+  if (stage.scrollWidth <= stage.clientWidth + 1 && stage.scrollHeight <= stage.clientHeight + 1) return
+  const place = placeOf(view, step, nodeAt(view, step))
+  stage.scrollTo({ left: place.x - stage.clientWidth / 2, top: place.y - stage.clientHeight / 2 })
+}
+
+function nodeAt(view, step) {
+  // What the reader chose, what is decided at this moment of a slow play, or where the step ended.
+  if (view.chosen !== null) return view.chosen
+  if (view.reveal === null || view.reveal > step.trials.length) return step.bonus === null ? step.path.at(-1) : "bonus"
+  return view.reveal === 0 ? 0 : step.trials[view.reveal - 1][0]
+}
+
 function choose(view, node) {
   if (node === null) return
+  play(view, false)
   view.chosen = view.chosen === node ? null : node
   const step = view.steps[view.shown]
   if (step) {

@@ -6,7 +6,9 @@ const PLAIN_SEC = 16 // what the slow speed makes of the whole text without a dr
 const FIRST_SEC = 3.2 // the first steps last so long at the slow speed
 const SLOW_STEPS = 3 // after which the clock gains speed,
 const GAIN = 0.6 // by so much of its way a step
-const REST_MS = 4000 // at the end, before it begins again
+const BEAT_MS = 40 // between two pictures
+const REST_MS = 4000 // at the end, before it begins again,
+const TIMES = 2 // in all: a page that nobody looks at costs nothing
 const DRAFTED = 0.35 // of a step that is played: the tree has grown; then it is checked,
 const CHECKED = 0.65 // and from here on what is kept is shown
 const plays = new WeakMap()
@@ -17,11 +19,18 @@ export default function twoWays({ data, parentElement }) {
     view = createPlay(parentElement)
     plays.set(parentElement, view)
   }
-  if (data && data.epoch !== view.epoch) begin(view, data)
-  view.observer ??= new ResizeObserver(() => view.el.stage.clientWidth !== view.width && redraw(view))
+  if (data?.film) roll(view, data.film, data)
+  else if (data && data.epoch !== view.epoch) begin(view, data)
+  view.waits = data?.waits && !isCalm() // for the film, and until then goes on playing
+  if (view.waits && view.epoch && !view.playing) play(view, true)
+  view.observer ??= new ResizeObserver(() => {
+    if (view.el.tt.classList.contains("filming")) drawFilm(view)
+    else if (view.el.stage.clientWidth !== view.width) redraw(view)
+  })
   view.observer.observe(view.el.stage)
   return () => {
     play(view, false)
+    rest(view)
     view.observer.disconnect()
     view.observer = null
   }
@@ -32,14 +41,17 @@ const choose = () => {}
 
 function createPlay(parent) {
   const find = (name) => parent.querySelector("." + name)
-  const names = ["tt", "play", "speeds", "scrub", "clock", "told", "stage", "graph", "edges", "bonus-edge", "nodes", "field", "quality", "draft", "promise", "measured",
+  const names = ["tt", "play", "speeds", "scrub", "clock", "told", "stage", "graph", "edges", "bonus-edge", "nodes", "field", "quality", "draft", "promise", "measured", "costs", "guesses",
     "gauge-key", "q-name", "found-key", "both-key"]
   const el = Object.fromEntries(names.map((name) => [name, find(name)]))
-  const ways = [...parent.querySelectorAll(".way")].map((way) => ({
+  const ways = [...parent.querySelectorAll(".way:not(.counted)")].map((way) => ({
     way, passes: way.querySelector(".passes"), typed: way.querySelector(".typed"), prompt: way.querySelector(".prompt"), body: way.querySelector(".body"), shown: -1,
   }))
-  const view = { el, ways, epoch: null, time: 0, speed: 0, playing: false, reveal: null, chosen: null, stageHeight: 230 }
-  el.play.onclick = () => play(view, !view.playing)
+  const view = { el, ways, epoch: null, time: 0, speed: 0, playing: false, reveal: null, chosen: null }
+  el.play.onclick = () => {
+    view.seen = TIMES - 1
+    play(view, !view.playing)
+  }
   el.scrub.oninput = () => moveTo(view, (Number(el.scrub.value) / 1000) * view.end)
   view.speedButtons = SPEEDS.map(([label, speed]) => {
     const button = make("button", label)
@@ -54,7 +66,8 @@ function createPlay(parent) {
     suppose(view, view.data.measured)
   }
   el.tt.onkeydown = (event) => {
-    if (event.altKey || event.ctrlKey || event.metaKey || event.target.tagName === "INPUT") return
+    const isElsewhere = !view.epoch || event.target.tagName === "INPUT" // without an epoch the film is on
+    if (event.altKey || event.ctrlKey || event.metaKey || isElsewhere) return
     const step = view.schedule.ends
     const at = stepsBy(step, view.time)
     const moves = { ArrowLeft: at > 1 ? step[at - 2] : 0, ArrowRight: step[at] ?? view.end, Home: 0, End: view.end }
@@ -68,7 +81,7 @@ function createPlay(parent) {
 
 function begin(view, data) {
   play(view, false)
-  Object.assign(view, { epoch: data.epoch, data, supposed: null, time: 0 })
+  Object.assign(view, { epoch: data.epoch, data, supposed: null, time: 0, seen: 0 })
   view.recorded = data.shapes.map(readShape)
   view.texts = data.steps.flatMap((step) => step.pieces)
   const sums = (values) => values.map(((sum) => (value) => (sum += value))(0))
@@ -102,7 +115,6 @@ function suppose(view, index) {
   const [tokens, speedup] = view.supposed ? [draft.tokens, draft.speedup] : [view.texts.length / data.steps.length, paceOf(view)]
   const found = `${tokens.toFixed(1)} tokens a pass, ${speedup.toFixed(2)}× as fast`
   el.promise.textContent = draft ? `first guess right ${percent(draft.first)}: ${found} (${view.supposed ? "predicted" : data.label})` : ""
-  view.shapes = view.supposed ? [draft.read] : view.recorded
   redraw(view)
 }
 
@@ -137,12 +149,12 @@ function rateAt(view) {
 
 function play(view, on) {
   clearTimeout(view.rest)
-  cancelAnimationFrame(view.frame)
+  clearTimeout(view.frame)
   view.playing = on
   if (on) {
     if (view.time >= view.end) view.time = 0
     view.last = performance.now()
-    view.frame = requestAnimationFrame(() => tick(view))
+    view.frame = setTimeout(() => tick(view), BEAT_MS)
   }
   view.el.play.textContent = on ? "❚❚ Pause" : "▶ Play"
   view.el.play.setAttribute("aria-label", on ? "Pause" : "Play")
@@ -153,8 +165,9 @@ function tick(view) {
   const passed = Math.min((now - view.last) / 1000, 0.1)
   view.last = now
   showAt(view, Math.min(view.time + passed * rateAt(view), view.end))
-  if (view.time < view.end) view.frame = requestAnimationFrame(() => tick(view))
-  else view.rest = setTimeout(() => play(view, view.playing), REST_MS)
+  if (view.time < view.end) view.frame = setTimeout(() => tick(view), BEAT_MS)
+  else if (++view.seen < TIMES || view.waits) view.rest = setTimeout(() => play(view, true), view.waits ? BEAT_MS : REST_MS)
+  else play(view, false)
 }
 
 function moveTo(view, time) {
@@ -163,9 +176,8 @@ function moveTo(view, time) {
 }
 
 function redraw(view) {
-  view.drawn = null
+  Object.assign(view, { drawn: null, shapes: [] })
   for (const way of view.ways) way.shown = -1
-  arrange(view)
   clearDrawing(view)
   showAt(view, view.time)
 }
@@ -209,7 +221,8 @@ function markSteps(way, steps) {
 function drawStep(view, index, share) {
   const phase = share < DRAFTED ? 0 : share < CHECKED ? 1 : 2
   const step = view.supposed ? supposedStep(view, index) : view.data.steps[index]
-  const shape = shapeOf(view, step)
+  const shape = view.supposed ? view.supposed.read : view.recorded[step.shape]
+  if (!view.shapes[step.shape]) place(view, shape, step.shape)
   const over = share === 1
   const levels = phase ? shape.depth : Math.floor((share / DRAFTED) * (shape.depth + 1))
   const name = `${index} ${phase} ${levels} ${over}`
@@ -220,17 +233,29 @@ function drawStep(view, index, share) {
   view.reveal = phase === 2 ? null : -1
   if (view.supposed) spotsOf(view, shape).pills = false // no words are known of a supposed draft
   paint(view, { ...step, draft: [], target: [] }) // without bars: words need the room
+  fade(view, view.supposed?.chance.map((chance) => 0.3 + 0.7 * chance))
   view.nodes.forEach((parts, node) => {
-    for (const part of [parts.group, parts.edge].filter(Boolean)) {
-      part.classList.toggle("later", shape.depths[node] > levels)
-      part.style.opacity = view.supposed ? 0.3 + 0.7 * view.supposed.chance[node] : ""
-    }
+    for (const part of [parts.group, parts.edge].filter(Boolean)) part.classList.toggle("later", shape.depths[node] > levels)
   })
   view.el.stage.classList.toggle("checked", phase === 1)
   const drafted = count(shape.parents.length - 1, "guess", "guesses")
   const passes = view.schedule.ends.length
-  view.el.told.textContent = over ? `Done: ${count(passes, "pass", "passes")} instead of ${view.texts.length}, ${paceOf(view).toFixed(1)} times as fast, the same text.` : ["1 · The small model guesses a tree of next tokens.", `2 · The large model checks all ${drafted} in one pass.`,
+  const predicted = view.supposed ? null : view.data.predicted
+  view.el.told.textContent = over ? `Done: ${count(passes, "pass", "passes")} instead of ${view.texts.length}, ${paceOf(view).toFixed(1)} times as fast${predicted ? ` (predicted ${predicted.toFixed(1)})` : ""}, the same text.` : ["1 · The small model guesses a tree of next tokens.", `2 · The large model checks all ${drafted} in one pass.`,
     `3 · ${count(kept - 1, "guess", "guesses")} right, and one token of its own: ${count(kept, "token")} from one pass, the same as without a draft.`][phase]
+}
+
+function place(view, shape, index) {
+  // Each tree takes the whole stage: its words need the room.
+  view.shapes = []
+  view.shapes[index] = shape
+  arrange(view)
+}
+
+function fade(view, opacity) {
+  view.nodes.forEach((parts, node) => {
+    for (const part of [parts.group, parts.edge].filter(Boolean)) part.style.opacity = opacity ? opacity[node] : ""
+  })
 }
 
 function supposedStep(view, index) {

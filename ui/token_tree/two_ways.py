@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 MISSES = (3.0, 2.5, 2.0, 1.7, 1.4, 1.2, 1.1, 1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)  # × those measured
 MAX_SIZE = 32  # nodes, so that they can be told apart
 HTML = read("two_ways.html")
-SCRIPT = "\n".join(map(read, ("two_ways.js", "clock.js", "shapes.js", "drawing.js", "words.js")))  # one module
+PARTS = ("two_ways.js", "film.js", "clock.js", "shapes.js", "drawing.js", "words.js")
+SCRIPT = "\n".join(map(read, PARTS))  # one module
 STYLE = CSS + read("two_ways.css")
 _COMPONENT = st.components.v2.component("sequoia_two_ways", html=HTML, css=STYLE, js=SCRIPT)
 
@@ -62,19 +63,24 @@ def supposed_drafts(vector: AcceptanceVector, profile: HardwareProfile) -> list[
     return drafts
 
 
-def two_ways(run: Mapping[str, Any], drafts: Sequence[SupposedDraft], *, label: str, key: str) -> None:
-    """Play a greedy run beside plain decoding of the same text, in true relative speed.
+def two_ways(told: Mapping[str, Any], film: Mapping[str, Any] | None, *, key: str) -> None:
+    """Play one answer decoded in two ways, as `about` describes it, after the film of the whole chain if there is one.
+
+    Args:
+        told: empty where only the film is known.
+        film: frames of `ui.overview.film`, how the chain ended and what it decodes.
+    """
+    _COMPONENT(key=key, data=to_wire({**told, "film": film}))
+
+
+def about(run: Mapping[str, Any], drafts: Sequence[SupposedDraft], *, label: str) -> dict[str, Any]:
+    """Describe a greedy run beside plain decoding of the same text, for both to be played in true relative speed.
 
     Args:
         run: with its baseline, as `ui.runs.runs` describes it.
         drafts: for the slider, from the worst to the best; empty hides it.
         label: what made the run, in a few words.
     """
-    _COMPONENT(key=key, data=to_wire(about(run, drafts, label=label)))
-
-
-def about(run: Mapping[str, Any], drafts: Sequence[SupposedDraft], *, label: str) -> dict[str, Any]:
-    """Return what the component is told."""
     fields = ("shape", "tokens", "outcomes", "path", "bonus", "pieces", "trials", "seconds", "found_at")
     plain_sec = run["baseline"]["seconds"] / run["baseline"]["tokens"]
     tokens = sum(len(step["pieces"]) for step in run["steps"])
@@ -85,6 +91,7 @@ def about(run: Mapping[str, Any], drafts: Sequence[SupposedDraft], *, label: str
         "prompt": run["prompt"],
         "plain_sec": plain_sec,
         "label": label,
+        "predicted": run["predicted_speedup"],
         "shapes": whole_shapes(run["shapes"]),
         "steps": [{name: step[name] for name in fields if name in step} for step in run["steps"]],
         "measured": 0 if own is None else drafts.index(own),

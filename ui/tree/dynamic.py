@@ -1,7 +1,5 @@
 """Trees that follow the draft: the choice of them, what is expected of them, and those of the last run."""
 
-from __future__ import annotations
-
 import streamlit as st
 
 from sequoia_core.decoding.tree_policy import policy_of
@@ -41,7 +39,7 @@ def section(kind: str) -> None:
     vector, hardware = session.acceptance(), session.profile()
     policy, origin = tree_kinds.decoded(vector)
     if policy is None:
-        st.info(f"{origin} Until then the decode page cannot use them.", icon=":material/info:")
+        st.info(f"{origin} Until then the live page cannot use them.", icon=":material/info:")
     else:
         bounds = policy_of(policy)
         rule = NAMES[bounds.verifiers[0]]
@@ -54,7 +52,7 @@ def section(kind: str) -> None:
             together = ", and what the draft proposes where that is likelier" if bounds.needs_draft else ""
             st.caption(
                 f":material/info: {tree_kinds.KINDS[kind]} trees hold what followed the same words before, "
-                f"at next to no cost{together}. What they yield depends on the text: the replay page tells what lookup "
+                f"at next to no cost{together}. What they yield depends on the text: the draft page tells what lookup "
                 "does for recorded answers."
             )
         elif vector.calibration is None or hardware is None or bounds.max_size > hardware.max_size:

@@ -1,7 +1,5 @@
 """How expected tokens grow with the size of the tree, beside plain shapes and what they cannot pass."""
 
-from __future__ import annotations
-
 import math
 
 import pandas as pd
@@ -29,10 +27,10 @@ def section(tree: TokenTree, vector: AcceptanceVector, depth: int) -> None:
             curves,
             here=(tree.size, tokens),
             limits={
-                "by this vector no chain passes": ceiling,
-                "by this vector no number of chains passes": several,
-                "by this vector no binary tree passes": k_ary_limit(vector, 2),
-                "by this vector no tree of these ranks passes": tree_limit(vector),
+                "limit of one chain:": ceiling,
+                "limit of independent chains:": several,
+                "limit of binary trees:": k_ary_limit(vector, 2),
+                "limit of all trees:": tree_limit(vector),
             },
             band=core_cache.growth_band(vector, depth),
             bound=bound,

@@ -1,7 +1,5 @@
 """Growth with size as decoding measured it: recorded for the demo pair, or measured here for the vector in use."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any
@@ -103,7 +101,7 @@ def _measurement(vector: AcceptanceVector) -> None:
         if faults:
             st.info(
                 f"The vector in use is not one of this pair ({escaped('; '.join(faults))}): measure one on the "
-                "acceptance page, so that the trees are the best ones for it.",
+                "draft page, so that the trees are the best ones for it.",
                 icon=":material/info:",
             )
         blocked = controls.lacks_draft("This measurement") or bool(faults) or job_panel.is_active(JOB)

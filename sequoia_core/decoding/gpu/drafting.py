@@ -10,7 +10,7 @@ import torch
 
 from ...models.protocol import Session, causal_mask
 from ...models.tree_cache import CacheSession
-from ..drafting import DraftTree, LevelDrafter
+from ..drafting import DraftOptions, DraftTree, LevelDrafter
 from ..plan import Level
 from ..sampling import (
     draft_probabilities,
@@ -34,8 +34,8 @@ class StaticDrafter(LevelDrafter):
     """
 
     @torch.inference_mode()
-    def __init__(self, session: Session, policy: TreePolicy, **options) -> None:
-        super().__init__(session, policy, **options)
+    def __init__(self, session: Session, policy: TreePolicy, options: DraftOptions) -> None:
+        super().__init__(session, policy, options)
         assert isinstance(session, CacheSession) and self.fixed_plan is not None, "`supports` has seen to it"
         self._held, self._plan, device = session, self.fixed_plan, session.device
         size, inner, self._vocab = self._plan.tree.size, len(self._plan.inner), session.vocab_size
@@ -43,8 +43,8 @@ class StaticDrafter(LevelDrafter):
         self._tokens = torch.zeros(size, dtype=torch.int64, device=device)
         self._probs = torch.ones(size, dtype=torch.float32, device=device)
         self._rows = rows = torch.zeros(inner, self._vocab, dtype=torch.float32, device=device)
-        self._noise = torch.ones_like(rows) if self.draft_sampling is sample_without_replacement else None
-        self._first_rows = None if self.sampling.plain else torch.zeros_like(rows)
+        self._noise = torch.ones_like(rows) if options.draft_sampling is sample_without_replacement else None
+        self._first_rows = None if options.sampling.plain else torch.zeros_like(rows)
         self._uniforms = torch.zeros(inner, 1, dtype=torch.float64, device=device)  # of first children
         self._path = torch.zeros(self._plan.tree.depth + 1, dtype=torch.int64, device=device)
         made, start = partial(StaticPass, session), 0
@@ -76,9 +76,9 @@ class StaticDrafter(LevelDrafter):
         self._tokens[:1] = sequence[-1]
         self.passes[0].ids.copy_(torch.tensor(sequence[-2:]))
         if self._noise is not None:
-            self._noise.copy_(exponential(self._noise, self.generator))
+            self._noise.copy_(exponential(self._noise, self.options.generator))
         if self._first_rows is not None:
-            self._uniforms.copy_(uniforms_for(self._uniforms, self.generator))
+            self._uniforms.copy_(uniforms_for(self._uniforms, self.options.generator))
         for fill in self._levels:
             fill()
         assert self._rows is not None
@@ -90,7 +90,7 @@ class StaticDrafter(LevelDrafter):
     def _fill(self, depth: int, passes: StaticPass, level: _LevelOnDevice, rows: torch.Tensor) -> torch.Tensor:
         if depth:
             passes.ids.copy_(self._tokens[level.nodes])
-        block, first = draft_probabilities(passes.logits()[-len(level.nodes) :], self.sampling)
+        block, first = draft_probabilities(passes.logits()[-len(level.nodes) :], self.options.sampling)
         if self._noise is None:
             drawn = take_most_likely(block, level.most_children)
         elif first is not None and self._first_rows is not None:

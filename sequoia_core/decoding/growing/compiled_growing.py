@@ -1,7 +1,5 @@
 """Grows trees by compiled code, equal to `plain_growing`, where it can in one call with the draft's passes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,9 +11,9 @@ from ...models.protocol import Session
 from ...native import sampling_ops, tree_expansion
 from ...native.drafting_calls import GrowCall
 from ...native.llama_x86 import CompiledSession
-from ..drafting import unseen_tokens
+from ..drafting import DraftOptions, unseen_tokens
 from ..plan import TreePlan
-from ..sampling import SamplingConfig, finite, sample_without_replacement, take_most_likely
+from ..sampling import finite, sample_without_replacement, take_most_likely
 from ..verifiers import DraftSampling
 from . import running_lookup
 from .expansion import Nodes, TreeBounds
@@ -29,20 +27,11 @@ DRAFT_SAMPLINGS: dict[DraftSampling, bool] = {sample_without_replacement: True, 
 class CompiledGrower:
     """Grows one tree after the other, with the buffers of a whole run; arguments as for `PlainGrower`."""
 
-    def __init__(
-        self,
-        session: Session | None,
-        bounds: TreeBounds,
-        *,
-        draft_sampling: DraftSampling,
-        sampling: SamplingConfig,
-        generator: torch.Generator,
-    ) -> None:
-        self.session, self.bounds, self.draft_sampling, self.sampling = session, bounds, draft_sampling, sampling
-        self.generator = generator
+    def __init__(self, session: Session | None, bounds: TreeBounds, options: DraftOptions) -> None:
+        self.session, self.bounds, self.options = session, bounds, options
         self._reads = sampling_ops.compiled() is not None and tree_expansion.compiled() is not None
         if session is not None:  # the generator is where the draft is
-            self._reads &= session.logits_dtype == torch.float32 and generator.device.type == "cpu"
+            self._reads &= session.logits_dtype == torch.float32 and options.generator.device.type == "cpu"
         self._shaping: tree_expansion.Shaping | None = None
         self._call: GrowCall | None = None
 
@@ -56,7 +45,8 @@ class CompiledGrower:
 
     def supports(self, expansion: TopKExpansion) -> bool:
         """Whether compiled code knows such an expansion policy, and reads the session's logits."""
-        return self._reads and expansion.compiled and (self.draft_sampling in DRAFT_SAMPLINGS or not expansion.draws)
+        known = self.options.draft_sampling in DRAFT_SAMPLINGS
+        return self._reads and expansion.compiled and (known or not expansion.draws)
 
     def grow(self, expansion: TopKExpansion, sequence: Sequence[int]) -> tuple[TreePlan, Nodes, list[int]]:
         shaping = self._begun(expansion, sequence)
@@ -79,8 +69,8 @@ class CompiledGrower:
     ) -> list[int] | None:
         if self._call is None:
             self._call = GrowCall(session, shaping, most_frontiers=self.bounds.max_depth)
-        draws = expansion.draws and DRAFT_SAMPLINGS[self.draft_sampling]
-        return self._call.grow(sequence[session.length :], self.generator if draws else None)
+        draws = expansion.draws and DRAFT_SAMPLINGS[self.options.draft_sampling]
+        return self._call.grow(sequence[session.length :], self.options.generator if draws else None)
 
     def _pass_by_pass(self, shaping: tree_expansion.Shaping, sequence: Sequence[int]) -> list[int]:
         widths: list[int] = []
@@ -89,23 +79,23 @@ class CompiledGrower:
             request = shaping.request() if widths else unseen_tokens(self.session, sequence)
             ranks = finite(shaping.read(self.session.forward(*request, keep=width)), "draft")
             if ranks:
-                shaping.draw(ranks, self.generator)
+                shaping.draw(ranks, self.options.generator)
             widths.append(width)
         return widths
 
     def _begun(self, expansion: TopKExpansion, sequence: Sequence[int]) -> tree_expansion.Shaping:
         """Return the buffers with the rules of this step and the root alone."""
-        bounds, chances = expansion.bounds, expansion.chances
+        bounds, chances, sampling = expansion.bounds, expansion.chances, self.options.sampling
         if self._shaping is None:
             self._shaping = tree_expansion.Shaping(
                 max_size=bounds.max_size, beam=bounds.beam, branch=bounds.branch,
                 most_read=1 if self.session is None else self.bounds.most_read,
-                top_p=self.sampling.top_p, top_k=self.sampling.top_k,
+                top_p=sampling.top_p, top_k=sampling.top_k,
             )  # fmt: skip
         self._shaping.begin(
             sequence[-1], root_position=len(sequence) - 1, max_depth=bounds.max_depth,
-            temperature=self.sampling.temperature, sampled=expansion.draws,
-            draws=DRAFT_SAMPLINGS.get(self.draft_sampling, False),
+            temperature=sampling.temperature, sampled=expansion.draws,
+            draws=DRAFT_SAMPLINGS.get(self.options.draft_sampling, False),
             tables=None if chances.values is None else (CENTRES, chances.values, MASS_EDGES), gain=chances.gain,
             threshold=expansion.threshold, expected=expansion.expected, token_costs=expansion.token_costs,
         )  # fmt: skip

@@ -1,7 +1,5 @@
 """The drafter of trees that grow: asks the policy for each step's expansion, grows the tree and follows the run."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -11,9 +9,8 @@ import numpy as np
 import torch
 
 from ...models.protocol import Session
-from ..drafting import DraftTree, Reach, RootDrafter
+from ..drafting import DraftOptions, DraftTree, RootDrafter, commit_path
 from ..node_facts import MarginalGains
-from ..sampling import SamplingConfig
 from ..tree_policy import TreePolicy
 from ..verifiers import DraftSampling
 from .compiled_growing import CompiledGrower
@@ -33,22 +30,11 @@ class GrowingDrafter:
     recorded (`Nodes.cache_positions`).
     """
 
-    def __init__(
-        self,
-        session: Session | None,
-        policy: GrowingTree,
-        *,
-        draft_sampling: DraftSampling,
-        sampling: SamplingConfig,
-        reach: Reach,
-        generator: torch.Generator,
-    ) -> None:
-        self.session, self.policy, self.reach = session, policy, reach
-        self.draft_sampling, self.generator = draft_sampling, generator
-        options: dict[str, Any] = {"draft_sampling": draft_sampling, "sampling": sampling, "generator": generator}
-        self._growers: list[Any] = [kind(session, policy, **options) for kind in (CompiledGrower, PlainGrower)]
+    def __init__(self, session: Session | None, policy: GrowingTree, options: DraftOptions) -> None:
+        self.session, self.policy, self.options = session, policy, options
+        self._growers: list[Any] = [kind(session, policy, options) for kind in (CompiledGrower, PlainGrower)]
         self._expansion = policy.expansions()
-        self._look_up = None if policy.index is None else LookUp(policy.index, reach.target, policy)
+        self._look_up = None if policy.index is None else LookUp(policy.index, options.reach.target, policy)
         self._costs = None if policy.profile is None else RunCosts(policy.costs, policy.start)
         self.controller = policy.controller
         self._budget = policy.look_up_budget
@@ -65,16 +51,16 @@ class GrowingDrafter:
 
     @torch.inference_mode()
     def grow(self, sequence: Sequence[int]) -> DraftTree:
-        length, policy = len(sequence), self.policy
+        length, policy, reach = len(sequence), self.policy, self.options.reach
         self.rested = self._budget is not None and self._budget.rests
         if self.rested:
             return self._root.grow(sequence)
         if self._look_up is not None:
             gain = 1.0 if self.controller is None else self.controller.looked_up_gain
-            self._look_up.begin(sequence, max_depth=min(policy.max_depth, self.reach.verified(length)), gain=gain)
+            self._look_up.begin(sequence, max_depth=min(policy.max_depth, reach.verified(length)), gain=gain)
         expansion: Any = self.expansion(length)
         look_up: LookUp | None = expansion.look_up
-        depth = self.reach.drafted(length)
+        depth = reach.drafted(length)
         if depth < policy.max_depth:
             expansion = replace(expansion, bounds=expansion.bounds.down_to(depth))
         grower = next(own for own in self._growers if own.supports(expansion))
@@ -95,17 +81,16 @@ class GrowingDrafter:
     def _marginal_gains(self, expansion: TopKExpansion, nodes: Nodes, rows: torch.Tensor, most: int) -> MarginalGains:
         """Say what the nodes of the tree just drafted add and cost; `rows` as in its `DraftTree`."""
         read = rows[torch.from_numpy(nodes.cache_positions[nodes.cache_positions >= 0])]
-        return marginal_gains(expansion, nodes, DraftRows(read, self.draft_sampling, self.generator), most=most)
+        return marginal_gains(expansion, nodes, DraftRows(read, self.options), most=most)
 
     def commit(self, draft: DraftTree, path: tuple[int, ...]) -> None:
         if self._budget is not None and self._costs is not None:
             saved = 0.0 if self.rested else self._costs.saved_sec(len(path), draft.tree.size)
             self._budget.seen(self._costs.plain_sec(), saved)
+        if self.session is not None:
+            commit_path(self.session, draft, path)
         if self.rested:
             return
-        read = [position for position in draft.cache_positions[list(path)].tolist() if position >= 0]
-        if self.session is not None and read:  # else the next tree's first pass reads the tokens
-            self.session.commit(draft.root_position, read)
         nodes, accepted, expected = self.nodes, 0, 0.0  # of nodes that only the text proposed
         if self._look_up is not None:
             alone = (nodes.looked_up > 0) & (nodes.cache_positions[nodes.parents] < 0)

@@ -1,7 +1,5 @@
 """What policies of trees that grow have in common; those that go by calibrated chances and profiled costs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
@@ -16,7 +14,6 @@ from ...design.tree import MAX_SIZE, TokenTree
 from ..tree_policy import FixedTree, TreePolicy
 from ..verifiers import VERIFIERS
 from .expansion import DraftChances, TokenCosts, TreeBounds
-from .growing_prediction import predict_growing
 from .recipes import (
     STATIC,
     Controller,
@@ -26,6 +23,7 @@ from .recipes import (
     best_static,
     expectation,
     looked_up_gain,
+    predict_growing,
 )
 from .running_lookup import LookUp
 from .step_costs import LookUpBudget, StepCosts

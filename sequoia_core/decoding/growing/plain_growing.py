@@ -1,17 +1,14 @@
 """Grows trees with any session, asking an expansion policy in Python."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 
 from ...models.protocol import Session
-from ..drafting import unseen_tokens
+from ..drafting import DraftOptions, unseen_tokens
 from ..plan import TreePlan
-from ..sampling import SamplingConfig, check_probabilities, draft_probabilities, take_most_likely
-from ..verifiers import DraftSampling
+from ..sampling import check_probabilities, draft_probabilities, take_most_likely
 from .expansion import Nodes, TreeBounds
 from .top_k_expansion import TopKExpansion
 
@@ -24,14 +21,8 @@ class DraftRows:
         first: as `block`, what the first of them are drawn from; None for `block`.
     """
 
-    def __init__(
-        self,
-        block: torch.Tensor,
-        draft_sampling: DraftSampling,
-        generator: torch.Generator,
-        first: torch.Tensor | None = None,
-    ) -> None:
-        self.block, self.draft_sampling, self.generator, self.first = block, draft_sampling, generator, first
+    def __init__(self, block: torch.Tensor, options: DraftOptions, first: torch.Tensor | None = None) -> None:
+        self.block, self.options, self.first = block, options, first
 
     def most_likely(self, k: int) -> tuple[np.ndarray, np.ndarray]:
         return self._with_probs(take_most_likely(self.block, k))
@@ -40,9 +31,8 @@ class DraftRows:
         if self.first is not None:
             for row, tokens in zip(self.first, seen, strict=False):
                 row[torch.from_numpy(tokens).to(row.device)] = 0.0
-        return self._with_probs(
-            self.draft_sampling(self.block, min(k, self.block.shape[1]), self.generator, self.first)
-        )
+        k = min(k, self.block.shape[1])
+        return self._with_probs(self.options.draft_sampling(self.block, k, self.options.generator, self.first))
 
     def given(self, row: int, tokens: np.ndarray) -> np.ndarray:
         return self.block[row, torch.from_numpy(tokens).to(self.block.device)].double().cpu().numpy()
@@ -54,17 +44,8 @@ class DraftRows:
 class PlainGrower:
     """Grows one tree after the other; `session` is the draft's, None where trees are looked up alone."""
 
-    def __init__(
-        self,
-        session: Session | None,
-        bounds: TreeBounds,
-        *,
-        draft_sampling: DraftSampling,
-        sampling: SamplingConfig,
-        generator: torch.Generator,
-    ) -> None:
-        self.session, self.bounds, self.draft_sampling, self.sampling = session, bounds, draft_sampling, sampling
-        self.generator = generator
+    def __init__(self, session: Session | None, bounds: TreeBounds, options: DraftOptions) -> None:
+        self.session, self.bounds, self.options = session, bounds, options
         most = 0 if session is None else bounds.most_read
         self._mask = torch.full((most, most), -torch.inf)  # over the nodes read in one step; each sees its ancestors
         self.rows: torch.Tensor | None = None  # allocated when the first row tells how long it is
@@ -84,7 +65,7 @@ class PlainGrower:
                 break
             block, first = self._read(nodes, frontier, sum(widths), sequence)
             widths.append(len(frontier))
-            nodes = expansion.extended(nodes, frontier, DraftRows(block, self.draft_sampling, self.generator, first))
+            nodes = expansion.extended(nodes, frontier, DraftRows(block, self.options, first))
         tree, nodes = expansion.kept(nodes).as_tree()
         return TreePlan(tree), nodes, widths
 
@@ -106,7 +87,7 @@ class PlainGrower:
                 self._mask[slot, slot] = 0.0
             positions = torch.from_numpy(len(sequence) - 1 + nodes.depths[frontier])
             request = torch.from_numpy(nodes.tokens[frontier]), positions, own[:, :stop]
-        block, first = draft_probabilities(self.session.forward(*request, keep=len(frontier)), self.sampling)
+        block, first = draft_probabilities(self.session.forward(*request, keep=len(frontier)), self.options.sampling)
         check_probabilities(block, "draft")
         if self.rows is None:
             self.rows = block.new_empty(self.bounds.most_read, block.shape[1])

@@ -1,4 +1,4 @@
-"""Trees chosen by calibrated chances and profiled costs: the settings of a recipe, its expected speed. k = ranks."""
+"""Trees chosen by calibrated chances and profiled costs: the settings of a recipe, its speed. k = ranks."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import NamedTuple
 import numpy as np
 
 from ...design.acceptance import AcceptanceVector
-from ...design.calibration import Calibration
+from ...design.calibration import Calibration, ChanceTables
 from ...design.optimal_trees import expected_tokens, node_scores, optimal_tree
 from ...design.planning import best_shape, speedup_surface
+from ...design.prediction import Prediction, predict_prompts
 from ...design.profile import HardwareProfile
-from ...design.step_time import step_time
+from ...design.step_time import step_parts, step_time
 from ...design.tree import TokenTree
 from .expansion import Nodes, TokenCosts, TreeBounds
 from .running_lookup import LookUp
@@ -22,6 +23,7 @@ from .sampled_expansion import SampledExpansion
 from .step_costs import StepCosts
 from .top_k_expansion import TopKExpansion
 
+TREES_PER_PROMPT = 8  # of a prediction
 TRIAL_STEPS = 60  # trees grown for one estimate
 ROUNDS = 4  # of setting theta to the rate found with it (Dinkelbach); later changes are below the noise
 TAIL_TOKENS = 8  # the mass that a kept row lacks is given to so many tokens, equally
@@ -226,3 +228,54 @@ class _KeptRows:
         race = self.probs / np.maximum(self.generator.standard_exponential(self.probs.shape), 1e-300)
         tokens = np.argsort(-race, axis=1, kind="stable")[:, :k]
         return tokens, np.take_along_axis(self.probs, tokens, axis=1)
+
+
+def predict_growing(
+    expansion: TopKExpansion,
+    bounds: TreeBounds,
+    calibration: Calibration,
+    profile: HardwareProfile,
+    *,
+    kind: str,
+    context: float | None = None,
+    prompts: int | None = None,
+    seed: int = 0,
+) -> Prediction:
+    """Predict decoding with trees of this expansion policy, as it is at the start of a run.
+
+    There is no interval for one prompt or rows that are not by prompt. `kind` is one of `calibration.KINDS`.
+    """
+    greedy = calibration.temperature == 0.0
+    rows, gain = calibration.rows_by_prompt(), calibration.gain_by_prompt(kind)
+    if rows is None:
+        rows, gain = [calibration.rows], np.ones(1)
+    generator, tables = np.random.default_rng(seed), calibration.tables()
+    shape = len(rows), TREES_PER_PROMPT
+    tokens, sizes, widths = np.empty(shape), np.empty(shape, int), np.zeros((*shape, bounds.max_depth), int)
+    for prompt, own in enumerate(rows):
+        judged = replace(tables, gain=float(gain[prompt]))
+        for trial in range(TREES_PER_PROMPT):
+            nodes, read = grown_on_rows(expansion, bounds, own, generator)
+            tokens[prompt, trial], sizes[prompt, trial] = _expected_tokens(nodes, judged, kind), nodes.size
+            widths[prompt, trial, : len(read)] = read
+    positions = calibration.positions if len(rows) > 1 else calibration.positions.sum(keepdims=True)
+    # Steps are positions ÷ tokens per step; the inverse of a noisy mean is too large, to first order by this.
+    mean = tokens.mean(axis=1)
+    steps = positions / mean / (1.0 + tokens.var(axis=1) / (TREES_PER_PROMPT * mean**2))
+
+    def parts(times: HardwareProfile) -> np.ndarray:
+        return np.mean(step_parts(sizes, widths, times, context=context, greedy=greedy, growing=True), axis=-1)
+
+    return predict_prompts(positions, steps, parts, profile, context=context, greedy=greedy, prompts=prompts)
+
+
+def _expected_tokens(nodes: Nodes, chances: ChanceTables, kind: str) -> float:
+    table = chances.most_likely if kind == "most likely" else chances.after
+    ranks = np.maximum(nodes.ranks, 1)
+    probs = np.zeros((nodes.size, int(ranks.max())))
+    probs[np.arange(nodes.size), ranks - 1] = nodes.probs
+    own = table(probs)[np.arange(nodes.size), ranks - 1]
+    reach = np.ones(nodes.size)
+    for node in range(1, nodes.size):  # parents come first
+        reach[node] = reach[nodes.parents[node]] * own[node]
+    return float(reach.sum())

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ import torch
 from ...files.gguf_header import LLAMA_CPP, GGUFHeader, read_gguf_header
 from ...files.model_names import model_source
 from ..model_files import explained
-from ..protocol import causal_mask
+from ..protocol import LoadedModel, causal_mask
 from .bindings import CACHE_TYPES, Weights, load
 from .session import LlamaCppSession
 
@@ -57,19 +57,17 @@ class LlamaCppOptions:
         return cls(**options)
 
 
-class GGUFModel:
-    """A model in a GGUF file (see `protocol.LanguageModel` for the attributes).
+class GGUFModel(LoadedModel):
+    """A model in a GGUF file (see `protocol.LoadedModel` for the attributes).
 
     Logits come in float32, but depend a little on how many tokens a pass has, so greedy text may take the other one of
-    two nearly equal tokens.
+    two nearly equal tokens. Never exact: keys and values have 16 bits or fewer.
 
     Args:
         path: of the file; of its first part where it is split.
         device: "cpu" keeps all layers there.
     """
 
-    offload: str | None = None
-    bytes_read: int = 0
     takes_any_positions = False
     device: torch.device = torch.device("cpu")  # where logits arrive
 
@@ -111,26 +109,8 @@ class GGUFModel:
     def kind(self) -> str:
         return self.header.architecture
 
-    @property
-    def is_exact(self) -> bool:
-        """False: keys and values have 16 bits or fewer."""
-        return False
-
-    def ignore_eos(self) -> GGUFModel:
-        twin = copy.copy(self)
-        twin.eos_ids = frozenset()
-        return twin
-
-    def check_weights(self) -> None:
-        """llama.cpp reads them, in the kinds that the file stores."""
-
-    def rest(self) -> None:
-        """Nothing to free."""
-
-    def close(self) -> None:
-        """Nothing streams."""
-
-    def open(self, capacity: int) -> LlamaCppSession:
+    def open(self, capacity: int, states: Sequence[int] = ()) -> LlamaCppSession:
+        assert not states, "loading refuses a head for a GGUF file"
         make_context = partial(self._context, capacity)
         return LlamaCppSession(
             self._library, make_context, capacity, rows=self._rows, vocab_size=self.vocab_size, owner=self.weights

@@ -3,8 +3,6 @@
 Sequence 0 is the committed text. Shapes: q = tokens in one pass, V = vocabulary.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable, Sequence
 
@@ -12,6 +10,7 @@ import numpy as np
 import torch
 
 from ...files.gguf_header import MOST_SEQUENCES
+from ..protocol import parents_of
 from .bindings import Batch, Library
 
 FIRST_SEQUENCES = 16  # of a new context, times 4 or 16 is `MOST_SEQUENCES`
@@ -28,6 +27,7 @@ class LlamaCppSession:
 
     logits_dtype = torch.float32
     read_wait_sec = 0.0
+    states: torch.Tensor | None = None
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class LlamaCppSession:
         count, first = len(ids), self.length
         if first + count > self.capacity:
             raise ValueError(f"cache: found {first} + {count} tokens, expected at most {self.capacity} slots")
-        parents = _parents(tree_mask.numpy(), first)
+        parents = parents_of(tree_mask.numpy(), first)
         own = positions.numpy().astype(np.int32)
         self._positions[first : first + count] = own
         sequences = self._sequences(parents)
@@ -145,15 +145,8 @@ class LlamaCppSession:
         self._ends = {self.length - 1: 0} if self.length else {}
         self._unused = [*range(self._sequence_count - 1, 0 if self.length else -1, -1)]
 
+    def see(self, start: int, states: torch.Tensor) -> None:
+        pass
+
     def wait(self) -> None:
         self._library.c.llama_synchronize(self._context)
-
-
-def _parents(tree_mask: np.ndarray, held: int) -> np.ndarray:
-    """Return the slot of each new token's parent, the latest one that it sees: int [q], -1 for the first of all."""
-    count, covered = tree_mask.shape
-    own = covered - count + np.arange(count)
-    seen = (tree_mask == 0) & (np.arange(covered) < own[:, None])
-    latest = covered - 1 - seen[:, ::-1].argmax(1)
-    before = held + count - covered  # slots before those that the mask covers; all of them are seen
-    return np.where(seen.any(1), before + latest, before - 1)

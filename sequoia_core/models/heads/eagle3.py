@@ -1,7 +1,5 @@
 """An EAGLE-3 head as a torch module, usable with autograd. n = tokens, H = its hidden size, k = layers it reads."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -165,10 +163,23 @@ class Eagle3Head(nn.Module):
         self.frequencies = rotary.inv_freq.float()  # no buffer, which another dtype would round
         self.rotary_scaling = float(rotary.attention_scaling)
 
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """Numbers of the target's states that it reads."""
+        assert self.settings.reads is not None, "reading a head for a target settles them"
+        return self.settings.reads
+
+    def weights_at_ends(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the embedding [vocab, H] and the output layer [draft vocab, H], its own or the target's."""
+        embedding, output = self.shared
+        return (
+            self.embed_tokens.weight if embedding is None else embedding,
+            self.lm_head.weight if output is None else output,
+        )
+
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the embeddings of the target's tokens [.., n] -> [.., n, H]."""
-        shared = self.shared[0]
-        return F.embedding(ids, self.embed_tokens.weight if shared is None else shared)
+        return F.embedding(ids, self.weights_at_ends()[0])
 
     def project(self, states: torch.Tensor) -> torch.Tensor:
         """Return the features of the target's states, one beside the other: [.., n, k · target's H] -> [.., n, H]."""

@@ -6,9 +6,10 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file
 
 from ...files.json_models import naming
@@ -17,7 +18,6 @@ from ..architectures import EAGLE3, head_kind
 from ..finite_weights import not_finite
 from ..model_files import Source, explained, locate
 from .eagle3 import Eagle3Head, HeadSettings
-from .head_config import head_settings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -28,37 +28,56 @@ UNUSED = ("d2t", "t2d", "verifier_norm.weight", "verifier_lm_head.weight")  # ar
 MOST_SHOWN = 3
 
 
+class HeadFiles(NamedTuple):
+    """An EAGLE-3 head that is not read yet: where it is, its settings, and the file with its weights."""
+
+    source: Source
+    settings: HeadSettings
+    weights: Path
+
+
+def find_head(source: Source, *, needed: bool = False) -> HeadFiles | None:
+    """Return the EAGLE-3 head in a model's folder; None for anything else, which is refused if one is needed."""
+    fields = source.read_object("config.json", needed=True)
+    path = next((found for file in WEIGHTS if (found := source.find(file)) is not None), None)
+    names: list[str] = []
+    if path is not None and path.suffix != ".bin":
+        with explained(f"{source.name}/{path.name}", "safetensors weights"), safe_open(path, "pt") as file:
+            names = list(file.keys())
+    assert fields is not None, "a needed file is there"
+    kind = head_kind(fields, names)
+    if kind != EAGLE3:
+        if needed:
+            raise ValueError(
+                f"{source.name}: found {f'a draft head of kind {kind[:40]}' if kind else 'no draft head'}, expected an "
+                "EAGLE-3 head (or mtp, for layers in the target's own files)"
+            )
+        return None
+    if path is None:
+        raise ValueError(f"{source.name}: found neither {' nor '.join(WEIGHTS)}, expected the weights of a draft head")
+    from .head_config import head_settings  # needs pydantic, which a rented GPU lacks
+
+    with naming(f"{source.name}/config.json"):
+        return HeadFiles(source, head_settings(fields), path)
+
+
 def load_head(folder: str | os.PathLike, target: PreTrainedModel) -> Eagle3Head:
     """Return the EAGLE-3 head in a folder, or of a hub id, for a target, in the target's dtype and on its device."""
-    source = locate(folder)
-    fields = source.read_object("config.json", needed=True)
-    assert fields is not None, "a needed file is there"
-    return read_head(source, fields, target)
+    files = find_head(locate(folder), needed=True)
+    assert files is not None, "one that is needed is there"
+    return read_head(files, target)
 
 
-def read_head(source: Source, fields: Mapping[str, object], target: PreTrainedModel) -> Eagle3Head:
-    """Return the head whose config.json has these fields, as `load_head` does."""
-    held = _tensors(source)
-    if (kind := head_kind(fields, held)) != EAGLE3:
-        raise ValueError(
-            f"{source.name}: found {f'a draft head of kind {kind[:40]}' if kind else 'no draft head'}, expected an "
-            "EAGLE-3 head (or mtp, for layers in the target's own files)"
-        )
-    with naming(f"{source.name}/config.json"):
-        settings = head_settings(fields)
+def read_head(files: HeadFiles, target: PreTrainedModel) -> Eagle3Head:
+    """Return a head whose files were found, as `load_head` does."""
+    source, settings, path = files
+    with explained(f"{source.name}/{path.name}", "the weights of a draft head"):
+        held = _pickled(path) if path.suffix == ".bin" else load_file(path)
     names = {name: name.removeprefix("model.").replace("midlayer.", "layers.0.", 1) for name in held}
     tensors = {names[name]: tensor for name, tensor in held.items() if not name.endswith("rotary_emb.inv_freq")}
     with naming(source.name):
         settings = _for_target(settings, target, len(tensors))
         return _filled(settings, tensors, target)
-
-
-def _tensors(source: Source) -> dict[str, torch.Tensor]:
-    path = next((found for file in WEIGHTS if (found := source.find(file)) is not None), None)
-    if path is None:
-        raise ValueError(f"{source.name}: found neither {' nor '.join(WEIGHTS)}, expected the weights of a draft head")
-    with explained(f"{source.name}/{path.name}", "the weights of a draft head"):
-        return _pickled(path) if path.suffix == ".bin" else load_file(path)
 
 
 def _pickled(path: Path) -> dict[str, torch.Tensor]:

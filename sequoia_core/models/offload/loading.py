@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -58,6 +58,9 @@ class OffloadedModel(HuggingFaceModel):
         """How many layer buffers there are; 0 while it has none."""
         return 0 if self._backend.ring is None else self._backend.ring.slots
 
+    def wake(self) -> None:
+        self._streamed.load(self.model)
+
     def rest(self) -> None:
         if isinstance(self._backend, StreamedLlama):  # decoding does not use the model's own forward
             self._streamed.rest(self.model)
@@ -66,10 +69,10 @@ class OffloadedModel(HuggingFaceModel):
         with _naming(self.name):
             self._streamed.check_weights(self.model)
 
-    def open(self, capacity: int) -> Session:
+    def open(self, capacity: int, states: Sequence[int] = ()) -> Session:
         if self._closed:  # its descriptors may belong to other files now
             raise ValueError(f"{self.name}: found a model that was closed, expected one that is loaded")
-        return super().open(capacity)
+        return super().open(capacity, states)
 
     def close(self) -> None:
         self._closed = True
@@ -123,7 +126,7 @@ def load_offloaded(
 
     Args:
         tier: one that `check_tier` accepts. "disk" reads the model's own files, or a packed copy of them where compiled
-            passes run it; "host" keeps the layers in pinned memory beside a CUDA device (no GPU has run that yet).
+            passes run it; "host" keeps the layers in pinned memory beside a CUDA device.
         beside: bytes that the draft will need.
     """
     with ExitStack() as undo, _naming(source.name):

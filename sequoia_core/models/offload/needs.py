@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..free_memory import available_bytes
+from ..device import available_bytes
 from . import layer_ring, streamed_modules
 from .four_bits import shared_weights
 from .packed_content import parts_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from ctypes import byref
 from functools import cached_property
@@ -47,7 +47,7 @@ class StreamedLlama:
         four_bits = shared_weights(stored) or 0
         self._shape, self._parts = shape_of(model, four_bits=four_bits), parts_of(model, four_bits=four_bits)
         self._tables, self._bits = tables_of(model), " in 4 bits" if four_bits else ""
-        self.vocab, self.context = self._shape.vocab, self._shape.context
+        self.hidden, self.vocab, self.context = self._shape.hidden, self._shape.vocab, self._shape.context
         self.ring = LayerRing(PackedSource(self.copy, self._parts.layer_count, self._parts.layer_bytes))
 
     @cached_property
@@ -82,15 +82,15 @@ class StreamedLlama:
     def description(self) -> str:
         return f"compiled code for {self.instructions}, layers streamed from disk{self._bits}"
 
-    def open(self, capacity: int, vocab_size: int) -> StreamedLlamaSession:
-        return StreamedLlamaSession(self, capacity, vocab_size)
+    def open(self, capacity: int, vocab_size: int, states: Sequence[int] = ()) -> StreamedLlamaSession:
+        return StreamedLlamaSession(self, capacity, vocab_size, states)
 
 
 class StreamedLlamaSession(SlotSession):
     """One sequence in a `StreamedLlama`. All passes share memory for logits, which is large for large vocabularies."""
 
-    def __init__(self, model: StreamedLlama, capacity: int, vocab_size: int) -> None:
-        super().__init__(model, capacity, vocab_size)
+    def __init__(self, model: StreamedLlama, capacity: int, vocab_size: int, states: Sequence[int] = ()) -> None:
+        super().__init__(model, capacity, vocab_size, states)
         self._logits = torch.empty(0, self.model.vocab, dtype=torch.float32)
 
     def _room(self, keep: int) -> torch.Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightRenaming
 
 from ..finite_weights import not_finite
-from ..transformers_passes import TransformersBackend, TransformersSession
+from ..transformers_passes import TransformersBackend, TransformersSession, decoder_layers
 from .four_bits import FourBits, joined_parts, read_weights, weights_of
 from .layer_ring import LayerRing
 from .layer_sources import HostSource, Place, TensorSource, places_of
@@ -52,19 +52,6 @@ def _empty_parameters() -> Iterator[None]:
         yield
     finally:
         torch.nn.Module.register_parameter = register  # type: ignore[method-assign]
-
-
-def decoder_layers(model: PreTrainedModel) -> tuple[str, torch.nn.ModuleList]:
-    """Return the list of a model's decoder layers and its name in the model."""
-    count = int(model.config.get_text_config().num_hidden_layers)
-    lists = [
-        (name, module)
-        for name, module in model.named_modules()
-        if isinstance(module, torch.nn.ModuleList) and len(module) == count
-    ]
-    if not lists:
-        raise ValueError(f"found a {type(model).__name__} without a list of its {count} layers, expected one to stream")
-    return max(lists, key=lambda named: sum(parameter.numel() for parameter in named[1].parameters()))
 
 
 def match_names(
@@ -303,14 +290,14 @@ class StreamedBackend(TransformersBackend):
         """The file that streams, or the first of several."""
         return self.streamed.files.files[0].path
 
-    def open(self, capacity: int, vocab_size: int) -> StreamedSession:
+    def open(self, capacity: int, vocab_size: int, states: Sequence[int] = ()) -> StreamedSession:
         self.streamed.load(self.model)
-        return StreamedSession(self, capacity, vocab_size)
+        return StreamedSession(self, capacity, vocab_size, states)
 
 
 class StreamedSession(TransformersSession):
-    def __init__(self, passes: StreamedBackend, capacity: int, vocab_size: int) -> None:
-        super().__init__(passes, capacity, vocab_size)
+    def __init__(self, passes: StreamedBackend, capacity: int, vocab_size: int, states: Sequence[int] = ()) -> None:
+        super().__init__(passes, capacity, vocab_size, states)
         assert passes.ring is not None, "`open` loads it"
         self._ring, self.any_slot = passes.ring, False  # what streams in cannot be replayed
 

@@ -274,13 +274,21 @@ def test_a_race_says_what_was_left_out_and_why(capsys, columns):
 def test_a_checked_server_and_a_sweep_end_with_a_sentence(capsys, columns):
     measured = [Estimate(1.0, 1.0, 1.0).to_json(), Estimate(1.6123, 1.51, 1.72).to_json()]
     rows = [
-        {"k": k, "measured": each, "predicted": each, "tokens_per_sec": 100.0, "planned_from": not k}
+        {
+            "k": k,
+            "measured": each,
+            "predicted": each,
+            "tokens_per_sec": 100.0,
+            "planned_from": not k,
+            "tokens_per_step": 2.5 if k else None,
+            "predicted_tokens_per_step": 2.4,
+        }
         for k, each in zip((0, 4), measured, strict=True)
     ]
     result = {"engine": "vllm", "method": "draft", "requests": 16, "max_new_tokens": 128, "rows": rows, "notes": []}
     result |= {"median_abs_error": 0.0312, "best": 4, "chosen": 4, "chosen_over_best": measured[0], "same_text": 1.0}
     words = shown(capsys, columns, server_check_parts(result, None))
-    assert "4 1.61× 1.61× [1.51, 1.72] 100.0" in words and "predicted to 3.12 %" in words
+    assert "4 1.61× 1.61× [1.51, 1.72] 2.50 (2.40) 100.0" in words and "predicted to 3.12 %" in words
     sweep = {"jobs": 4, "done": 3, "failed": 1, "skipped": 2, "failed_before": 0, "rows": 9, "seconds": 200.0}
     words = shown(capsys, columns, sweep_parts(sweep, Path("plan.toml"), Path("out")))
     assert words.startswith("3 of 4 jobs done, 1 failed, in 3 min: 9 rows written; 2 rows were there already.")

@@ -3,7 +3,9 @@
 import pytest
 
 from sequoia_core.command_line.main import main
+from sequoia_core.files.model_names import ASSETS
 
+VECTOR = ASSETS / "acceptance" / "demo-t0.6.json"
 MODELS = ["--target", "big.gguf", "--draft", "small.gguf"]
 
 
@@ -36,6 +38,9 @@ MODELS = ["--target", "big.gguf", "--draft", "small.gguf"]
         ),
         (["--engine", "llama.cpp", *MODELS, "--program", "'"], '--program: found "\'", expected a command with'),
         (["--engine", "llama.cpp", *MODELS, "--tokenizer", __file__], "expected a tokenizer.json"),
+        (["--engine", "vllm", *MODELS, "--temperature", "nan"], "--temperature nan, --top-p 1: expected 0 to 10"),
+        (["--engine", "vllm", *MODELS, "--rule", "match"], "--rule: found 'match' without --acceptance"),
+        (["--engine", "vllm", *MODELS, "--acceptance", str(VECTOR)], "expected one at --temperature 0 --top-p 1"),
     ],
 )
 def test_bad_options_are_one_line(options, fault, capsys):

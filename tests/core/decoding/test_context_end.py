@@ -5,6 +5,7 @@ Drafts have the target's weights where that can be, so that trees are accepted u
 
 import itertools
 import warnings
+from functools import cache
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from sequoia_core import AdaptiveTree, HybridTree, LookupTree
 from sequoia_core.decoding.drafting import Reach
 from sequoia_core.decoding.growing.compiled_growing import CompiledGrower
 from sequoia_core.decoding.growing.plain_growing import PlainGrower
-from sequoia_core.decoding.growing.spec_exec import SpecExecTree
+from sequoia_core.decoding.growing.policies import SpecExecTree
 from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.record import StepDetails
@@ -39,6 +40,7 @@ REPEATED = [5, 9, 2, 7] * 9  # so that there is something to look up
 NAMES = ("TorchLlama", "compiled", "GPT2", "streamed", "GGUF")
 
 
+@cache
 def policies(temperature=0.0):
     grown = {"calibration": calibration_of(0.8, temperature=temperature), "max_size": 20, "max_depth": 6, "beam": 4}
     index = TextIndex()
@@ -110,6 +112,7 @@ def starts(prompt, steps):
         length += len(step.new_tokens)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("draft_context", [CONTEXT, 15, 40])
 def test_text_is_the_targets_to_the_last_position(draft_context, model_of, copies):  # noqa: F811
     target, draft = model_of(CONTEXT, target=True), model_of(draft_context, target=False)
@@ -150,12 +153,16 @@ def test_steps_of_fixed_shape_end_as_others_do(kind, draft_context, used):  # no
     assert used["StaticPass.logits"] and used["StaticDrafter._fill"]
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-@pytest.mark.parametrize("name", ["SpecExec", "adaptive", "adaptive, drawn", "hybrid topk", "hybrid in turn"])
+GROWN = ("SpecExec", "adaptive", "adaptive, drawn", "hybrid topk", "hybrid in turn")
+
+
+@pytest.mark.sample(5)
+@pytest.mark.parametrize(
+    ("name", "temperature"),
+    [(name, each) for each in (0.0, 0.8) for name in GROWN if each or name != "hybrid in turn"],
+)
 def test_trees_grow_the_same_way_compiled_and_plain(name, temperature, monkeypatch):
-    policy = policies(temperature).get(name)
-    if policy is None:
-        pytest.skip("above temperature 0 alone")
+    policy = policies(temperature)[name]
     target, draft = tiny_llama(1, context=CONTEXT), tiny_llama(1, context=15)
 
     def steps():
@@ -178,6 +185,7 @@ def test_trees_grow_the_same_way_compiled_and_plain(name, temperature, monkeypat
     assert both[0] == both[1] and sum(len(step[2]) for step in both[0]) == CONTEXT - 6
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("verifier", ["sequoia", "specinfer", "topk", "traversal"])
 @pytest.mark.parametrize("draft_context", [CONTEXT, CONTEXT - 3])
 def test_the_law_is_the_targets_where_trees_are_cut(draft_context, verifier):

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from sequoia_core.decoding.explaining import acceptance_at, likely
-from sequoia_core.decoding.growing.lookup_tree import LookupTree
+from sequoia_core.decoding.growing.policies import LookupTree
 from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.loop import decode
 from sequoia_core.decoding.rank_acceptance import OPTIMA

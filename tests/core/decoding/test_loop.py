@@ -20,6 +20,7 @@ from sequoia_core.design.tree import TokenTree
 from sequoia_core.models.language_model import HuggingFaceModel
 from tests.conftest import around_passes, pair_of, tiny_llama, tokens_of
 from tests.core.decoding.test_tree_policy import assert_records_plain_probabilities
+from tests.head_folders import random_head
 
 TREES = {
     "chain": chain_tree(4),
@@ -42,10 +43,13 @@ def run(model, draft, tree, count=40, prompt=PROMPT, **options):
 
 
 @pytest.mark.parametrize("tree", TREES.values(), ids=TREES.keys())
-def test_greedy_output_is_identical_to_generate(tree, tiny_target, tiny_draft):
-    for prompt in (PROMPT, [7]):
+@pytest.mark.parametrize("draft", ["tiny_draft", "tiny_head"])
+def test_greedy_output_is_identical_to_generate(tree, draft, tiny_target, request):
+    for prompt in ([7], PROMPT):
         wanted = greedy_reference(tiny_target, prompt, 40)
-        assert tokens_of(run(tiny_target, tiny_draft, tree, prompt=prompt)) == wanted
+        steps = run(tiny_target, request.getfixturevalue(draft), tree, prompt=prompt)
+        assert tokens_of(steps) == wanted
+    assert draft == "tiny_draft" or tree.depth < 2 or max(len(step.new_tokens) for step in steps) > 2
 
 
 @pytest.mark.parametrize("tree", [chain_tree(5), k_ary_tree(3, 3)], ids=["chain", "ternary"])
@@ -100,12 +104,12 @@ def test_stops_at_an_eos_inside_the_accepted_path(tiny_target):
 @pytest.mark.parametrize("ended_by", ["eos", "length"])
 @pytest.mark.parametrize("verifier", ["greedy", "sequoia", "topk", "traversal"])
 @pytest.mark.parametrize("kind", ["path", "branches"])
-def test_nothing_beyond_the_end_of_the_text_counts_as_accepted(ended_by, verifier, kind, tiny_target):
+def test_nothing_beyond_the_end_of_the_text_counts_as_accepted(ended_by, verifier, kind, tiny_target, full):
     """A draft that is the target and trees deeper than what is left: a walk goes on, its record does not."""
     sampled = {"sampling": SamplingConfig(1.0), "verifier": verifier}
     options = {} if verifier == "greedy" else sampled
     tree, cut = {"path": chain_tree(6), "branches": k_ary_tree(2, 4)}[kind], 0
-    for seed in range(12):
+    for seed in range(1 if verifier == "greedy" else 12 if full else 4):
         drawn = {"generator": torch.Generator().manual_seed(seed), "details": StepDetails(likely=2), **options}
         (whole, *_) = run(tiny_target, tiny_llama(1), tree, count=20, **drawn)
         for count in range(1, len(whole.new_tokens)):
@@ -124,7 +128,7 @@ def test_nothing_beyond_the_end_of_the_text_counts_as_accepted(ended_by, verifie
             assert [rows.node for rows in step.path_rows] == list(step.accepted_path)
             assert step.cut_by_length == (len(whole.new_tokens) - count if ended_by == "length" else 0)
             cut += 1
-    assert cut > 5
+    assert cut > 2
 
 
 def test_stops_cleanly_at_the_context_limit():
@@ -298,6 +302,7 @@ def test_a_record_tells_the_whole_step(tiny_target, tiny_draft):
 def test_recorded_probabilities_are_those_of_a_plain_forward(temperature):
     """Positions, tree mask and in-place commits: a wrong one of them would show here, several steps into the run."""
     assert_records_plain_probabilities(TREES["ragged"], temperature)
+    assert_records_plain_probabilities(TREES["ragged"], temperature, head=random_head)
 
 
 def test_caches_do_not_grow(tiny_target, tiny_draft):
@@ -408,7 +413,7 @@ def test_nan_logits_name_the_step(tiny_target, tiny_draft):
 
 
 def test_long_prompts_are_prefilled_in_chunks(monkeypatch, tiny_target, tiny_draft):
-    monkeypatch.setattr("sequoia_core.models.prefill.CHUNK", 5)
+    monkeypatch.setattr("sequoia_core.models.protocol.CHUNK", 5)
     prompt = list(range(1, 33))
     assert tokens_of(run(tiny_target, tiny_draft, TREES["binary"], prompt=prompt)) == greedy_reference(
         tiny_target, prompt, 40

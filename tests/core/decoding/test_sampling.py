@@ -157,6 +157,7 @@ def test_top_p_that_is_reached_exactly_keeps_no_further_token():
     assert (probabilities(torch.zeros(1, 4), SamplingConfig(1.0, top_p=0.51))[0] > 0).sum() == 3
 
 
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("spread", [0.0, 0.5, 3.0, 12.0])
 @pytest.mark.parametrize("top_p", [1e-9, 0.3, 0.9, 0.999, 0.999999, 1.0 - 1e-9])
 def test_top_p_keeps_what_a_sort_of_the_whole_row_keeps(spread, top_p):
@@ -177,6 +178,7 @@ def test_a_plain_softmax_is_over_the_temperature(temperature):
     torch.testing.assert_close(found, (logits(3, 50) / temperature).softmax(-1), rtol=2e-5, atol=1e-30)
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("size", [1, 2, 16, 65, 700])
 @pytest.mark.parametrize("sampling", [SamplingConfig(0.7), SamplingConfig(0.7, top_p=0.9), SamplingConfig(0.0)])
 def test_chances_and_law_are_entries_of_the_softmax(size, sampling):
@@ -231,6 +233,7 @@ def test_probabilities_are_float32_and_never_nan(dtype, temperature):
     np.testing.assert_allclose(probs.sum(-1), 1.0, atol=1e-5)
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("temperature", [1e-2, 1e-6, 1e-37, 1e-45])
 def test_a_tiny_temperature_approaches_the_argmax_without_nan(dtype, temperature):
@@ -293,6 +296,7 @@ def test_probabilities_of_broken_logits_are_caught(bad, temperature):
             check_probabilities(probabilities(broken, SamplingConfig(temperature)), "draft")
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("top_p", [1e-320, 5e-324, 1e-46, 1e-30, 1e-9])
 @pytest.mark.parametrize("temperature", [1e-5, 0.7, 1.0, 50.0])
 def test_a_nucleus_however_small_keeps_the_most_likely_token(top_p, temperature):

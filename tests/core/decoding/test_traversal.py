@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sequoia_core.decoding.verifiers import sequoia_rule, traversal_rule
-from sequoia_core.decoding.walk import stops, walk_from_leaves
+from sequoia_core.decoding.walk import ScoredTree, stops, walk_from_leaves
 from sequoia_core.design.tree import TokenTree
 from tests.core.decoding.growing import test_dynamic_exactness as dynamic
 from tests.core.decoding.growing.test_dynamic_exactness import law_after, random_law
@@ -64,25 +64,24 @@ def path_of(drawn, node):
 
 
 def drafted_tree(drawn, target, draft):
-    """Return the tree, its tokens and the rows after each node, as `traversal` takes them."""
+    """Return the tree with its tokens and the rows after each node."""
     size = len(drawn) + 1
     tree, order = TokenTree.from_links(np.array([-1, *(parent for parent, _ in drawn)]), np.arange(size))
     tokens = [0, *(token for _, token in drawn)]
-    rows = {
-        "target_row": lambda node: target[path_of(drawn, order[node])],
-        "draft_row": lambda node: draft[path_of(drawn, order[node])],
-    }
-    return tree, [tokens[node] for node in order], rows
+    return ScoredTree(
+        tree, [tokens[node] for node in order], lambda node: target[path_of(drawn, order[node])],
+        lambda node: draft[path_of(drawn, order[node])],
+    )  # fmt: skip
 
 
-def endings(tree, tokens, rows):
+def endings(scored):
     """Yield (tokens committed, probability) for every way a walk from the leaves can end."""
     reach = 1.0
-    for stop in stops(tree, tokens, **rows):
+    for stop in stops(scored):
         chance = reach * (stop.share if stop.node else 1.0)  # the root is kept whatever rounding says
         if chance > 0.0:
-            path = tuple(tokens[node] for node in tree.path_to(stop.node)[1:])
-            left = rows["target_row"](stop.node) if stop.residual is None else stop.residual / stop.residual.sum()
+            path = tuple(scored.tokens[node] for node in scored.tree.path_to(stop.node)[1:])
+            left = scored.target_row(stop.node) if stop.residual is None else stop.residual / stop.residual.sum()
             for token in np.flatnonzero(left):
                 yield (*path, int(token)), chance * left[token]
         reach *= 1.0 - stop.share
@@ -93,9 +92,9 @@ def law_of_a_step(choose, target, draft, vocab, levels, kept=lambda drawn: drawn
     """Return the law of the next tokens, float64 [V, ..., V] with an axis more than levels, and the shapes seen."""
     law, shapes = np.zeros((vocab,) * (levels + 1)), set()
     for drawn, chance in drafts(draft, choose):
-        tree, tokens, rows = drafted_tree(kept(drawn), target, draft)
-        shapes.add(tree)
-        for text, share in endings(tree, tokens, rows):
+        scored = drafted_tree(kept(drawn), target, draft)
+        shapes.add(scored.tree)
+        for text, share in endings(scored):
             law[text] += chance * share * law_after(target, text, vocab, levels)
     return law, shapes
 
@@ -130,7 +129,7 @@ def test_trees_of_the_sampled_recipe_keep_the_law(monkeypatch):
         def target_row(node):
             return target[tuple(tokens[step] for step in tree.path_to(node)[1:])]
 
-        return endings(tree, tokens, {"target_row": target_row, "draft_row": drafted.row})
+        return endings(ScoredTree(tree, tokens, target_row, drafted.row))
 
     monkeypatch.setattr(dynamic, "outcomes", by_traversal)
     for seed in range(3):
@@ -154,18 +153,18 @@ def expected(choose, target, draft):
     """Return the expected tokens of a step by a walk from the leaves and by Sequoia's from the root."""
     found = np.zeros(2)
     for drawn, chance in drafts(draft, choose):
-        tree, tokens, rows = drafted_tree(drawn, target, draft)
-        from_leaves = sum(len(text) * share for text, share in endings(tree, tokens, rows))
-        found += chance * np.array([from_leaves, from_root(tree, tokens, **rows)])
+        scored = drafted_tree(drawn, target, draft)
+        from_leaves = sum(len(text) * share for text, share in endings(scored))
+        found += chance * np.array([from_leaves, from_root(scored)])
     return found
 
 
-def from_root(tree, tokens, *, target_row, draft_row, node=0):
-    children, reach, found = tree.children(node), 1.0, 1.0
+def from_root(scored, node=0):
+    children, reach, found = scored.tree.children(node), 1.0, 1.0
     if children:
-        offers = sequoia_rule(target_row(node), draft_row(node), [tokens[child] for child in children])
+        offers = scored.offers(sequoia_rule, node, scored.target_row(node), scored.draft_row(node))
         for child, offer in zip(children, offers, strict=True):
-            below = from_root(tree, tokens, target_row=target_row, draft_row=draft_row, node=child)
+            below = from_root(scored, child)
             found += reach * offer.accept_prob * below
             reach *= 1.0 - offer.accept_prob
     return found
@@ -190,9 +189,9 @@ def test_a_chain_yields_no_less_than_by_descent_and_one_level_the_same():
 def test_a_draft_that_is_the_target_has_its_first_path_accepted():
     law = random_law(3, 1, 3)
     for drawn, _ in drafts(law, fixed(BRANCHING)):
-        tree, tokens, rows = drafted_tree(drawn, law, law)
-        walk = walk_from_leaves(tree, tokens, **rows, rule=traversal_rule, uniform=lambda: 0.999999)
-        assert [tree.depths[node] for node in walk.path] == [0, 1, 2, 3]
+        scored = drafted_tree(drawn, law, law)
+        walk = walk_from_leaves(scored, rule=traversal_rule, uniform=lambda: 0.999999)
+        assert [scored.tree.depths[node] for node in walk.path] == [0, 1, 2, 3]
         assert len(walk.trials) == 1 and walk.trials[0].accepted
 
 
@@ -200,10 +199,11 @@ def test_what_a_walk_tried_is_in_the_order_of_the_stops():
     """Refuse everything: each node that can be kept was tried once, after its children, and the root is left."""
     target, draft = random_law(3, 4, 3), random_law(3, 104, 3)
     for drawn, _ in drafts(draft, fixed(BRANCHING)):
-        tree, tokens, rows = drafted_tree(drawn, target, draft)
-        walk = walk_from_leaves(tree, tokens, **rows, rule=traversal_rule, uniform=lambda: 1.0)
+        scored = drafted_tree(drawn, target, draft)
+        walk = walk_from_leaves(scored, rule=traversal_rule, uniform=lambda: 1.0)
         assert walk.path == (0,)
         tried = [trial.node for trial in walk.trials]
-        assert tried == [stop.node for stop in stops(tree, tokens, **rows)][:-1]
+        assert tried == [stop.node for stop in stops(scored)][:-1]
         places = {node: place for place, node in enumerate(tried)}
-        assert all(places[node] < places[int(tree.parents[node])] for node in tried if tree.parents[node])
+        parents = scored.tree.parents
+        assert all(places[node] < places[int(parents[node])] for node in tried if parents[node])

@@ -21,6 +21,7 @@ from sequoia_core.design.plain_trees import branching_tree, chain_tree
 from sequoia_core.design.tree import TokenTree
 from sequoia_core.studies.losslessness import check_losslessness
 from tests.conftest import pair_of, tiny_llama, tokens_of
+from tests.head_folders import plain_row
 
 pytestmark = pytest.mark.usefixtures("taking_turns")
 PROMPT = [3, 14, 15, 9, 2, 6]
@@ -52,8 +53,8 @@ class TakingTurns(TreePolicy):
 
 
 class TurnDrafter(LevelDrafter):
-    def __init__(self, session, policy, **options):
-        super().__init__(session, policy, **options)
+    def __init__(self, session, policy, options):
+        super().__init__(session, policy, options)
         self.turns = count()
 
     @staticmethod
@@ -71,9 +72,13 @@ def taking_turns(monkeypatch):
     monkeypatch.setattr(assemble, "DRAFTERS", (*assemble.DRAFTERS, TurnDrafter))
 
 
-def assert_records_plain_probabilities(policy, temperature=0.7, by_draft=True):
-    """The probabilities in the steps of a run are those of plain passes over each node's own text."""
+def assert_records_plain_probabilities(policy, temperature=0.7, by_draft=True, head=None):
+    """The probabilities in the steps of a run are those of plain passes over each node's own text.
+
+    `head` makes a draft head for the target, which then drafts.
+    """
     target, draft = tiny_llama(1, scale=1.0), tiny_llama(2, layers=1, scale=1.0)  # mild logits keep rounding small
+    draft = draft if head is None else head(target)
     sequence, shown_at = list(PROMPT), temperature or 1.0  # a greedy run shows the probabilities at temperature 1
     for step in decode(
         PROMPT, pair_of(target, draft), tree=policy, sampling=SamplingConfig(temperature), max_new_tokens=30,
@@ -82,8 +87,11 @@ def assert_records_plain_probabilities(policy, temperature=0.7, by_draft=True):
         for node in range(1, step.tree.size):
             text = sequence[:-1] + [step.tokens[place] for place in step.tree.path_to(node)]
             for model, seen in ((target, step.target_probs), (draft, step.draft_probs))[: 1 + by_draft]:
-                with torch.inference_mode():
-                    logits = model.model(torch.tensor([text[:-1]])).logits[0, -1]
+                if model.reads:
+                    logits = plain_row(model, text[:-1], true=len(sequence))
+                else:
+                    with torch.inference_mode():
+                        logits = model.model(torch.tensor([text[:-1]])).logits[0, -1]
                 assert seen[node] == pytest.approx(float((logits / shown_at).softmax(-1)[text[-1]]), abs=2e-6)
         sequence += step.new_tokens
 

@@ -18,7 +18,7 @@ from sequoia_core.decoding.verifiers import (
     topk_rule,
     traversal_rule,
 )
-from sequoia_core.decoding.walk import walk_greedily, walk_tree
+from sequoia_core.decoding.walk import ScoredTree, walk_greedily, walk_tree
 from sequoia_core.design.plain_trees import branching_tree
 from sequoia_core.design.tree import TokenTree
 from tests.core.decoding.test_sampling import draw_law
@@ -137,9 +137,8 @@ def replay(script, tree, tokens, target_rows, draft_rows, rule):
         weight *= share
         return value
 
-    walk = walk_tree(
-        tree, tokens, target_row=target_row, draft_row=lambda node: draft_rows[node], rule=watched, uniform=uniform
-    )
+    scored = ScoredTree(tree, tokens, target_row, lambda node: draft_rows[node])
+    walk = walk_tree(scored, rule=watched, uniform=uniform)
     return walk, weight, branches
 
 
@@ -241,9 +240,8 @@ def test_worked_cases():
 def test_a_token_that_the_target_forbids_is_rejected_even_by_a_uniform_of_zero():
     tree, target, draft = TokenTree(np.array([-1, 0])), np.array([0.0, 1.0]), np.array([1.0, 0.0])
     for rule in RULES.values():
-        walk = walk_tree(
-            tree, [0, 0], target_row=lambda n: target, draft_row=lambda n: draft, rule=rule, uniform=lambda: 0.0
-        )
+        scored = ScoredTree(tree, [0, 0], lambda n: target, lambda n: draft)
+        walk = walk_tree(scored, rule=rule, uniform=lambda: 0.0)
         assert (walk.path, walk.bonus_token) == ((0,), 1)
 
 
@@ -252,9 +250,8 @@ def test_a_token_that_only_rounding_could_draft_is_decided_by_the_target_alone()
     assert [Offer(mass, 0.0, lambda: target).accept_prob for mass in (0.2, 0.0)] == [1.0, 0.0]
     for rule in (sequoia_rule, specinfer_rule):
         assert next(rule(target, draft, [0])).accept_prob == 1.0
-        walk = walk_tree(
-            tree, [1, 0], target_row=lambda n: target, draft_row=lambda n: draft, rule=rule, uniform=lambda: 0.99
-        )
+        scored = ScoredTree(tree, [1, 0], lambda n: target, lambda n: draft)
+        walk = walk_tree(scored, rule=rule, uniform=lambda: 0.99)
         assert walk.path == (0, 1) and walk.trials[0].draft_mass > 0.0  # something to divide by
 
 
@@ -268,9 +265,8 @@ def test_uniform_fallback_leaves_rejected_tokens_out():
 def test_walk_goes_down_while_accepted_and_samples_the_bonus_at_the_leaf():
     tree = TokenTree(np.array([-1, 0, 0, 1]))
     row = np.array([0.25, 0.25, 0.25, 0.25])
-    walk = walk_tree(
-        tree, [0, 1, 2, 3], target_row=lambda n: row, draft_row=lambda n: row, rule=sequoia_rule, uniform=lambda: 0.9
-    )
+    scored = ScoredTree(tree, [0, 1, 2, 3], lambda n: row, lambda n: row)
+    walk = walk_tree(scored, rule=sequoia_rule, uniform=lambda: 0.9)
     assert walk.path == (0, 1, 3) and walk.bonus_token == 3
     assert [t.node for t in walk.trials] == [1, 3] and all(t.accepted for t in walk.trials)
 

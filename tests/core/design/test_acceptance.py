@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 import torch
 from safetensors.torch import save as save_safetensors
 
-from sequoia_core.design.acceptance import MAX_RANKS, AcceptanceMatrix, AcceptanceVector
+from sequoia_core.design.acceptance import AcceptanceVector
+from sequoia_core.design.acceptance_matrix import MAX_RANKS, AcceptanceMatrix
 from tests import hostile_files
 from tests.hostile_files import npy_bytes, rewritten_archive, torch_bytes
 
@@ -164,6 +166,9 @@ def test_native_json_round_trip(tmp_path):
     noted = AcceptanceVector(np.array(PROBS), trials=7, note="hello")
     noted.save(path)
     assert AcceptanceVector.load(path) == noted and AcceptanceVector.load(path) != vector
+    ranks = [np.arange(count) % 4 for count in vector.prompt_trials]
+    ranked = replace(vector, prompt_ranks=ranks, prompt_matched=[rank % 2 for rank in ranks])
+    assert AcceptanceVector.loads(ranked.to_bytes(), "v.json") == ranked
 
 
 def test_minimal_native_json():

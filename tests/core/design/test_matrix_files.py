@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sequoia_core import AcceptanceVector
-from sequoia_core.design.acceptance import AcceptanceMatrix
+from sequoia_core.design.acceptance_matrix import AcceptanceMatrix
 from sequoia_core.design.matrix_files import acceptance_from_bytes, load_acceptance, matrix_bytes
 from sequoia_core.design.optimal_trees import expected_tokens_table, optimal_tree
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sequoia_core.design.acceptance import AcceptanceMatrix, AcceptanceVector
+from sequoia_core.design.acceptance import AcceptanceVector
+from sequoia_core.design.acceptance_matrix import AcceptanceMatrix
 from sequoia_core.design.optimal_trees import (
     best_expected_tokens,
     bootstrap_tables,
@@ -183,6 +184,11 @@ def test_best_tree_may_use_as_many_ranks_as_the_tree_it_is_compared_with():
 def test_sizes_out_of_range_are_named(options):
     with pytest.raises(ValueError, match="expected a whole number"):
         optimal_tree(AcceptanceVector(np.array([0.5])), **options)
+
+
+def test_the_largest_tree_of_a_depth_is_named():
+    with pytest.raises(ValueError, match="size 8: found no tree with at most 2 levels .* expected at most 7 nodes"):
+        optimal_tree(AcceptanceVector(np.array([0.5, 0.3])), size=8, depth=2)
 
 
 def test_table_too_large_is_refused_not_started():

@@ -1,7 +1,5 @@
 """Functions that take too much, in the child process where they may: it ends, and the next question is answered."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Faults that libraries raise under many names, provoked for real: a panic in the tokenizer, memory that runs out."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess
@@ -11,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from sequoia_core.command_line.main import main
 from sequoia_core.files.faults import is_out_of_memory, is_panic
 from sequoia_core.files.model_names import DEMO_PAIR
 from sequoia_core.models.loading import load_pair
@@ -49,14 +48,13 @@ def test_a_tokenizer_that_panics_over_a_prompt_is_named(demo_pair, tmp_path: Pat
 
 
 @pytest.mark.parametrize("command", [["generate", "--prompt", "x"], ["measure", "--own-text"]])
-def test_the_command_line_ends_with_one_line(command: list[str], tmp_path: Path) -> None:
+def test_the_command_line_ends_with_one_line(command: list[str], tmp_path: Path, capfd) -> None:
     folder = pair_with(NO_LENGTH, tmp_path / "pair")
     pair = ["--target", str(folder / "target"), "--draft", str(folder / "draft")]
-    done = subprocess.run(
-        [sys.executable, "-m", "sequoia_core", *command, *pair, "--json"], cwd=ROOT, capture_output=True, text=True
-    )
-    assert done.returncode == 2 and done.stdout == ""
-    assert len(done.stderr.splitlines()) == 1 and f"{folder / 'target'}: found" in done.stderr
+    assert main([*command, *pair, "--json"]) == 2
+    said = capfd.readouterr()  # what the library's own code writes, too
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert said.err.startswith(f"error: {folder / 'target'}: found a tokenizer that does not work")
 
 
 def test_what_means_out_of_memory() -> None:

@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 
 from sequoia_core.files.bounded_process import BoundedProcess, LimitError
-from sequoia_core.files.parquet_prompts import READER, request
 from sequoia_core.files.prompt_files import (
     MAX_PROMPT_BYTES,
+    READER,
     check_text,
     load_prompts,
     prompts_from_bytes,
+    request,
     split_lines,
     text_columns,
 )
@@ -149,6 +150,7 @@ def test_repeated_text_in_parquet_takes_its_memory_once():
         ("a.csv", CSV, "found columns id, question, answer, expected one named text, prompt, turns"),
         ("a.csv", b"text,id\nx\n", "line 2: found 1 cells, expected the header's 2"),
         ("a.csv", b'text\n"open', "line 2: found broken CSV"),
+        ("a.csv", b'messages,id\n"[3]",1\n', "line 2: found a turn '3'"),
         ("a.csv", b"text\n" + b"x" * 200_000, "broken CSV .*limit"),
         ("a.parquet", b"PAR1 not really", "no parquet"),
         ("a.parquet", b"", "no parquet"),
@@ -185,7 +187,7 @@ def test_parquet_columns_are_named_too():
 def test_size_is_bounded(monkeypatch):
     with pytest.raises(ValueError, match="a.txt: found 16,777,217 bytes, expected at most 16,777,216"):
         prompts_from_bytes(b"x" * (MAX_PROMPT_BYTES + 1), "a.txt")
-    monkeypatch.setattr("sequoia_core.files.parquet_prompts.MAX_TEXT_CHARS", 1000)
+    monkeypatch.setattr("sequoia_core.files.prompt_files.MAX_TEXT_CHARS", 1000)
     with pytest.raises(ValueError, match="more than 1,000 characters"):
         prompts_from_bytes(parquet(text=["x" * 100] * 20), "a.parquet")
 

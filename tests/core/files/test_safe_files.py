@@ -164,6 +164,7 @@ def test_pairs_of_surrogates_and_other_escapes_are_text():
         (b"[1] [2]", "no readable JSON"),
         (b"\xff", "not UTF-8"),
         (b"[" * 100_000, "nested too deep"),
+        (b"[" * 65 + b"]" * 65, "at most 64 levels"),
         (b'{"a":' * 100_000, "nested too deep"),
         (b"[NaN]", "found NaN"),
         (b"[-Infinity]", "found -Infinity"),

@@ -53,7 +53,7 @@ def test_what_does_not_write_one_text_is_refused_by_its_architecture(kind, archi
 @pytest.mark.parametrize("config", [*({**LLAMA, **head} for head in HEADS.values()), MEDUSA], ids=[*HEADS, "Medusa"])
 def test_a_draft_head_is_called_one(config, tmp_path):
     with pytest.raises(ValueError, match="model: found a draft head .*, which reads another model's hidden states"):
-        load_pair(DEMO_PAIR / "target", folder_of(tmp_path / "model", config), device="cpu")
+        load_pair(folder_of(tmp_path / "model", config), DEMO_PAIR / "draft", device="cpu")
 
 
 @pytest.mark.parametrize(

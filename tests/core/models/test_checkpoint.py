@@ -8,9 +8,7 @@ import shutil
 import struct
 import subprocess
 import sys
-import threading
 import weakref
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -23,6 +21,7 @@ from sequoia_core.models import checkpoint
 from sequoia_core.models.loading import load_pair
 from tests.conftest import tiny_llama
 from tests.core.test_families import build, save
+from tests.served import reply, served
 
 DRAFT = DEMO_PAIR / "draft"
 LAYER = "model.layers.0."
@@ -350,39 +349,19 @@ def test_the_command_line_says_it_in_one_line(model, capsys):
     assert out == "" and err.startswith(f"error: {model}: found weights that do not fit") and err.count("\n") == 1
 
 
-class Hub(BaseHTTPRequestHandler):
-    """A hub on which the owner's name says what is wrong with a model."""
+def hub(asked: list[str]):
+    """Return a hub on which the owner's name says what is wrong with a model."""
 
-    asked: list[str] = []
-
-    def do_GET(self) -> None:
-        self.asked.append(self.path)
-        owner = next(part for part in self.path.split("/") if part in ("gated", "absent", "silent"))
+    def respond(handler) -> None:
+        asked.append(handler.path)
+        owner = next(part for part in handler.path.split("/") if part in ("gated", "absent", "silent"))
         if owner == "silent":  # hangs up without a word, as a network that is down
-            self.close_connection = True
+            handler.close_connection = True
             return
-        code, reason = {"gated": (403, "GatedRepo"), "absent": (404, "RepoNotFound")}[owner]
-        self.send_response(code)
-        self.send_header("X-Error-Code", reason)
-        self.send_header("X-Error-Message", "no")
-        self.send_header("Content-Length", "0")
-        self.end_headers()
+        status, reason = {"gated": (403, "GatedRepo"), "absent": (404, "RepoNotFound")}[owner]
+        reply(handler, status=status, X_Error_Code=reason, X_Error_Message="no")
 
-    do_HEAD = do_GET
-
-    def log_message(self, *_) -> None:
-        pass
-
-
-@pytest.fixture
-def hub():
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    return served(respond)
 
 
 ASK_THE_HUB = """
@@ -402,14 +381,16 @@ REFUSED = {
 }
 
 
-def test_a_hub_that_refuses_or_is_not_there_is_explained(hub, tmp_path):
+def test_a_hub_that_refuses_or_is_not_there_is_explained(tmp_path):
     """In a process of its own: the hub's client reads where the hub is when it is imported."""
-    result = subprocess.run(
-        [sys.executable, "-c", ASK_THE_HUB, *REFUSED], capture_output=True, text=True, cwd=DEMO_PAIR.parents[1],
-        env={**os.environ, "HF_HOME": str(tmp_path), "HF_ENDPOINT": hub, "HF_HUB_OFFLINE": "0"},
-    )  # fmt: skip
+    asked: list[str] = []
+    with hub(asked) as address:
+        result = subprocess.run(
+            [sys.executable, "-c", ASK_THE_HUB, *REFUSED], capture_output=True, text=True, cwd=DEMO_PAIR.parents[1],
+            env={**os.environ, "HF_HOME": str(tmp_path), "HF_ENDPOINT": address, "HF_HUB_OFFLINE": "0"},
+        )  # fmt: skip
     lines = result.stderr.splitlines()
     assert result.returncode == 0 and len(lines) == len(REFUSED), result.stderr
     for line, (name, wanted) in zip(lines, REFUSED.items(), strict=True):
         assert line.startswith(f"error: {name}: ") and wanted in line
-    assert sum("silent" in path for path in Hub.asked) == 1  # the client's own retries take half a minute
+    assert sum("silent" in path for path in asked) == 1  # the client's own retries take half a minute

@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -188,6 +186,7 @@ def test_a_padded_pair_is_greedy_as_generate_among_real_tokens(padded_pair):
     assert max(wanted) < 60
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("verifier", ["sequoia", "specinfer", "topk"])
 def test_a_padded_pair_is_lossless_among_real_tokens(verifier, padded_pair):
     """The law compared with is cut from the model's own softmax; false alarms below 1e-6."""
@@ -306,16 +305,6 @@ def test_a_tokenizer_that_does_not_work_is_refused_at_load(fault, tmp_path):
     with pytest.raises(ValueError, match="model: found a tokenizer that .*, expected") as error:
         load_pair(folder, folder)
     assert "\n" not in str(error.value)
-
-
-def test_a_panic_is_one_line_of_the_command_line(tmp_path):
-    folder = broken_tokenizer(tmp_path / "model", **TOKENIZER_FAULTS["chunks of length 0"])
-    command = [sys.executable, "-m", "sequoia_core", "generate", "--prompt", "x", "--json"]
-    run = subprocess.run(
-        [*command, "--target", folder, "--draft", folder], capture_output=True, text=True, cwd=DEMO_PAIR.parent.parent
-    )
-    assert (run.returncode, run.stdout, run.stderr.count("\n")) == (2, "", 1)
-    assert run.stderr.startswith(f"error: {folder}: found a tokenizer that does not work")
 
 
 def test_token_ids_far_apart_are_compared_at_once(tmp_path):

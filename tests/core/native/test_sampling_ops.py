@@ -12,7 +12,7 @@ from sequoia_core import TokenTree, autoregressive, decode
 from sequoia_core.decoding import sampling
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.decoding.verifiers import VERIFIERS
-from sequoia_core.decoding.walk import WALKS, walk_greedily, walk_tree
+from sequoia_core.decoding.walk import WALKS, ScoredTree, walk_greedily, walk_tree
 from sequoia_core.native import sampling_ops as rows
 from tests.conftest import pair_of
 
@@ -236,12 +236,12 @@ def test_walks_are_those_of_the_rule(name, looked_up, size, temperature):
         if seed % 5 == 0:
             uniforms[::2] = 0.0
         path, token, trials = walks.sampled(name, target, temperature, tokens, draft, uniforms)
-        wanted = WALKS.get(VERIFIERS[name].rule, walk_tree)(
-            TREE, tokens.tolist(),
-            target_row=[sampling.distribution(row, config, "target") for row in target].__getitem__,
-            draft_row=[sampling.to_float64(row) for row in draft].__getitem__, rule=VERIFIERS[name].rule,
-            uniform=iter(uniforms.tolist()).__next__, **known,
+        scored = ScoredTree(
+            TREE, tokens.tolist(), [sampling.distribution(row, config, "target") for row in target].__getitem__,
+            [sampling.to_float64(row) for row in draft].__getitem__, **known,
         )  # fmt: skip
+        rule = VERIFIERS[name].rule
+        wanted = WALKS.get(rule, walk_tree)(scored, rule=rule, uniform=iter(uniforms.tolist()).__next__)
         assert (tuple(path), token) == (wanted.path, wanted.bonus_token)
         if name == "traversal":  # the share that is left is a sum, added up in another order
             np.testing.assert_allclose(trials, wanted.trials, rtol=1e-9, atol=1e-15)

@@ -3,8 +3,6 @@
 vLLM 0.32 and llama.cpp's server of autumn 2026. Only the lines that matter are kept, with some beside them.
 """
 
-from __future__ import annotations
-
 import json
 
 STEPS = (  # accepted tokens of every step by request, vLLM, K = 8
@@ -18,6 +16,7 @@ STEPS = (  # accepted tokens of every step by request, vLLM, K = 8
 ).split()
 DRAFTS_BY_K = {1: 1173, 2: 897, 3: 765, 4: 689, 6: 598}  # replayed; the servers drafted 1174, 897, 766, 689, 599
 AFTER, BEFORE = (693, 2772, 1378, (469, 358, 295, 256), 2056, 17), (4, 16, 6, (3, 2, 1, 0), 8, 1)  # vLLM, K = 4
+WIRED = (8000, 24_000, 295, (290, 5, 0), 8305, 10)
 NGRAM = (352, 1406, 654, (212, 170, 144, 128), 2048, 16)
 LLAMA_AFTER, LLAMA_BEFORE = (2732, 10825, 5379, (1834, 1397, 1152, 996), 8200), (4, 13, 3, (2, 1, 0, 0), 8)
 LLAMA_PMIN = (239, 537, 494, (225, 124, 81, 64), 1024)

@@ -1,8 +1,6 @@
 """Servers of our own, over a law that is known: exact ones pass, each planted bias is found; foreign answers."""
 
-import http.server
 import json
-import threading
 from contextlib import contextmanager
 
 import numpy as np
@@ -18,42 +16,24 @@ from sequoia_core.models.language_model import ModelPair
 from sequoia_core.servers.audit import Answer, Side, ask_side, audit, first_difference
 from tests.conftest import tokens_of
 from tests.core.planted import BIASED, PROMPTS, MarkovModel, V, planted, tables  # noqa: F401
+from tests.served import body_of, reply, served
 
 SAMPLING = {"temperature": 1.0, "top_p": 1.0}
 BIAS = 0.2
 
 
-@contextmanager
-def served(answer, metrics=None):
+def answering(answer, metrics=None):
     """Serve what `answer` makes of the body of a request."""
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.reply(200 if metrics else 404, (metrics() if metrics else "").encode())
+    def respond(handler):
+        if handler.command == "GET":
+            return reply(handler, metrics().encode()) if metrics else reply(handler, status=404)
+        try:
+            reply(handler, json.dumps(answer(body_of(handler))).encode())
+        except ValueError as error:
+            reply(handler, str(error).encode(), 400)
 
-        def do_POST(self):
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            try:
-                self.reply(200, json.dumps(answer(body)).encode())
-            except ValueError as error:
-                self.reply(400, str(error).encode())
-
-        def reply(self, status, content):
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *words):
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
+    return served(respond)
 
 
 class Engine:
@@ -101,7 +81,7 @@ class Engine:
 @contextmanager
 def pair_of(verifier, **options):
     speculating, plain = Engine(verifier, **options), Engine(seed=1)
-    with served(speculating, speculating.metrics) as one, served(plain, plain.metrics) as other:
+    with answering(speculating, speculating.metrics) as one, answering(plain, plain.metrics) as other:
         yield Side(one), Side(other)
 
 
@@ -127,12 +107,12 @@ def test_each_planted_bias_is_found_on_a_server(rule, planted):  # noqa: F811
 
 def test_the_same_server_without_its_draft():
     engine = Engine("specinfer")
-    with served(engine, engine.metrics) as address:
+    with answering(engine, engine.metrics) as address:
         found = audited((Side(address), Side(address, {"speculative.n_max": 0})), bias=0.3)
         assert found["lossless"] is True and found["drafts"] > 100
         with pytest.raises(ValueError, match=r"found \d+ drafts in a request that should have none \(sent {}\), exp"):
             audited((Side(address), Side(address)))
-    with served(engine) as address, pytest.raises(ValueError, match="found no counters of drafts"):
+    with answering(engine) as address, pytest.raises(ValueError, match="found no counters of drafts"):
         audited((Side(address), Side(address, {"speculative.n_max": 0})))
 
 
@@ -146,7 +126,7 @@ def test_what_tells_nothing_is_no_pass():
     assert found["lossless"] is None and "already the first tokens" in found["verdict"]
     certain = np.eye(V)
     one, two = Engine("specinfer", target=certain), Engine(target=certain)
-    with served(one) as first, served(two) as second:
+    with answering(one) as first, answering(two) as second:
         found = audited((Side(first), Side(second)), bias=0.5)
     assert found["lossless"] is None and "one answer only" in found["verdict"]
     assert found["verdict"].endswith("Whether it drafted at all, it does not tell.")
@@ -162,7 +142,7 @@ def test_greedy_answers_are_the_same_or_part_where_it_is_said():
         tied[:, 0], tied[:, 1] = 0.45, 0.45 * np.exp(-abs(by))
         other[:, 0], other[:, 1] = 0.45, 0.45 * np.exp(abs(by))
         one, two = Engine("specinfer", target=other), Engine(target=tied)
-        with served(one, one.metrics) as first, served(two, two.metrics) as second:
+        with answering(one, one.metrics) as first, answering(two, two.metrics) as second:
             found = audited((Side(first), Side(second)), 0.0)
         parted = found["first_difference"]
         assert found["lossless"] is near and found["differences"] == 2
@@ -194,7 +174,7 @@ LEGACY = {"tokens": ["token_id:5", "token_id:6"], "top_logprobs": [{"token_id:5"
     ],
 )
 def test_tokens_are_read_in_the_shapes_of_several_servers(choice, tokens, tops):
-    with served(lambda body: {"choices": [choice]}) as address:
+    with answering(lambda body: {"choices": [choice]}) as address:
         (found,) = ask_side(Side(address), "a", 2, SAMPLING, 1)
     assert (found.tokens, found.tops) == (tokens, tops)
 
@@ -210,7 +190,7 @@ def test_tokens_are_read_in_the_shapes_of_several_servers(choice, tokens, tops):
     ],
 )  # fmt: skip
 def test_foreign_answers_are_one_line(answer, capsys):
-    with served(lambda body: answer) as address:
+    with answering(lambda body: answer) as address:
         assert main(["audit", "--server", address, "--against", address.replace("127.0.0.1", "localhost")]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and "expected choices with token_ids or logprobs of tokens" in error

@@ -1,8 +1,6 @@
 """A plan from three settings predicts the others, on servers whose steps cost what a line says."""
 
-import http.server
 import json
-import threading
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -25,6 +23,7 @@ from sequoia_core.servers.check import (
 )
 from sequoia_core.servers.counts import ServerCounts, ServerRequest
 from sequoia_core.studies.race import own_method
+from tests.served import body_of, reply, served
 
 PLAIN_SEC, FIXED_SEC, TOKEN_SEC = 0.010, 0.004, 0.001
 TOKENS = 200
@@ -108,6 +107,36 @@ def test_a_setting_that_behaves_otherwise_does_not_hold(settings):
     assert unseen["median_abs_error"] > 0.05
 
 
+@pytest.mark.parametrize(("rate", "same"), [(0.55, True), (0.65, False), (0.45, False)])
+def test_a_vector_tells_a_server_of_its_rule_from_another(rate, same):
+    """False alarm of each k about 5 %; drawn with a fixed seed."""
+    draws = np.random.default_rng(1)
+    texts = {k: [(draws.random(96) < rate).astype(int) for _ in range(64)] for k in (0, 1, 4)}
+    expected = counts_of([serve((draws.random(96) < 0.55).astype(int), 16) for _ in range(64)])
+    found = compare(
+        {k: [serve(right, k) for right in texts[k]] for k in texts}, planned_from=(0, 1, 4), expected=expected
+    )
+    assert [row["tokens_per_step_held"] for row in found["rows"]] == [None, same, same]
+    assert found["rows"][2]["predicted_tokens_per_step_interval"][0] < 1 + sum(0.55**i for i in range(1, 5))
+
+
+def test_times_that_no_plan_believes_leave_the_tokens_per_step(settings):
+    """A busy machine: steps with drafts took half the time of those without."""
+    quick = {k: [replace(each, seconds=each.seconds / (3 if k else 1)) for each in settings[k]] for k in settings}
+    found = compare(quick)
+    assert found["chosen"] is None and "counts and times are not of one run" in found["notes"][0]
+    assert all(row["tokens_per_step_held"] for row in found["rows"] if row["k"])
+
+
+def test_answers_of_one_token_are_left_out_of_every_setting(settings):
+    ended = settings | {4: [replace(settings[4][0], tokens=0, counts=None), *settings[4][1:]]}
+    found = compare(ended)
+    assert found["rows"] == compare({k: answers[1:] for k, answers in settings.items()})["rows"]
+    assert found["notes"][-1] == "1 of 12 requests ended with their first token and are left out."
+    with pytest.raises(ValueError, match="found 12 answers that end with their first token"):
+        compare(settings | {1: [replace(each, tokens=0) for each in settings[1]]})
+
+
 def test_nothing_is_predicted_from_drafts_that_end_early(settings):
     def early(each: Served) -> Served:
         return replace(each, counts=replace(each.counts, draft_tokens=each.counts.draft_tokens * 9 // 10))
@@ -162,42 +191,28 @@ def vllm_like(*, detailed: bool):
     asked = []
     counted = {"drafts": 5, "draft_tokens": 10, "accepted_tokens": 4, "first": 3, "second": 1}
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            asked.append(self.path)
-            prefix = "vllm:spec_decode_num_"
-            lines = [f"{prefix}{name}_total {counted[name]}" for name in ("drafts", "draft_tokens", "accepted_tokens")]
-            for place, name in enumerate(("first", "second")):
-                lines.append(f'{prefix}accepted_tokens_per_pos_total{{position="{place}"}} {counted[name]}')
-            self.reply("\n".join([*lines, ""]).encode())
+    def counts():
+        prefix = "vllm:spec_decode_num_"
+        lines = [f"{prefix}{name}_total {counted[name]}" for name in ("drafts", "draft_tokens", "accepted_tokens")]
+        for place, name in enumerate(("first", "second")):
+            lines.append(f'{prefix}accepted_tokens_per_pos_total{{position="{place}"}} {counted[name]}')
+        return "\n".join([*lines, ""])
 
-        def do_POST(self):
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            asked.append(body)
-            for name, more in {"drafts": 2, "draft_tokens": 4, "accepted_tokens": 2, "first": 1, "second": 1}.items():
-                counted[name] += more
-            steps = {"num_spec_steps": 2, "num_spec_tokens": 2, "num_draft_tokens": 4}
-            steps |= {"per_step_accepted": [2, 0], "per_step_drafted": [2, 2]}
-            metrics = {"generation_time_ms": 40.0, "speculative_decoding": steps if detailed else None}
-            usage = {"completion_tokens": 5}
-            answer = {"choices": [{"text": "abcde"}], "usage": usage, "metrics": metrics}
-            self.reply(json.dumps(answer).encode())
+    def answer():
+        for name, more in {"drafts": 2, "draft_tokens": 4, "accepted_tokens": 2, "first": 1, "second": 1}.items():
+            counted[name] += more
+        steps = {"num_spec_steps": 2, "num_spec_tokens": 2, "num_draft_tokens": 4}
+        steps |= {"per_step_accepted": [2, 0], "per_step_drafted": [2, 2]}
+        metrics = {"generation_time_ms": 40.0, "speculative_decoding": steps if detailed else None}
+        usage = {"completion_tokens": 5}
+        return json.dumps({"choices": [{"text": "abcde"}], "usage": usage, "metrics": metrics})
 
-        def reply(self, content: bytes):
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(content)
+    def respond(handler):
+        asked.append(handler.path if handler.command == "GET" else body_of(handler))
+        reply(handler, (counts() if handler.command == "GET" else answer()).encode())
 
-        def log_message(self, *words):
-            pass
-
-    server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", asked
-    finally:
-        server.shutdown()
-        server.server_close()
+    with served(respond) as address:
+        yield address, asked
 
 
 @pytest.mark.parametrize("detailed", [True, False])

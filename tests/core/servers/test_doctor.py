@@ -12,7 +12,7 @@ from sequoia_core.servers import rules as rules
 from sequoia_core.servers.chain_acceptance import chain_acceptance, counts_of_matrix
 from sequoia_core.servers.costs import costs_of, timed_setting
 from sequoia_core.servers.counts import ServerCounts, counts_of_survival
-from sequoia_core.servers.diagnosis import diagnose
+from sequoia_core.servers.diagnosis import diagnose, present_speed
 from sequoia_core.servers.readings import counts_from_bytes
 from sequoia_core.servers.request_spread import by_prompt_length, spread
 from tests.core.servers.samples import (
@@ -25,6 +25,8 @@ from tests.core.servers.samples import (
     step_records,
     vllm_text,
 )
+
+FLAT = {5: 0.549, 7: 0.434}  # K -> rate at each position
 
 
 def read(text: str | bytes, before: str | None = None, **options) -> ServerCounts:
@@ -82,6 +84,21 @@ def test_a_block_layout_read_the_other_way_is_wired_wrong():
     assert verdict(read(vllm((55, 8, 2, 1, 0, 0, 0), 1000))) == "Wired wrong"
 
 
+def test_one_token_of_a_whole_answer_is_wired_wrong():
+    """llama.cpp#27151: 1 of 633 drafted tokens, three at a time; totals alone."""
+    found = diagnose(read(answers((20, 213, 633, 1))))
+    assert found.verdict.title == "Wired wrong" and "at most" in str(found.verdict.evidence[0])
+
+
+def test_a_draft_of_64_that_yields_4_is_too_long_and_not_weak():
+    """llama.cpp#25908: 96 of 1,378 drafted tokens, .07, by 22 drafts; with a minimum probability .9."""
+    found = diagnose(read(answers((20, 119, 1378, 96))))
+    assert found.verdict.title == "K above what the head gives" and "K = 9, or" in found.verdict.check
+    assert [round(each.value, 2) for each in found.verdict.evidence] == [0.07, 4.36, 62.64]
+    assert rules.too_long(read(answers((20, 119, 900, 96)))) is None  # a ninth is used
+    assert rules.too_long(read(answers((20, 219, 1378, 96)))) is None  # less than one of a draft
+
+
 def test_prompts_beyond_the_drafts_own_context():
     """vllm#58080: beyond the draft's length dummies are drafted; told by requests, and by two periods of counters."""
     rows = [(500 * n, 201, 210, 130) for n in range(1, 9)] + [(30_000 + n, 201, 600, 1) for n in range(8)]
@@ -120,6 +137,32 @@ def test_one_layer_used_again_and_again_fades():
     found = diagnose(read(vllm((3000, 1350, 350, 56, 6), 4000)))
     assert found.verdict.title == "K above what the head gives"
     assert "K = 3 keeps 99% of the tokens per step" in found.verdict.check
+
+
+def test_a_longer_draft_that_yields_less_in_all_is_above_what_the_head_gives():
+    """vllm#41834: 2.16 tokens per step with drafts of 5, 1.75 with drafts of 7; a fitting head never yields less."""
+    five, seven = ([1000, *(round(1000 * rate**position) for position in range(1, k + 1))] for k, rate in FLAT.items())
+    before, now = (read(vllm(tuple(counted[1:]), 1000)) for counted in (five, seven))
+    assert [each.tokens_per_step for each in (before, now)] == [pytest.approx(2.16, 0.02), pytest.approx(1.75, 0.02)]
+    found = diagnose(now, before)
+    assert found.verdict.title == "K above what the head gives" and "K = 5 again" in found.verdict.check
+    assert found.mended_tokens == pytest.approx(before.tokens_per_step)
+    # longer drafts skip easy text: their first positions are accepted less (demo pair, vLLM), and nothing is wrong
+    seen = read(step_records())
+    one, eight = read(vllm((8680,), 11_730)), read(vllm(tuple(20 * each for each in seen.positions), 20 * seen.drafts))
+    assert eight.positions[0] / eight.drafts < 0.93 * one.positions[0] / one.drafts
+    assert verdict(eight, one) == "Healthy" == verdict(one, eight)
+
+
+def test_a_shallow_head_that_fades_with_the_context_falls_with_prompt_length():
+    """vllm#47602: K = 6, .649 of the drafted tokens at 2K, .391 at 30K."""
+    rows = [(2000 + n, 101 + 6 * 65, 600, 390) for n in range(8)] + [
+        (30_000 + n, 101 + 235, 600, 235) for n in range(8)
+    ]
+    found = diagnose(read(answers(*rows)))
+    assert found.verdict.title == "Falls with prompt length"
+    level = [(prompt, 101 + 300, 600, 300) for prompt, *_ in rows]
+    assert verdict(read(answers(*level))) == "Healthy"
 
 
 def test_an_update_that_lost_acceptance_is_worse_than_before():
@@ -191,6 +234,17 @@ def test_sound_servers_are_healthy_and_a_low_first_position_is_normal():
     assert rules.wired_wrong(hard) is None and rules.wired_wrong(read(vllm((150, 30, 10), 1000))) is not None
 
 
+def test_what_lies_near_a_fault_sets_no_rule_off():
+    """Within the bounds of chance, within what other texts do, or seen for another reason."""
+    assert rules.wired_wrong(read(vllm((19, 3, 0), 100))) is None
+    before, now = (read(vllm((first, 400_000), 1_000_000)) for first in (700_000, 680_000))
+    assert rules.worse(now, before) is None
+    assert present_speed(now, [(0, 35.3, 1), (2, 22.9, 4)], None) is None
+    assert rules.limited(read(vllm((20, 19), 20))) is None is rules.limited(read(vllm((990, 700), 1000)))
+    early = read(vllm_text(1000, 2200, 1250, (800, 300, 100, 50), 2260, 10))
+    assert rules.runs_out(early) is None is rules.too_long(early) and verdict(early) == "Drafts rarely"
+
+
 def test_too_few_drafts_cannot_tell_and_say_how_many_would():
     found = diagnose(read(vllm((3, 1), 12)))
     assert found.verdict.title == "Cannot tell" and "12 drafts are too few: about " in found.verdict.says
@@ -228,8 +282,8 @@ def test_exact_bounds_are_those_of_a_table():
 
 
 def test_healthy_drafts_seldom_set_a_rule_off():
-    """80 readings in each of 42 settings: a true share of 2 % exceeds 9 of 80 in one of 40,000."""
-    found = false_alarms(80, drafts=(30, 1000), lengths=(1, 3, 8))
+    """80 readings in each of 28 settings: a true share of 2 % exceeds 9 of 80 in one of 40,000."""
+    found = false_alarms(80, drafts=(30, 1000), lengths=(1, 8))
     assert all(row["worst"] <= 9 / 80 and row["mean"] <= 0.01 for row in found.values()), found
 
 

@@ -143,8 +143,12 @@ def test_the_command_plans_from_three_settings_and_predicts_the_fourth(files, tm
     assert [(row["k"], row["planned_from"]) for row in result["rows"]] == [(0, True), (1, False), (2, True), (4, True)]
     assert [len(row["survival"]) for row in result["rows"]] == [0, 1, 2, 4]
     assert result["same_text"] == 1.0 and result["requests"] == 3
-    for row in result["rows"]:
-        assert row["predicted"]["value"] > 0 and row["measured"]["low"] <= row["measured"]["value"]
+    assert all(row["measured"]["low"] <= row["measured"]["value"] for row in result["rows"])
+    assert all(row["predicted_tokens_per_step"] >= 1 for row in result["rows"])
+    if result["chosen"] is None:  # a busy machine
+        assert "counts and times are not of one run" in result["notes"][0]
+        return
+    assert all(row["predicted"]["value"] > 0 for row in result["rows"])
     seen = {row["k"]: row for row in result["rows"] if row["planned_from"]}
     step_sec = {k: row["predicted_tokens_per_step"] / row["tokens_per_sec"] for k, row in seen.items()}
     if step_sec[2] < step_sec[4]:  # longer drafts took longer: no noise that the plan refuses to believe

@@ -1,18 +1,16 @@
 """Servers that are started here answer, and are gone afterwards whatever happened; answers are bounded."""
 
-import http.server
 import importlib
 import os
 import sys
-import threading
 import time
-from contextlib import contextmanager
 
 import psutil
 import pytest
 
 from sequoia_core.servers import local_server
 from sequoia_core.servers.local_server import ask, checked_address, running_server
+from tests.served import reply, served
 
 # a server with a child process of its own; argv: --deaf ignores SIGTERM, --host H --port P
 SERVER = """
@@ -93,39 +91,17 @@ def test_a_server_that_does_not_start_says_why():
         pass
 
 
-@contextmanager
-def answering(respond):
-    """Run a server in this process whose answers `respond` writes."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            respond(self)
-
-        def log_message(self, *words):
-            pass
-
-    server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
 def test_no_redirect_and_no_proxy_is_followed(monkeypatch):
     asked = []
 
     def redirect(handler):
         asked.append(handler.path)
-        handler.send_response(302)
-        handler.send_header("Location", "/elsewhere")
-        handler.end_headers()
+        reply(handler, status=302, Location="/elsewhere")
 
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     monkeypatch.setenv("no_proxy", "")
     fresh = importlib.reload(local_server)  # proxies are read where the module is imported
-    with answering(redirect) as address, pytest.raises(ValueError, match="found status 302"):
+    with served(redirect) as address, pytest.raises(ValueError, match="found status 302"):
         fresh.ask(address, "/metrics")
     assert asked == ["/metrics"]
 
@@ -155,25 +131,22 @@ def test_answers_are_bounded(monkeypatch):
             time.sleep(0.1)
         handler.end_headers()
 
-    with answering(long) as address, pytest.raises(ValueError, match="found more than 100 bytes"):
+    with served(long) as address, pytest.raises(ValueError, match="found more than 100 bytes"):
         ask(address, "/metrics")
     for slow in (never, drips, drips_headers):
-        with answering(slow) as address, pytest.raises(ValueError, match="found no answer .*timed out"):
+        with served(slow) as address, pytest.raises(ValueError, match="found no answer .*timed out"):
             ask(address, "/metrics", seconds=0.3)
-    with answering(lambda handler: handler.wfile.write(b"SSH-2.0\r\n")) as address:
+    with served(lambda handler: handler.wfile.write(b"SSH-2.0\r\n")) as address:
         with pytest.raises(ValueError, match="found no answer"):
             ask(address, "/metrics")
 
 
 def test_an_answer_shorter_than_its_length_is_none():
     def short(handler):
-        handler.send_response(200)
-        handler.send_header("Content-Length", "100")
-        handler.end_headers()
-        handler.wfile.write(b"vllm:spec_decode_num_drafts_total 1\n")
+        reply(handler, b"vllm:spec_decode_num_drafts_total 1\n", Content_Length=100)
 
     with (
-        answering(short) as address,
+        served(short) as address,
         pytest.raises(ValueError, match=r"no answer \(IncompleteRead\(36 bytes"),
     ):
         ask(address, "/metrics")

@@ -1,56 +1,30 @@
 """Metrics from an address: of this machine alone, `/metrics` alone, no redirects; every fault in one line."""
 
-from __future__ import annotations
-
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
-
 import pytest
 
 from sequoia_core.servers import metrics_address
 from sequoia_core.servers.metrics_address import allowed_hosts, read_metrics
+from tests.served import reply, served
 
 
-class Answers(BaseHTTPRequestHandler):
-    asked: list[str] = []
-    status, body, headers_to_send = 200, b"# HELP a b\n", {}
-
-    def do_GET(self):
-        Answers.asked.append(self.path)
-        self.send_response(Answers.status)
-        for name, value in Answers.headers_to_send.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(Answers.body)
-
-    def log_message(self, *arguments):
-        pass
+def test_this_machine_is_read():
+    asked = []
+    with served(lambda handler: asked.append(handler.path) or reply(handler, b"# HELP a b\n")) as server:
+        for address in (server, f"{server}/", f"{server}/metrics", server.replace("127.0.0.1", "localhost")):
+            assert read_metrics(address) == b"# HELP a b\n"
+    assert set(asked) == {"/metrics"}
 
 
-@pytest.fixture
-def server(monkeypatch):
-    monkeypatch.setattr(Answers, "asked", [])
-    running = HTTPServer(("127.0.0.1", 0), Answers)
-    thread = threading.Thread(target=running.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{running.server_port}"
-    running.shutdown()
-    running.server_close()
-    thread.join(5)
+def test_redirects_are_not_followed():
+    asked = []
 
+    def redirect(handler):
+        asked.append(handler.path)
+        reply(handler, status=302, Location="http://example.org/")
 
-def test_this_machine_is_read(server, monkeypatch):
-    for address in (server, f"{server}/", f"{server}/metrics", server.replace("127.0.0.1", "localhost")):
-        assert read_metrics(address) == b"# HELP a b\n"
-    assert set(Answers.asked) == {"/metrics"}
-
-
-def test_redirects_and_faults_are_not_followed(server, monkeypatch):
-    monkeypatch.setattr(Answers, "status", 302)
-    monkeypatch.setattr(Answers, "headers_to_send", {"Location": "http://example.org/"})
-    with pytest.raises(ValueError, match="/metrics: found status 302"):
+    with served(redirect) as server, pytest.raises(ValueError, match="/metrics: found status 302"):
         read_metrics(server)
-    assert Answers.asked == ["/metrics"]
+    assert asked == ["/metrics"]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from sequoia_core.design.step_time import autoregressive_sec
 from sequoia_core.files.response_logs import Recorded
 from sequoia_core.studies import lookup_replay
 from sequoia_core.studies.lookup_replay import Request, encode_requests, replay, replay_log
-from tests.conftest import pair_of, recalled, tiny_llama, tokens_of
+from tests.conftest import linear_profile, pair_of, recalled, tiny_llama, tokens_of
 
 PROMPTS = [[3, 14, 15, 9, 2, 6, 3, 14, 15], [9, 2, 6, 3], [3, 14, 15, 9, 2], [5]]
 
@@ -56,8 +56,7 @@ def test_sizes_and_speedups_by_counting_again(target):
     assert [rate.value for rate in rates] == [240 / steps for steps in found.steps.sum(axis=1)]
     assert all(low <= value <= high for value, low, high in rates)
     assert rates[0].value < rates[-1].value
-    sizes = np.array([1, 2, 4, 8, 16, 32, 64])
-    profile = HardwareProfile(sizes, 0.01 * (1 + 0.05 * (sizes - 1)), 0.001)
+    profile = linear_profile(0.05)
     for size, counts in zip(found.sizes, found.nodes, strict=True):
         seconds = sum(steps * profile.verify_at(np.array(nodes)) for nodes, steps in counts.items())
         assert found.predicted_speedup(size, profile) == pytest.approx(240 * autoregressive_sec(profile) / seconds)

@@ -25,13 +25,14 @@ from sequoia_core.decoding.verifiers import GREEDY, VERIFIERS, Offer, sequoia_ru
 from sequoia_core.design.plain_trees import branching_tree, chain_tree
 from sequoia_core.files.faults import Cancelled
 from sequoia_core.models.language_model import HuggingFaceModel
-from sequoia_core.models.prefill import prefill
+from sequoia_core.models.protocol import prefill
 from sequoia_core.studies import losslessness as lossless
 from sequoia_core.studies.losslessness import check_losslessness
 from sequoia_core.studies.node_enumeration import acceptance_probability, next_token_distribution
 from tests.conftest import pair_of, recalled, tiny_llama, tokens_of
 from tests.core.decoding.test_verifiers import DRAFT_SAMPLINGS, rows
 from tests.core.decoding.test_verifiers import next_token_law as enumerated_by_test
+from tests.head_folders import random_head
 
 both_ways = pytest.mark.usefixtures("each_rows")  # with compiled rows and without
 
@@ -180,9 +181,13 @@ def test_recalled_rows_decide_as_passes_do(small_pair):
 
 
 @both_ways
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("verifier", VERIFIERS)
-def test_decoding_is_lossless_as_far_as_few_samples_tell(verifier, small_pair):
-    report = check(small_pair, samples=500, verifier=verifier)
+@pytest.mark.parametrize("draft", ["model", "head"])
+def test_decoding_is_lossless_as_far_as_few_samples_tell(draft, verifier, small_pair):
+    target = tiny_llama(3, vocab=16, scale=1.0)
+    pair = small_pair if draft == "model" else (target, random_head(target, scale=3.0, draft_vocab=12))
+    report = check(pair, samples=500, verifier=verifier)
     assert report.passed and report.degrees_of_freedom > 5, describe(report)
 
 

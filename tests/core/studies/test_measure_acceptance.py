@@ -23,7 +23,7 @@ from sequoia_core.studies.measure_acceptance import (
     vector_from_prompts,
 )
 from sequoia_core.studies.race import repeated_share
-from sequoia_core.studies.ranks_along_text import CHUNK, prompt_generators, writing_tree
+from sequoia_core.studies.ranks_along_text import CHUNK, prompt_generators, ranks_on_text, writing_tree
 from tests.conftest import around_passes, pair_of, tiny_llama, tokens_of
 from tests.core.test_families import build, save
 
@@ -361,3 +361,18 @@ def test_a_streamed_target_with_no_room_for_its_tree_writes_with_smaller_ones(ti
     found = measure_acceptance([prompt], pair_of(passes_of(as_streamed(target), counts), tiny_draft), **options)
     assert found.probs.tolist() == measure_acceptance([prompt], pair_of(target, tiny_draft), **options).probs.tolist()
     assert writing_tree(64).size not in counts
+
+
+def test_each_stream_of_a_prompt_has_its_own_use(tiny_target, tiny_draft):
+    """A seed tells text and draws, so that a run that was cut goes on with the same of both."""
+    sampling, pair, states = SamplingConfig(0.8), pair_of(tiny_target, tiny_draft), []
+
+    def ask(rows):
+        states.append(rows.draws.get_state().tolist())
+        return rows.tokens
+
+    options = {"sampling": sampling, "questions": {"tokens": ask}, "seed": 5, "number": 2, "cancel": threading.Event()}
+    (part,) = ranks_on_text(PROMPTS[0], pair, max_new_tokens=12, **options)
+    text, draws, *_ = prompt_generators(5, 2)
+    steps = autoregressive(PROMPTS[0], pair, sampling=sampling, max_new_tokens=12, generator=text)
+    assert part["tokens"].tolist() == tokens_of(steps) and states == [draws.get_state().tolist()]

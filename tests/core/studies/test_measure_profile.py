@@ -67,6 +67,7 @@ class Bench:
         seconds: (model, tokens, timed round from 0; -1 in the warm-up, context) -> what a pass takes. A target pass
             whose predecessor had another size takes `cold` seconds more.
         passes: all of them, in order.
+        shares: what `measure` told of its progress.
         events: "pass", "wait" and "clock" in order.
     """
 
@@ -82,8 +83,11 @@ class Bench:
         return self.now
 
     def measure(self, **options) -> HardwareProfile:
+        self.shares: list[float] = []
+
         def next_round(share: float, words: str) -> None:
             self.round += share > 0.0  # at 0 it warms up
+            self.shares.append(share)
 
         options = {"sizes": [2, 9, 33], "context": 6, "repeats": 3, "progress": next_round} | options
         return measure_profile(pair_of(self.target, self.draft), **options)
@@ -109,12 +113,12 @@ class ClockedSession(CacheSession):
 
 
 class ClockedModel:
-    vocab_size, max_context, device, dtype, offload = 50, 64, "cpu", torch.float32, None
+    vocab_size, max_context, device, dtype, offload, reads = 50, 64, "cpu", torch.float32, None, ()
 
     def __init__(self, name: str, bench: Bench) -> None:
         self.name, self.bench, self.last = name, bench, None
 
-    def open(self, capacity: int) -> ClockedSession:
+    def open(self, capacity: int, states=()) -> ClockedSession:
         return ClockedSession(self, capacity)
 
     def run(self, ids, positions, cache, tree_mask, keep):
@@ -312,3 +316,10 @@ def test_a_disturbed_round_is_timed_again(monkeypatch):
     found = bench.measure(repeats=4)
     assert found.meta["repeats"] == 4 and bench.round == 5  # the warm-up, four rounds and one more
     assert all(row == (1.0,) * 4 for row in found.verify_samples)
+
+
+def test_rounds_taken_again_do_not_take_the_progress_back(monkeypatch):
+    bench = Bench(lambda model, count, turn, cached: 50.0 if turn in (1, 2) else 1.0, monkeypatch)
+    bench.cold = 0.0
+    assert bench.measure(repeats=5).meta["repeats"] == 5 and bench.round == 7
+    assert bench.shares == sorted(bench.shares) and bench.shares[0] == 0.0 and bench.shares[-1] == 1.0

@@ -1,7 +1,5 @@
 """Rows as a sweep writes them, made by hand: what was accepted, or what steps committed, is known."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import Any

@@ -83,6 +83,8 @@ def test_a_worker_killed_in_the_middle_costs_nothing(cluster, serial, tmp_path):
     workers = DaskWorkers(cluster.address)
     while workers.count < 2:
         time.sleep(0.1)
+    with pytest.raises(ValueError, match="found no worker with the resource machine"):
+        DaskWorkers(cluster.address, timed=True)
     killed = []
 
     def kill(state) -> None:
@@ -101,6 +103,7 @@ def test_a_worker_killed_in_the_middle_costs_nothing(cluster, serial, tmp_path):
     assert len(list((tmp_path / "out" / "rows").iterdir())) == 24
 
 
+@pytest.mark.slow
 def test_a_scheduler_that_is_lost_and_started_again_costs_nothing(cluster, serial, tmp_path):
     for _ in range(2):
         cluster.start_worker()
@@ -122,10 +125,9 @@ def test_a_scheduler_that_is_lost_and_started_again_costs_nothing(cluster, seria
     assert untimed(tmp_path / "out").equals(serial)
 
 
+@pytest.mark.slow
 def test_timing_needs_a_worker_with_a_machine_to_itself(cluster, tmp_path):
     cluster.start_worker()
-    with pytest.raises(ValueError, match="found no worker with the resource machine"):
-        DaskWorkers(cluster.address, timed=True)
     cluster.start_worker("--resources", "machine=1")
     time.sleep(1)
     until = time.monotonic() + 60

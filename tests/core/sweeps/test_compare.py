@@ -1,7 +1,5 @@
 """Cells are what vectors, replays and decodes say when they are computed alone; regret is that of the shared tree."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

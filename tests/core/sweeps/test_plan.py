@@ -58,6 +58,11 @@ def test_mistakes_of_a_plan_are_named_by_place(old, new, said, tmp_path, capsys)
     assert not (tmp_path / "out").exists()
 
 
+def test_a_folder_that_holds_no_results_is_named(tmp_path, capsys):
+    assert main(["sweep", str(write_plan(tmp_path)), "--out", str(tmp_path)]) == 2
+    assert f"--out: {str(tmp_path)!r}: found other things in it" in capsys.readouterr().err
+
+
 def test_all_mistakes_are_named_at_once(tmp_path):
     path = write_plan(tmp_path, ("not-looping", "nothing"), (NAME, f'{NAME}\ndtype = "int3"'))
     with pytest.raises(ValueError, match=r"prompts.0: .*; pairs.0: .*int3"):

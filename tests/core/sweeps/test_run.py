@@ -60,6 +60,7 @@ def test_what_is_there_is_not_measured_again(tmp_path, idle):
     assert run_sweep(read_plan(write_plan(tmp_path, count=3)), results, here).jobs == 0
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_goes_on_and_leaves_no_process(serial, tmp_path):
     out, plan = tmp_path / "out", write_plan(tmp_path)
     command = [sys.executable, "-m", "sequoia_core", "sweep", str(plan), "--out", str(out), "--workers", "2", "--json"]
@@ -95,6 +96,7 @@ def test_a_local_worker_that_is_killed_costs_nothing(serial, tmp_path):
     assert untimed(tmp_path / "out").equals(serial)
 
 
+@pytest.mark.slow
 def test_a_job_that_kills_its_worker_is_given_up_by_name_and_retried_on_request(tmp_path, monkeypatch):
     path = write_plan(tmp_path, ("prompts_per_job = 1", "prompts_per_job = 2"), count=2, tokens=4)
     plan, results = read_plan(path), Results(tmp_path / "out")
@@ -246,6 +248,7 @@ print(run_here(Path("plan.toml"), Path("out")).done)
 """
 
 
+@pytest.mark.slow
 def test_the_script_that_starts_workers_runs_once(tmp_path):
     write_plan(tmp_path, ('"model", "lookup", "both"', '"lookup"'), count=1, tokens=2)
     (tmp_path / "script.py").write_text(SCRIPT)

@@ -1,7 +1,5 @@
 """Speedups are those that predictions give elsewhere; the answer names what pays, or none, and what is not sure."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -5,15 +5,21 @@ import pytest
 import torch
 
 from sequoia_core import AdaptiveTree
+from sequoia_core.decoding.drafting import DraftOptions, Reach
 from sequoia_core.decoding.growing.compiled_growing import CompiledGrower
 from sequoia_core.decoding.growing.expansion import DraftChances, TokenCosts, TreeBounds
-from sequoia_core.decoding.growing.plain_growing import PlainGrower
+from sequoia_core.decoding.growing.plain_growing import DraftRows, PlainGrower
+from sequoia_core.decoding.growing.policies import SpecExecTree
 from sequoia_core.decoding.growing.sampled_expansion import SampledExpansion
-from sequoia_core.decoding.growing.spec_exec import SpecExecTree
 from sequoia_core.decoding.growing.top_k_expansion import TopKExpansion
 from sequoia_core.decoding.loop import decode
 from sequoia_core.decoding.record import StepDetails
-from sequoia_core.decoding.sampling import SamplingConfig, sample_without_replacement, take_most_likely
+from sequoia_core.decoding.sampling import (
+    SamplingConfig,
+    sample_with_replacement,
+    sample_without_replacement,
+    take_most_likely,
+)
 from sequoia_core.design.calibration import BINS, CENTRES, TABLES, ChanceTables
 from sequoia_core.native import tree_expansion
 from tests.conftest import calibration_of, linear_profile, pair_of
@@ -78,7 +84,7 @@ def facts(plan):
 
 def grown(kind, expansion, draft_sampling, seed, sharpness, sampling):
     draws, session, found = torch.Generator().manual_seed(seed), RandomSession(seed, sharpness), []
-    grower = kind(session, expansion.bounds, draft_sampling=draft_sampling, sampling=sampling, generator=draws)
+    grower = kind(session, expansion.bounds, DraftOptions(draft_sampling, sampling, Reach(99, 99), draws))
     for root in (3, 8):  # the second tree meets buffers that are not new
         session.length, session.ids = 0, []
         assert grower.supports(expansion)
@@ -138,9 +144,20 @@ def test_a_run_is_the_same_both_ways(kind, costs, temperature, tiny_target, tiny
 
 def test_rows_that_are_not_finite_are_refused():
     expansion = random_expansion(np.random.default_rng(1), True)
-    grower = CompiledGrower(
-        RandomSession(0, float("nan")), expansion.bounds, draft_sampling=take_most_likely,
-        sampling=SamplingConfig(1.0), generator=torch.Generator(),
-    )  # fmt: skip
+    options = DraftOptions(take_most_likely, SamplingConfig(1.0), Reach(99, 99), torch.Generator())
+    grower = CompiledGrower(RandomSession(0, float("nan")), expansion.bounds, options)
     with pytest.raises(FloatingPointError, match="the draft model returned logits that are not finite"):
         grower.grow(expansion, [1])
+
+
+def test_a_way_of_drawing_that_compiled_code_lacks_is_left_to_python():
+    options = DraftOptions(sample_with_replacement, SamplingConfig(1.0), Reach(99, 99), torch.Generator())
+    for sampled in (False, True):
+        expansion = random_expansion(np.random.default_rng(1), sampled)
+        assert CompiledGrower(RandomSession(0, 1.0), expansion.bounds, options).supports(expansion) is not sampled
+
+
+def test_no_more_tokens_are_drawn_than_there_are():
+    options = DraftOptions(sample_without_replacement, SamplingConfig(1.0), Reach(99, 99), torch.Generator())
+    tokens, _ = DraftRows(torch.tensor([[0.5, 0.3, 0.2]]), options).drawn(5)
+    assert sorted(tokens[0]) == [0, 1, 2]

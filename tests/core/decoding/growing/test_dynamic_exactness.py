@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from sequoia_core.decoding.drafting import Reach
+from sequoia_core.decoding.drafting import DraftOptions, Reach
 from sequoia_core.decoding.growing.drafter import GrowingDrafter
 from sequoia_core.decoding.growing.expansion import Nodes, TokenCosts, TreeBounds
 from sequoia_core.decoding.growing.growing_tree import GrowingTree
@@ -19,7 +19,10 @@ from sequoia_core.decoding.growing.sampled_expansion import SampledExpansion
 from sequoia_core.decoding.growing.top_k_expansion import TopKExpansion
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.decoding.verifiers import VERIFIERS
-from sequoia_core.decoding.walk import offers_at
+from sequoia_core.decoding.walk import ScoredTree
+from sequoia_core.models.protocol import prefill
+from tests.conftest import tiny_llama
+from tests.head_folders import random_head
 
 DEPTH = 2
 PLAIN, CUT = SamplingConfig(1.0), SamplingConfig(1.0, 0.7)
@@ -124,8 +127,8 @@ def outcomes(drafted, target, verifier, node=0, path=()):
     """Yield (tokens committed, probability) for every way the walk can go."""
     children, tokens, left, reach = list(drafted.tree.children(node)), drafted.tokens.tolist(), target[path], 1.0
     if children:
-        rule, texts = VERIFIERS[verifier].rule, [tokens[child] for child in children]
-        offers = offers_at(rule, node, left, drafted.row(node), texts, drafted.looked_up, drafted.first_row(node))
+        scored = ScoredTree(drafted.tree, tokens, target.__getitem__, drafted.row, drafted.first_row, drafted.looked_up)
+        offers = scored.offers(VERIFIERS[verifier].rule, node, left, drafted.row(node))
         for child, offer in zip(children, offers, strict=True):
             chance = reach * offer.accept_prob
             if chance > 0.0:
@@ -140,15 +143,17 @@ def outcomes(drafted, target, verifier, node=0, path=()):
         yield (*path, int(token)), reach * float(left[token])
 
 
-def law_of_a_step(expansion, verifier, target, draft, vocab, reach=Reach(99, 99), sampling=PLAIN):  # noqa: B008
-    """Return the law of the next three tokens, float64 [V, V, V], and the shapes that occurred."""
+def law_of_a_step(expansion, verifier, target, draft, vocab, reach=Reach(99, 99), sampling=PLAIN, before=(0,)):  # noqa: B008
+    """Return the law of the next three tokens, float64 [V, V, V], and the shapes that occurred.
+
+    `draft` is a table of rows, or opens the draft's session.
+    """
     law, shapes, script = np.zeros((vocab,) * (DEPTH + 1)), set(), Script()
     while True:
-        drafter = GrowingDrafter(
-            TableSession(draft), Grows(expansion), draft_sampling=filled_by(script, verifier), sampling=sampling,
-            reach=reach, generator=torch.Generator(),
-        )  # fmt: skip
-        drafted = drafter.grow([0])
+        options = DraftOptions(filled_by(script, verifier), sampling, reach, torch.Generator())
+        session = draft() if callable(draft) else TableSession(draft)
+        drafter = GrowingDrafter(session, Grows(expansion), options)
+        drafted = drafter.grow(before)
         weight = script.weight
         shapes.add(drafted.tree)
         for text, share in outcomes(drafted, target, verifier):
@@ -234,6 +239,32 @@ def test_trees_cut_where_a_context_ends_keep_the_law(reach):
             np.testing.assert_allclose(law, law_after(target, (), 3), atol=2e-7)
             depths |= {tree.depth for tree in shapes}
     assert max(depths) == reach.drafted(1)
+
+
+@pytest.mark.parametrize("temperature", [0.6, 1.0])
+@pytest.mark.parametrize("recipe", ["drawn", "most likely"])
+def test_a_head_keeps_the_law(recipe, temperature):
+    """An unseen target and head of three tokens, the head after a text that it read with the target's states."""
+    text, sampling, seen = [1, 2, 0], SamplingConfig(temperature), set()
+    for seed in range(4 if recipe == "drawn" else 12):
+        target = tiny_llama(seed, vocab=3, scale=0.5)
+        head = random_head(target, seed=seed, scale=3.0, draft_vocab=3 - seed % 2)
+        paths = itertools.chain(*(itertools.product(range(3), repeat=length) for length in range(DEPTH + 1)))
+        logits = {path: target.plain_logits(torch.tensor([*text, *path]))[-1].detach() for path in paths}
+        law = {path: row.div(temperature).double().softmax(-1).numpy() for path, row in logits.items()}
+
+        def session(target=target, head=head):
+            read, own = target.open(9, head.reads), head.open(9)
+            assert prefill(read, text[:-1], reader=own) and prefill(own, text[:-1])
+            own.logits_dtype = torch.float64  # compiled code, which knows no such chances, leaves it alone
+            return own
+
+        drawn = recipe == "drawn"
+        expansion, verifier = (drawn_in_turn(seed), "sequoia") if drawn else (best_first(seed, 3), "topk")
+        found, shapes = law_of_a_step(expansion, verifier, law, session, 3, sampling=sampling, before=text)
+        np.testing.assert_allclose(found, law_after(law, (), 3), atol=2e-6)
+        seen |= shapes
+    assert len(seen) > 1
 
 
 class PruningAfterTheDraw(SampledExpansion):

@@ -1,22 +1,18 @@
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
 from sequoia_core.decoding.growing.expansion import DraftChances, TreeBounds
-from sequoia_core.decoding.growing.growing_prediction import predict_growing
+from sequoia_core.decoding.growing.recipes import predict_growing
 from sequoia_core.decoding.growing.top_k_expansion import TopKExpansion
 from sequoia_core.design.calibration import CENTRES, Calibration, Sample
-from sequoia_core.design.profile import HardwareProfile
-from tests.conftest import calibration_of
+from tests.conftest import calibration_of, linear_profile
 
-SIZES = np.array([1, 2, 4, 8, 16])
+profile = partial(linear_profile, draft_sec=0.2)
 CHAIN = TreeBounds(max_size=4, max_depth=3, beam=1, branch=1)
 TREE = TreeBounds(max_size=16, max_depth=4, beam=4, branch=4)
-
-
-def profile(per_node=0.1, draft_sec=0.2):
-    return HardwareProfile(SIZES, 1.0 + per_node * (SIZES - 1), draft_sec)
 
 
 def predicted(calibration, bounds=TREE, times=None, **options):
@@ -36,7 +32,7 @@ def test_a_chain_yields_what_its_chances_say_and_takes_what_its_passes_take():
 
 def test_a_longer_context_takes_what_the_profile_says():
     known = calibration_of(0.8, prompts=20)
-    times = replace(profile(), verify_growth_sec=[0.01] * len(SIZES), draft_growth_sec=0.002, context=50)
+    times = replace(profile(), verify_growth_sec=[0.01] * len(profile().sizes), draft_growth_sec=0.002, context=50)
     short, long = (predicted(known, CHAIN, times, context=context) for context in (50, 150))
     assert (short.step.verify_sec, short.step.draft_sec) == pytest.approx((1.3, 0.6))
     assert (long.step.verify_sec, long.step.draft_sec) == pytest.approx((2.3, 1.2))

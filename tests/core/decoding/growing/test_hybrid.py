@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sequoia_core import HybridTree
-from sequoia_core.decoding.drafting import Reach
+from sequoia_core.decoding.drafting import DraftOptions, Reach
 from sequoia_core.decoding.growing.compiled_growing import CompiledGrower
 from sequoia_core.decoding.growing.drafter import GrowingDrafter
 from sequoia_core.decoding.growing.expansion import Nodes, TokenCosts, TreeBounds
@@ -296,8 +296,8 @@ def test_misleading_text_is_believed_less_and_less(tiny_target, tiny_draft):
             index=misleading(tiny_target, PROMPT, 64), profile=linear_profile(0.001), recipe="topk",
             calibration=calibration_of(0.6, temperature=temperature),
         )  # fmt: skip
-        options = {"draft_sampling": take_most_likely, "sampling": SamplingConfig(1.0), "reach": Reach(128, 128)}
-        drafters.append(GrowingDrafter(tiny_draft.open(128), tree, generator=torch.Generator(), **options))
+        options = DraftOptions(take_most_likely, SamplingConfig(1.0), Reach(128, 128), torch.Generator())
+        drafters.append(GrowingDrafter(tiny_draft.open(128), tree, options))
     starts = [drafter.controller.looked_up_gain for drafter in drafters]
     assert starts == [1.0, 0.85, 0.75]
     controller = drafters[0].controller

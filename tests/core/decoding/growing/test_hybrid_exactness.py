@@ -125,9 +125,9 @@ class DroppingAfterTheDraw(SampledExpansion):
 
 @pytest.mark.parametrize("kind", [WithoutTheLookedUp, DroppingAfterTheDraw])
 def test_other_ways_to_go_wrong_are_caught(kind):
-    worst = 0.0
-    for seed in range(12):
+    def fault(seed: int) -> float:
         target, draft = random_law(3, seed), random_law(3, 100 + seed)
         law, _ = law_of_a_step(hybrid(kind, seed, 3, threshold=0.05), "sequoia", target, draft, 3)
-        worst = max(worst, np.abs(law - law_after(target, (), 3)).max())
-    assert worst > 1e-3
+        return np.abs(law - law_after(target, (), 3)).max()
+
+    assert any(fault(seed) > 1e-3 for seed in range(12))

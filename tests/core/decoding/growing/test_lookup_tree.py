@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sequoia_core import HybridTree, LookupTree
-from sequoia_core.decoding.drafting import Reach
+from sequoia_core.decoding.drafting import DraftOptions, Reach
 from sequoia_core.decoding.growing import step_costs
 from sequoia_core.decoding.growing.compiled_growing import CompiledGrower
 from sequoia_core.decoding.growing.drafter import GrowingDrafter
@@ -110,8 +110,8 @@ def test_nodes_that_cost_more_than_they_bring_are_left_out(tiny_target):
 
 
 def drafter_of(policy, capacity=256):
-    options = {"draft_sampling": take_most_likely, "sampling": SamplingConfig(1.0), "generator": torch.Generator()}
-    return GrowingDrafter(None, policy, reach=Reach(capacity, 0), **options)
+    options = DraftOptions(take_most_likely, SamplingConfig(1.0), Reach(capacity, 0), torch.Generator())
+    return GrowingDrafter(None, policy, options)
 
 
 def test_the_rate_of_the_run_decides_what_is_worth_it():

@@ -1,7 +1,5 @@
 """What nodes add and cost: the numbers by which the policies decided, and they bear the decisions out."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sequoia_core import AdaptiveTree, HardwareProfile, HybridTree, LookupTree
-from sequoia_core.decoding.growing.spec_exec import SpecExecTree
+from sequoia_core.decoding.growing.policies import SpecExecTree
 from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.sampling import SamplingConfig
@@ -17,6 +17,7 @@ from sequoia_core.studies.losslessness import check_losslessness
 from tests.conftest import calibration_of, linear_profile, pair_of, recalled, tiny_llama, tokens_of
 from tests.core.decoding.growing.test_lookup_tree import misleading
 from tests.core.decoding.test_tree_policy import assert_records_plain_probabilities
+from tests.head_folders import random_head
 
 ASSETS = Path(__file__).parents[4] / "assets"
 MEASURED = HardwareProfile.load(ASSETS / "profiles" / "cpu-2core-bfloat16-avx512.json")  # of the demo pair
@@ -68,11 +69,11 @@ GREEDY = {
     [(name, "own") for name in GREEDY]
     + [(name, kind) for name in ("look-ups", "hybrid", "hybrid, costs") for kind in ("misleading", "told")],
 )
-def test_greedy_text_is_the_targets_own(name, kind, tiny_target, tiny_draft):
+def test_greedy_text_is_the_targets_own(name, kind, tiny_target, tiny_draft, tiny_head):
     wanted = tokens_of(autoregressive(PROMPT, pair_of(tiny_target), max_new_tokens=80))
     index = index_of(tiny_target, kind, SamplingConfig(0.0), prompt=PROMPT, vocab=64)
     policy = GREEDY[name](index, calibration_of(0.8), max_size=12, max_depth=5, beam=4)
-    for draft in (tiny_draft, tiny_llama(1)) if policy.needs_draft else (None,):  # often wrong, and never
+    for draft in (tiny_draft, tiny_head, tiny_llama(1)) if policy.needs_draft else (None,):  # the last is never wrong
         steps = list(decode(PROMPT, pair_of(tiny_target, draft), tree=policy, max_new_tokens=80))
         assert tokens_of(steps) == wanted
         assert all(step.tree.size <= 12 and step.tree.depth <= 5 for step in steps)
@@ -96,16 +97,21 @@ SAMPLED = {
 }
 
 
+NAMES = [pytest.param(name, marks=pytest.mark.slow if "alone" in name else ()) for name in SAMPLED]
+
+
 @both_ways
+@pytest.mark.sample(14)
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if "alone" in name else ()) for name in SAMPLED]
-)
-@pytest.mark.parametrize("samples", [600, pytest.param(3_000, marks=pytest.mark.slow)])
-def test_sampled_text_follows_the_target(samples, name, sampling):
+@pytest.mark.parametrize("name", NAMES)
+def test_sampled_text_follows_the_target(name, sampling, full):
     """Rows are recalled; that the passes behind them are right, the recorded probabilities show."""
+    models = (recalled(tiny_llama(seed, vocab=16, layers=1, scale=1.0)) for seed in (1, 2))
+    assert_follows_the_target(name, sampling, 3_000 if full else 600, *models)
+
+
+def assert_follows_the_target(name, sampling, samples, target, draft):
     prompt, (policy, verifier) = [3, 5, 3], SAMPLED[name]
-    target, draft = (recalled(tiny_llama(seed, vocab=16, layers=1, scale=1.0)) for seed in (1, 2))
     kind = "misleading" if "misleading" in name else "told"
     index = index_of(target, kind, sampling, prompt=prompt, vocab=16, seeds=6)
     known = calibration_of(0.5, temperature=sampling.temperature)
@@ -120,6 +126,15 @@ def test_sampled_text_follows_the_target(samples, name, sampling):
 
 
 @both_ways
+@pytest.mark.sample(8)
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+@pytest.mark.parametrize("name", [name for name in NAMES if "look-ups" not in name.values[0]])
+def test_sampled_text_follows_the_target_that_a_head_reads(name, sampling):
+    target = tiny_llama(1, vocab=16, scale=1.0)
+    assert_follows_the_target(name, sampling, 400, target, random_head(target, scale=3.0, draft_vocab=12))
+
+
+@both_ways
 @pytest.mark.parametrize("name", [name for name in SAMPLED if name.count(",") == name.count("hybrid,")])
 def test_recorded_probabilities_are_those_of_a_plain_forward(name):
     """Positions, masks, places in the cache and commits: a wrong one of them would show here."""
@@ -127,3 +142,5 @@ def test_recorded_probabilities_are_those_of_a_plain_forward(name):
     policy = SAMPLED[name][0](TextIndex(), known, max_size=14, max_depth=5, beam=3)
     by_draft = "hybrid" not in name and name != "look-ups"  # of a token that was looked up it says nothing
     assert_records_plain_probabilities(policy, by_draft=by_draft)
+    if by_draft:
+        assert_records_plain_probabilities(policy, head=random_head)

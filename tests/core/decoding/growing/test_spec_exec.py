@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from sequoia_core.decoding.growing.spec_exec import SpecExecTree
+from sequoia_core.decoding.growing.policies import SpecExecTree
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.sampling import SamplingConfig
 from tests.conftest import around_passes, pair_of, tiny_llama, tokens_of

@@ -1,7 +1,5 @@
 """llama.cpp has to be there; the demo pair and two tiny models as GGUF files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sequoia_core import AdaptiveTree, HybridTree, LookupTree, SamplingConfig, decode, load_pair
-from sequoia_core.decoding.growing.spec_exec import SpecExecTree
+from sequoia_core.decoding.growing.policies import SpecExecTree
 from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.loop import autoregressive
 from sequoia_core.design.plain_trees import k_ary_tree
@@ -66,6 +66,7 @@ def test_greedy_text_is_that_of_one_token_at_a_time_but_for_near_ties(pair, name
             break
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("temperature", [0.6, 1.0])
 @pytest.mark.parametrize(("name", "verifier"), [("static", "sequoia"), ("static", "specinfer"), ("specexec", "topk")])
 def test_the_law_is_the_targets(tiny_files, name, verifier, temperature):
@@ -78,6 +79,7 @@ def test_the_law_is_the_targets(tiny_files, name, verifier, temperature):
     assert report.passed and report.degrees_of_freedom > 6, report.p_value
 
 
+@pytest.mark.slow
 def test_a_law_that_is_not_the_targets_is_seen(tiny_files, monkeypatch):
     """The same test fails where a commit keeps the other child of the root: it can tell."""
     pair, keep = load_pair(tiny_files["target"], tiny_files["draft"]), LlamaCppSession.commit
@@ -113,7 +115,7 @@ def test_quantised_files_decode(tmp_path, dtype, demo_files):
     assert len(tokens_of(decode(ids, pair, tree=k_ary_tree(2, 3), max_new_tokens=16)))
 
 
-def test_no_memory_is_lost_over_a_hundred_loads(tiny_files):
+def test_no_memory_is_lost_over_a_hundred_loads(tiny_files, full):
     def use() -> int:
         pair = load_pair(tiny_files["target"], tiny_files["draft"])
         list(decode([1, 2], pair, tree=k_ary_tree(2, 2), max_new_tokens=4))
@@ -121,9 +123,9 @@ def test_no_memory_is_lost_over_a_hundred_loads(tiny_files):
         gc.collect()
         return psutil.Process().memory_info().rss
 
-    before = [use() for _ in range(20)][-1]
-    after = [use() for _ in range(100)][-1]
-    assert after - before < 24e6  # one pair with its contexts takes 5 MB: a hundred would take 500
+    before = [use() for _ in range(20 if full else 5)][-1]
+    after = [use() for _ in range(100 if full else 15)][-1]
+    assert after - before < 24e6  # one pair with its contexts takes 5 MB: fifteen would take 75
 
 
 def broken(demo_files, tmp_path, kind):

@@ -29,7 +29,7 @@ from sequoia_core.models.offload.layer_ring import slots_for
 from sequoia_core.models.offload.streamed_llama import StreamedLlama
 from sequoia_core.models.offload.streamed_modules import StreamedBackend
 from sequoia_core.models.pair_spec import PairSpec
-from sequoia_core.models.prefill import prefill
+from sequoia_core.models.protocol import prefill
 from sequoia_core.models.transformers_passes import TransformersBackend
 from sequoia_core.native.llama_x86 import CompiledLlama, compiled
 from sequoia_core.studies.measure_profile import measure_profile
@@ -306,9 +306,9 @@ def test_what_a_pair_will_take_is_said_before_it_is_loaded(dtype, tmp_path, monk
     folder = save(build("Llama"), tmp_path)
     spec = PairSpec(folder, folder, "cpu", dtype, "disk")
     found = streaming_needs(spec)
-    assert not readers() and not held(folder) and found.free > found.needs.memory > 0
+    assert not readers() and not held(folder) and found.memory > 0
     pair = load(spec)
-    assert pair.target.needs == found.needs
+    assert pair.target.needs == found
     pair.target.close()
     monkeypatch.setattr(offload_needs, "available_bytes", lambda: 2_000_000)
     with pytest.raises(ValueError, match=r"found 2 MB of memory free, expected \d+ MB .*resident .*ring .*cache"):
@@ -321,7 +321,7 @@ def test_what_a_pair_will_take_is_said_before_it_is_loaded(dtype, tmp_path, monk
 def test_a_target_alone_streams_and_takes_no_memory_for_a_draft(tmp_path):
     folder = save(build("Llama"), tmp_path)
     specs = [PairSpec(folder, draft, "cpu", "float32", "disk") for draft in (folder, "none")]
-    pair, alone = (streaming_needs(spec).needs for spec in specs)
+    pair, alone = (streaming_needs(spec) for spec in specs)
     assert alone.beside == 0 < pair.beside and alone.memory == pair.memory - pair.beside
     streamed, resident = (load_pair(folder, "none", device="cpu", dtype="float32", offload=o) for o in ("disk", None))
     assert streamed.draft is None and streamed.target.offload == "disk" and streamed.target.needs == alone
@@ -383,7 +383,7 @@ def resident_bytes() -> int:
 
 
 @pytest.mark.parametrize("kind, ended", [(StreamedBackend, "dropped"), (StreamedLlama, "closed")])
-def test_fifty_loads_leave_no_thread_descriptor_or_memory(kind, ended, tmp_path, copies):
+def test_fifty_loads_leave_no_thread_descriptor_or_memory(kind, ended, tmp_path, copies, full):
     if kind is StreamedLlama and compiled()[0] is None:
         pytest.skip("llama_x86.c cannot be built here")
     model = compiled_family("Llama") if kind is StreamedLlama else build("Llama")
@@ -407,15 +407,15 @@ def test_fifty_loads_leave_no_thread_descriptor_or_memory(kind, ended, tmp_path,
         load_and_run()
     settle()
     descriptors, memory = len(os.listdir("/proc/self/fd")), resident_bytes()
-    for _ in range(50):
+    for _ in range(50 if full else 12):
         load_and_run()
     settle()
     assert not readers()
     assert len(os.listdir("/proc/self/fd")) == descriptors
-    assert resident_bytes() - memory < 20e6  # one leaked ring of large pages would be 6 MB, fifty 300
+    assert resident_bytes() - memory < 20e6  # one leaked ring of large pages would be 6 MB, twelve 72
 
 
-@pytest.mark.parametrize("last", ["", "del pair\n"], ids=["kept", "dropped"])
+@pytest.mark.parametrize("last", ["", pytest.param("del pair\n", marks=pytest.mark.slow)], ids=["kept", "dropped"])
 def test_a_process_that_ends_without_closing_ends_its_readers_first(last, tmp_path):
     folder = save(build("Llama"), tmp_path)
     program = (
@@ -475,3 +475,31 @@ def test_weights_that_lie_crooked_are_copied_to_where_they_lie_aligned(tmp_path)
     align_weights(loaded)
     assert all(weights.data_ptr() % 64 == 0 for weights in loaded.parameters())
     assert all(torch.equal(weights, before[name]) for name, weights in loaded.named_parameters())
+
+
+@pytest.mark.gpu
+def test_layers_from_the_hosts_memory_are_those_of_the_file(tmp_path):
+    """Layers large enough that a pass that did not wait for one, or a copy for a pass, would show."""
+    if not torch.cuda.is_available():
+        pytest.skip("there is no GPU")
+    config = transformers.LlamaConfig(
+        vocab_size=256, hidden_size=1024, num_hidden_layers=6, num_attention_heads=8, num_key_value_heads=8,
+        intermediate_size=8192, max_position_embeddings=512, eos_token_id=None, bos_token_id=None,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    folder = save(transformers.LlamaForCausalLM(config), tmp_path)
+    resident, streamed = (
+        load_pair(folder, "none", device="cuda", dtype="float32", offload=tier).target for tier in (None, "host")
+    )
+    ids = torch.randint(256, (300,), generator=torch.Generator().manual_seed(0))
+    for count in (300, 1, 64, 1):
+        wanted = resident.plain_logits(ids[:count])
+        torch.testing.assert_close(streamed.plain_logits(ids[:count]), wanted, atol=1e-3, rtol=1e-3)
+    with pytest.raises(KeyboardInterrupt):
+        hook = streamed.model.model.layers[3].register_forward_hook(lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        streamed.plain_logits(ids)
+    hook.remove()
+    torch.testing.assert_close(streamed.plain_logits(ids), resident.plain_logits(ids), atol=1e-3, rtol=1e-3)
+    step = next(autoregressive(ids[:9].tolist(), pair_of(streamed), max_new_tokens=2))
+    assert step.read_wait_sec > 0.0
+    streamed.close()

@@ -1,0 +1,275 @@
+"""Which draft pays: a real small sweep read, asked which draft pays, a cell of it used, and a sweep run here."""
+
+import json
+import shutil
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from sequoia_core.files.faults import Cancelled
+from sequoia_core.models.pair_spec import PairSpec
+from sequoia_core.sweeps.compare import Setting, compare
+from sequoia_core.sweeps.executors import LocalWorkers
+from sequoia_core.sweeps.plan import read_plan
+from sequoia_core.sweeps.results import Results, read_rows
+from sequoia_core.sweeps.run import run_sweep
+from sequoia_core.sweeps.which_pays import predict_speeds, which_pays
+from tests.app.conftest import metrics, open_page, profile, settled, wait_for
+from tests.core.sweeps.hand_made import decoded, measured, row
+from ui.draft.sweep_here import example
+from ui.jobs.jobs import Job, JobContext
+from ui.jobs.sweep_job import sweep_work
+from ui.markdown import escaped
+from ui.session import session
+
+pytestmark = pytest.mark.usefixtures("assets")
+PLAN = """
+temperatures = [0.0]
+new_tokens = 16
+max_size = 16
+[[pairs]]
+name = "demo <b>"
+dtype = "float32"
+drafters = ["model", "lookup"]
+[[prompts]]
+domain = "code"
+file = "prompts.jsonl"
+count = 2
+"""
+PROMPTS = ("=def add(a, b):\n    return", "![x](http://example.org/x.png) class Point:")
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sweep of the demo pair over two short prompts; beside it its plan."""
+    place = tmp_path_factory.mktemp("sweep")
+    (place / "prompts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in PROMPTS))
+    (place / "plan.toml").write_text(PLAN)
+    workers = LocalWorkers(1)
+    try:
+        state = run_sweep(read_plan(place / "plan.toml"), Results(place / "results"), workers)
+    finally:
+        workers.close()
+    assert (state.done, state.failed) == (2, 0), state.faults
+    return place / "results"
+
+
+def compared(folder: Path, **query: str):
+    page = open_page("draft", draft_section="Which draft?", **query)
+    page.session_state["studio_sweep_to_show"] = str(folder)
+    return settled(page.run())
+
+
+def test_without_a_sweep_the_page_says_how_to_get_one(assets) -> None:
+    page = open_page("draft", draft_section="Which draft?")
+    assert "sequoia sweep PLAN.toml --out FOLDER" in page.info[0].value and not page.get("plotly_chart")
+
+
+def test_the_shipped_sweep_is_shown_at_once(assets, swept: Path) -> None:
+    shutil.copytree(swept, assets / "sweeps" / "shipped-one")
+    page = open_page("draft", draft_section="Which draft?")
+    assert page.selectbox(key="compare_sweep").value == "shipped-one" and page.get("plotly_chart")
+
+
+def test_the_answer_and_the_map_are_those_of_the_core(assets, swept: Path) -> None:
+    page = compared(swept)
+    comparison = compare(read_rows(swept))
+    speeds = predict_speeds(comparison, [profile()])
+    setting = Setting(0.0, 1.0, "code")
+    (answer,) = which_pays(comparison, speeds, setting)
+    assert any(escaped(answer.words) in text.value for text in page.markdown)
+    assert page.selectbox(key="compare_hardware").options == [f"Shipped: {profile().device}"]
+    spec = page.get("plotly_chart")[0].proto.spec
+    for drafter in comparison.drafters:
+        assert f"{speeds[drafter, setting].speedup.value:.2f}" in spec
+    assert "<b>" not in spec and "&lt;b&gt;" in spec
+    page = settled(page.selectbox(key="compare_shown").set_value("First guess right (p₁)").run())
+    texts = json.loads(page.get("plotly_chart")[0].proto.spec)["data"][1]["text"]
+    drafter = comparison.drafters[0]
+    assert texts == [f"{comparison.cells[drafter, setting].first_guess:.0%}", "–"]
+
+
+def test_hardware_of_the_sweep_comes_first_then_what_serves_most(assets, tmp_path: Path) -> None:
+    names = {"target": "demo target", "draft": "demo draft"}
+    rows = [measured("a", [1, 0, 1]) | names, decoded("a", [2, 1]) | names]
+    timed = row("profile", "", domain="") | {"result": json.dumps(profile(device="of the sweep").to_json())}
+    Results(tmp_path / "made").add([*rows, timed])
+    other = profile(device="for lookup alone")
+    replace(other, meta=other.meta | {"draft": "another"}).save(assets / "profiles" / "cpu-2core.json")  # the default
+    profile().save(assets / "profiles" / "z.json")
+    page = compared(tmp_path / "made")
+    hardware = ["This sweep: of the sweep", f"Shipped: {profile().device}", "Shipped: for lookup alone"]
+    assert page.selectbox(key="compare_hardware").options == hardware
+    page = settled(page.selectbox(key="compare_hardware").set_value(hardware[2]).run())
+    assert any("Not predicted: small (no times of demo target" in text.value for text in page.markdown)
+
+
+def test_two_machines_of_one_name_are_two(tmp_path: Path) -> None:
+    names = {"target": "demo target", "draft": "demo draft"}
+    times = {"one": (10.0, "AMX", "h:1"), "two": (20.0, "AVX-512", "h:2"), "three": (30.0, "AMX", "other:3")}
+    timed = []
+    for key, (factor, instructions, worker) in times.items():
+        meta = profile().meta | {"instructions": instructions}
+        found = replace(profile(), verify_sec=factor * profile().verify_sec, meta=meta)
+        timed.append(
+            row("profile", "", domain="", k=key) | names | {"result": json.dumps(found.to_json()), "worker": worker}
+        )
+    Results(tmp_path / "made").add([measured("a", [1, 0, 1]) | names, *timed])
+    page = compared(tmp_path / "made")
+    options = [name for name in page.selectbox(key="compare_hardware").options if name.startswith("This sweep")]
+    device = profile().device
+    assert sorted(options) == [f"This sweep: {device}, {more}" for more in ("AMX, h", "AMX, other", "AVX-512")]
+
+
+def test_pairs_timed_on_equal_machines_are_predicted_together(tmp_path: Path) -> None:
+    rows = []
+    for draft, worker in (("demo draft", "h:1"), ("demo draft-large", "other:2")):
+        names = {"target": "demo target", "draft": draft, "pair": draft, "draft_hash": draft}
+        times = replace(profile(), meta=profile().meta | {"draft": draft})
+        timed = row("profile", "", domain="", k=draft) | names
+        rows += [
+            measured("a", [1, 0, 1], k=draft) | names,
+            timed | {"result": json.dumps(times.to_json()), "worker": worker},
+        ]
+    Results(tmp_path / "made").add(rows)
+    page = compared(tmp_path / "made")
+    own = [name for name in page.selectbox(key="compare_hardware").options if name.startswith("This sweep")]
+    assert own == [f"This sweep: {profile().device}"] and "Not predicted" not in " ".join(
+        t.value for t in page.markdown
+    )
+
+
+def test_a_cell_shows_its_figures_and_prompts_as_text(swept: Path) -> None:
+    page = compared(swept)
+    settled(page.selectbox(key="compare_drafter").set_value("lookup").run())
+    cell = next(c for (d, _), c in compare(read_rows(swept)).cells.items() if d.kind == "lookup")
+    shown = metrics(page)
+    assert shown["Tokens per step"][0] == f"{cell.tokens_per_step.value:.2f}" and shown["First guess right"][0] == "–"
+    table = page.dataframe[0].value
+    assert table["tokens per step"].is_monotonic_increasing and len(table) == 2
+    assert sorted(table["prompt"]) == sorted(text.replace("\n", " ") for text in PROMPTS)
+    assert not [button for button in page.button if button.key == "compare_use"]
+
+
+def test_the_vector_of_a_cell_is_used_and_its_tree_planned(swept: Path) -> None:
+    page = compared(swept)
+    page = settled(page.selectbox(key="compare_drafter").set_value("demo <b>").run())
+    page = settled(page.button(key="compare_use").click().run())
+    vector = page.session_state["studio_acceptance"]
+    cell = next(c for (d, _), c in compare(read_rows(swept)).cells.items() if d.kind == "model")
+    assert vector == cell.vector and vector.holds_for.draft == "demo draft"
+    assert "<" not in page.session_state["studio_acceptance_source"]
+    assert page.session_state["studio_shape"][0] <= 16
+    assert any("Open its tree" in text.value for text in page.caption)  # a link where the router runs
+
+
+def test_a_cell_that_is_not_there_gives_way(swept: Path, tmp_path: Path) -> None:
+    page = compared(swept, compare_drafter="nobody", compare_setting="T = 9, nowhere", compare_shown="nothing")
+    assert page.selectbox(key="compare_setting").value == "T = 0, code"
+    assert page.selectbox(key="compare_shown").value == "Predicted speedup"
+    page = settled(page.selectbox(key="compare_drafter").set_value("demo <b>").run())
+    Results(tmp_path / "one").add([decoded("a", [2, 1])])
+    page.session_state["studio_sweep_to_show"] = str(tmp_path / "one")
+    assert settled(page.run()).selectbox(key="compare_drafter").value == "lookup"
+
+
+def test_a_folder_that_is_none_and_a_damaged_file_say_so(tmp_path: Path, swept: Path) -> None:
+    assert "found no folder rows" in compared(tmp_path).error[0].value
+    (tmp_path / "empty" / "rows").mkdir(parents=True)
+    assert "no prompt that was measured" in compared(tmp_path / "empty").error[0].value
+    shutil.copytree(swept, tmp_path / "damaged")
+    file = next((tmp_path / "damaged" / "rows").iterdir())
+    file.write_bytes(file.read_bytes()[:-40])
+    page = compared(tmp_path / "damaged")
+    assert "expected a results file" in page.error[0].value and not page.get("plotly_chart")
+
+
+def test_gaps_and_what_does_not_fit_are_dashes(tmp_path: Path) -> None:
+    rows = [measured("a", [1, 0, 1]), measured("b", [1, 1], domain="edits"), decoded("a", [2, 1], temperature=0.6)]
+    Results(tmp_path / "made").add(rows)
+    page = compared(tmp_path / "made")
+    assert page.selectbox(key="compare_hardware").value is None
+    assert any("no speedup is predicted" in text.value for text in page.markdown)
+    data = json.loads(page.get("plotly_chart")[0].proto.spec)["data"][1]
+    assert set(data["text"]) == {"–"}
+    page = settled(page.selectbox(key="compare_drafter").set_value("lookup").run())
+    assert any("was not measured at" in info.value for info in page.info)
+
+
+def test_races_are_shown_by_the_clock_and_a_broken_one_is_named(tmp_path: Path) -> None:
+    rates = {name: {"tokens_per_sec": rate} for name, rate in {"autoregressive": 2.0, "sequoia": 5.0}.items()}
+    record = rates | {"settings": {"device": "a machine", "prompts": 3}, "predicted_speedup": 2.25}
+    Results(tmp_path / "made").add([decoded("a", [2, 1]), row("race", "", result=json.dumps(record))])
+    page = compared(tmp_path / "made")
+    (races,) = [table.value for table in page.dataframe if "predicted" in table.value]
+    assert (
+        races.to_dict("records")[0] | {"predicted": 2.25, "sequoia": 2.5, "device": "a machine", "prompts": 3}
+        == (races.to_dict("records")[0])
+    )
+    Results(tmp_path / "made").add([row("race", "", key="another", result="{}")])
+    assert "race of small: found none" in compared(tmp_path / "made").error[0].value
+
+
+def test_a_single_drafter_is_said_to_compare_with_nothing(tmp_path: Path) -> None:
+    Results(tmp_path / "one").add([decoded("a", [2, 1])])
+    assert "One drafter was measured, lookup" in compared(tmp_path / "one").info[0].value
+
+
+@pytest.mark.parametrize(
+    "spec", [PairSpec(), PairSpec(draft="none"), PairSpec('/a "b"/\U0001f333', "d", dtype="float32", offload="disk")]
+)
+def test_the_plan_offered_is_one_of_the_pair_in_use(monkeypatch, spec: PairSpec) -> None:
+    import tomllib
+
+    monkeypatch.setattr(session, "pair_spec", lambda: spec)
+    plan = tomllib.loads(example())
+    (pair,) = plan["pairs"]
+    assert {key: pair.get(key) for key in asdict(spec)} == asdict(spec)
+    assert pair["drafters"] == (["lookup"] if spec.is_alone else ["model", "lookup", "both"])
+    assert plan["profile"] != spec.is_alone and plan["prompts"][0]["domain"] == "code"
+
+
+def test_a_sweep_runs_here_and_tries_again_what_failed(swept: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "results"
+    shutil.copytree(swept, folder)
+    results, (keys, _) = Results(folder), Results(folder).read_keys()
+    next((folder / "rows").iterdir()).unlink()
+    gone = keys - results.read_keys()[0]
+    results.add([{"key": key, "fault": "no memory"} for key in gone])
+    page = open_page("draft", draft_section="Which draft?")
+    plan = PLAN.replace("prompts.jsonl", str(swept.parent / "prompts.jsonl"))
+    page.text_area[0].set_value(plan)
+    page.text_input(key="sweep_folder").set_value(str(folder))
+    page = settled(page.button(key="sweep_check").click().run())
+    assert page.success[0].value == "The plan is valid: 0 jobs to do, 2 rows there, 2 failed before."
+    page.checkbox(key="sweep_retry").check()
+    page = settled(page.button(key="sweep_start").click().run())
+    job = page.session_state["studio_jobs"]["sweep"]
+    wait_for(lambda: not job.active, 300.0)  # a process of its own imports PyTorch and loads the pair
+    assert job.error is None, job.error
+    page = settled(page.run())
+    assert results.read_keys() == (keys, {})
+    assert page.text_input(key="compare_folder").value == str(folder)
+    assert page.get("plotly_chart") and any("1 of 1 job done, 0 failed" in text.value for text in page.caption)
+    page = settled(page.button(key="sweep_start").click().run())
+    assert page.success[0].value == "The plan is valid: 0 jobs to do, 4 rows there."
+
+
+def test_a_plan_with_a_mistake_is_refused_with_its_place(tmp_path: Path) -> None:
+    page = open_page("draft", draft_section="Which draft?")
+    page.text_area[0].set_value(PLAN.replace("[0.0]", "[-1.0]"))
+    page.text_input(key="sweep_folder").set_value(str(tmp_path / "new"))
+    page = settled(page.button(key="sweep_start").click().run())
+    assert page.error[0].value.startswith("Plan: temperatures.0: ") and not (tmp_path / "new").exists()
+    assert "studio_jobs" not in page.session_state
+
+
+def test_a_cancelled_sweep_keeps_what_was_there(swept: Path, tmp_path: Path) -> None:
+    plan, job = read_plan(swept.parent / "plan.toml"), Job("Sweep")
+    job.cancel_event.set()
+    with pytest.raises(Cancelled):
+        sweep_work(plan, str(tmp_path / "new"))(JobContext(job))
+    assert job.result.folder == str(tmp_path / "new") and job.result.state.jobs == 2 and not job.result.state.rows
+    done = sweep_work(plan, str(swept))(JobContext(Job("Sweep")))
+    assert (done.state.jobs, done.state.skipped) == (0, 4)

@@ -1,0 +1,538 @@
+"""The page "Is it exact?": recorded evidence, one's own, guarantees by hand, the check and the assumption."""
+
+import csv
+import io
+import json
+import shutil
+import threading
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from sequoia_core import SamplingConfig
+from sequoia_core.design.conditions import VERIFIERS
+from sequoia_core.design.plain_trees import branching_tree
+from sequoia_core.models.pair_spec import PairSpec
+from sequoia_core.studies.verifier_comparison import TreeRun, VerifierComparison
+from tests.app.conftest import ROOT, OpenPair, metrics, open_page, settled, vector, wait_for
+from tests.conftest import calibration_of, tiny_llama
+from ui import record_files
+from ui.exact import charts, measurements, records, wording
+from ui.session import evidence, session
+from ui.verifier_names import AFTER_REJECTION, BESIDE, COMPARED, DRAWS, NAMES, RIVALS
+
+pytestmark = pytest.mark.usefixtures("assets")
+SECTIONS = ("Losslessness", "Guarantees", "Verifiers", "Assumption")
+CURVES = {"robustness_curves": "true"}
+HOSTILE = "<img src=x onerror=alert(1)>![](http://x)$$\x00"
+
+
+def press(page, part: str):
+    return settled(page.button(key=f"robustness_{part}_start").click().run())
+
+
+def finish(page, part: str, state: str = "done"):
+    job = page.session_state["studio_jobs"][f"robustness_{part}"]
+    wait_for(lambda: not job.active, 60)
+    assert job.state == state, job.error
+    return settled(page.run())
+
+
+@pytest.fixture
+def recorded(assets):
+    """The evidence that ships with the app."""
+    (assets / "runs").mkdir()
+    return shutil.copy(ROOT / "assets" / "runs" / "robustness.json", assets / "runs")
+
+
+@pytest.fixture
+def recorded_before(recorded):
+    """The same as recorded before there were rows below top-p 1, and trees beside the verifiers."""
+    path = Path(recorded)
+    held = json.loads(path.read_text())
+    record = held["comparison"]
+    record["settings"].pop("beside", None)
+    for name, by in (("runs", "verifier"), ("ratios", "other"), ("rejection", "verifier")):
+        record[name] = [row for row in record[name] if row["top_p"] == 1 and row[by] not in BESIDE]
+    path.write_text(json.dumps(held))
+    return path
+
+
+@pytest.fixture
+def tiny_pair(monkeypatch: pytest.MonkeyPatch, tiny_target) -> SimpleNamespace:
+    """A real pair of random models whose tokens read as markup."""
+    tokenizer = SimpleNamespace(
+        encode=lambda text: [1 + len(text) % 7, 3], decode=lambda ids, **_: "".join(f"{HOSTILE}{i}" for i in ids)
+    )
+    found = OpenPair(target=tiny_target, draft=tiny_llama(2, layers=1), tokenizer=tokenizer)
+    monkeypatch.setattr("ui.jobs.jobs.shared_pair", lambda *spec: found)
+    return found
+
+
+def run(verifier: str, temperature: float, tokens: list[int], seconds: float = 1.0) -> TreeRun:
+    m = len(tokens)
+    return TreeRun(
+        verifier, SamplingConfig(temperature), np.full(m, 10), np.array(tokens), np.array(tokens), np.full(m, seconds)
+    )
+
+
+def comparison() -> VerifierComparison:
+    """Sequoia beats SpecInfer for sure and top-k not."""
+    runs = (
+        run("greedy", 0.0, [40, 42, 44]),
+        run("sequoia", 1.0, [30, 31, 32]),
+        run("specinfer", 1.0, [20, 21, 22]),
+        run("topk", 1.0, [20, 31, 45]),
+    )
+    settings = {"target": "big", "draft": "small", "max_new_tokens": 16, "prompts": 3, "tree": [-1, 0, 0, 1]}
+    return VerifierComparison(runs, settings)
+
+
+def fake_study(*args, samplings, **options):
+    rows = [
+        {"verifier": name, "temperature": 1.0, "top_p": 1.0, "rank": k, "acceptance": 0.1, "rejection": 0.5 / k}
+        | {"ci_low": None, "ci_high": None, "trials": 9}
+        for name in ("sequoia", "specinfer", "topk")
+        for k in (1, 2)
+    ]
+    return SimpleNamespace(rows=lambda: rows)
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_a_section_without_any_result_says_what_to_do(section: str) -> None:
+    page = open_page("exact", robustness_section=section)
+    if section != "Guarantees":
+        assert "Nothing measured yet" in page.info[0].value and not page.get("plotly_chart")
+    assert [tab.label for tab in page.tabs] == list(SECTIONS)
+
+
+def test_recorded_evidence_is_there_at_once_and_says_so(recorded_before) -> None:
+    page = open_page("exact", robustness_section="Verifiers")
+    text = " ".join(element.value for element in page.markdown)
+    held = evidence.load(recorded_before)["comparison"]
+    length = held["settings"]["max_new_tokens"]
+    assert "recorded on" in text and f"on the demo pair, 32 prompts × {length} tokens, tree n = 32, d = 6" in text
+    here = next(row for row in held["runs"] if row["temperature"] == 1 and row["verifier"] == "sequoia")
+    assert metrics(page)["Tokens per step"][0] == f"{here['tokens_per_step']:.2f}"
+    won = sum(row["low"] > 1 for row in held["ratios"])
+    assert metrics(page)["Won, over all settings"][0] == f"{won} of {len(held['ratios'])}"
+    assert len(page.get("plotly_chart")) == 1 and len(page.get("download_button")) == 4
+    settled(page.toggle(key="robustness_curves").set_value(True).run())
+    assert len(page.get("plotly_chart")) == 3
+    settled(page.selectbox(key="robustness_shown").set_value("T = 0").run())
+    greedy = next(row for row in held["runs"] if row["temperature"] == 0)
+    assert metrics(page)["Tokens per step"][0] == f"{greedy['tokens_per_step']:.2f}"
+
+
+def test_a_cell_of_the_grid_says_who_wins(recorded) -> None:
+    rows = evidence.load(recorded)["comparison"]["ratios"]
+    figure = charts.outcomes_figure(rows, "T = 1")
+    cells = dict(zip(map(tuple, figure.data[1].customdata), figure.data[1].text, strict=True))
+    assert len(cells) == len(rows)
+    rivals, settings = figure.data[0].y, figure.data[0].x
+    for row in rows:
+        place = rivals.index(COMPARED[row["other"]]), settings.index(wording.sampling_label(row))
+        mark = "▲" if row["low"] > 1 else "▼" if row["high"] < 1 else ""
+        assert cells[place] == f"{row['value']:.2f}× {mark}"
+        assert figure.data[0].z[place] == {"▲": 1, "▼": -1, "": 0}[mark]
+
+
+@pytest.mark.parametrize(("section", "charts"), [("Losslessness", 1), ("Assumption", 2)])
+def test_the_other_sections_show_a_recording_too(recorded, section: str, charts: int) -> None:
+    page = open_page("exact", robustness_section=section)
+    assert len(page.get("plotly_chart")) == charts and "recorded on" in " ".join(m.value for m in page.markdown)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"format": "other"}', "[" * 100_000])
+def test_a_broken_recording_is_named_and_nothing_breaks(assets, content: str) -> None:
+    (assets / "runs").mkdir()
+    (assets / "runs" / "robustness.json").write_text(content)
+    page = open_page("exact", robustness_section="Verifiers")
+    assert "robustness.json: found" in page.warning[0].value and "Nothing measured yet" in page.info[0].value
+
+
+def test_a_comparison_shows_progress_then_where_sequoia_wins(pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    go, seen = threading.Event(), {}
+
+    def compare(prompts, pair, *, progress, cancel, samplings, tree, **options):
+        seen.update(prompts=prompts, samplings=samplings, tree=tree)
+        progress(0.5, "prompt 1 of 3")
+        assert go.wait(20)
+        return comparison()
+
+    monkeypatch.setattr("sequoia_core.studies.verifier_comparison.compare_verifiers", compare)
+    monkeypatch.setattr("sequoia_core.studies.rejection_curves.measure_rejection", fake_study)
+    monkeypatch.setattr("sequoia_core.autoregressive", lambda *a, **o: [SimpleNamespace(new_tokens=[1, 2])])
+    pair.target = SimpleNamespace(vocab_size=64)
+    page = open_page(
+        "exact", robustness_section="Verifiers", robustness_temperatures=["0", "1"], robustness_comparison_tree="use"
+    )
+    page = press(page, "comparison")
+    job = page.session_state["studio_jobs"]["robustness_comparison"]
+    wait_for(lambda: job.fraction > 0.1)
+    settled(page.run())
+    assert any("Decoding with every verifier: prompt 1 of 3" in bar.text for bar in page.progress)
+    assert page.button(key="robustness_comparison_start").disabled
+    go.set()
+    page = finish(page, "comparison")
+    assert [s.temperature for s in seen["samplings"]] == [0.0, 1.0] and len(seen["prompts"]) == 3
+    text = "\n".join(element.value for element in page.markdown)
+    assert "measured here on the demo pair, 3 prompts × 16 tokens" in text
+    spec = page.get("plotly_chart")[0].proto.spec
+    assert "1.48\\u00d7 \\u25b2" in spec or "1.48× ▲" in spec
+    assert metrics(page)["Won, over all settings"] == ("1 of 2", "1 level, 0 lost")
+    assert "on-show" not in text and len(page.get("plotly_chart")) == 1
+
+
+def test_cancelling_keeps_the_comparison_and_a_failure_keeps_it_too(pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    def compare(prompts, pair, *, cancel, **options):
+        assert cancel.wait(20)
+        return comparison()
+
+    pair.target = SimpleNamespace(vocab_size=64)
+    monkeypatch.setattr("sequoia_core.studies.verifier_comparison.compare_verifiers", compare)
+    page = press(open_page("exact", robustness_section="Verifiers"), "comparison")
+    job = page.session_state["studio_jobs"]["robustness_comparison"]
+    wait_for(lambda: job.state == "running")
+    page.button(key="robustness_comparison_cancel").click().run()
+    page = finish(page, "comparison", "cancelled")
+    assert metrics(page)["Tokens per step"][0] == "3.10"
+    assert any("what was complete by then is on show" in caption.value for caption in page.caption)
+    page = settled(page.toggle(key="robustness_curves").set_value(True).run())
+    assert "stopped before" in page.info[0].value  # the curves were not measured
+
+    def fail(*args, **options):
+        raise ValueError("vocabulary: found 10 and 12, expected equal")
+
+    monkeypatch.setattr("sequoia_core.studies.verifier_comparison.compare_verifiers", fail)
+    page = finish(press(page, "comparison"), "comparison", "failed")
+    assert "vocabulary: found 10 and 12" in page.error[0].value and metrics(page)["Tokens per step"][0] == "3.10"
+
+
+def test_other_trees_are_measured_beside_the_verifiers(tiny_pair, assets) -> None:
+    """Hybrid trees only where a vector tells the draft's chances: at temperature 0."""
+    replace(vector(), calibration=calibration_of(0.7)).save(assets / "acceptance" / "demo-t0.json")
+    page = open_page("exact", robustness_section="Verifiers", robustness_temperatures=["0", "1"], **CURVES)
+    page.select_slider(key="robustness_comparison_tokens").set_value(16)
+    page = finish(press(page, "comparison"), "comparison")
+    record = page.session_state["studio_evidence_comparison"]
+    assert [(row["verifier"], row["temperature"]) for row in record["runs"]] == [
+        ("greedy", 0.0), ("specinfer_tree", 0.0), ("lookup", 0.0), ("hybrid", 0.0),
+        ("sequoia", 1.0), ("specinfer", 1.0), ("topk", 1.0), ("specinfer_tree", 1.0), ("lookup", 1.0),
+    ]  # fmt: skip
+    assert {(row["other"], row["temperature"]) for row in record["ratios"]} >= {("hybrid", 0.0), ("lookup", 1.0)}
+    said = [each.value for each in page.caption if "Hybrid trees are missing" in each.value]
+    assert len(said) == 1 and "missing at T = 1: no acceptance vector" in said[0] and "Lookup" not in said[0]
+    grid, over = (json.loads(chart.proto.spec)["data"] for chart in page.get("plotly_chart")[:2])
+    assert {"Lookup trees", "Hybrid trees"} <= set(grid[0]["y"])
+    lines = [trace["name"] for trace in over]
+    assert lines[-3:] == ["SpecInfer 5 × 8 trees", "Lookup trees", "Hybrid trees"]
+    assert any("drawn and verified by its own rule" in each.value for each in page.caption)
+    page.pills(key="robustness_comparison_beside").set_value([])
+    page = finish(press(page, "comparison"), "comparison")
+    assert len(page.session_state["studio_evidence_comparison"]["runs"]) == 4
+    assert not any("hybrid trees" in each.value.lower() for each in page.caption)
+    assert not any("its own rule" in each.value for each in page.caption)
+
+
+def test_an_old_recording_says_what_it_lacks(recorded_before) -> None:
+    said = [
+        each.value
+        for each in open_page("exact", robustness_section="Verifiers", **CURVES).caption
+        if "this recording" in each.value.lower()
+    ]
+    assert len(said) == 2 and "no two values of top-p" in said[1] and "Lookup and hybrid trees" in said[0]
+
+
+def test_the_recording_has_specinfers_own_trees_at_every_setting(recorded) -> None:
+    record = evidence.load(Path(recorded))["comparison"]
+    settings = {wording.sampling_label(row) for row in record["runs"]}
+    own = [row for row in record["runs"] if row["verifier"] == "specinfer_tree"]
+    assert {wording.sampling_label(row) for row in own} == settings and len(own) == len(settings)
+    assert {wording.sampling_label(row) for row in record["ratios"] if row["other"] == "specinfer_tree"} == settings
+    assert "SpecInfer 5 × 8" not in wording.lacking_beside(record["runs"], record["settings"])
+
+
+def test_verifiers_are_set_beside_each_other_over_top_p(recorded_before) -> None:
+    held = json.loads(recorded_before.read_text())
+    record = held["comparison"]
+    for name in ("runs", "ratios", "rejection"):
+        record[name] += [
+            row | {"top_p": p}
+            for p in (0.7, 0.9)
+            for row in record[name]
+            if (row["temperature"], row["top_p"]) == (1, 1)
+        ]
+    recorded_before.write_text(json.dumps(held))
+    page = open_page("exact", robustness_section="Verifiers", robustness_shown="T = 1, top-p 0.9", **CURVES)
+    figures = [json.loads(chart.proto.spec) for chart in page.get("plotly_chart")[1:]]
+    titles = [figure["layout"]["xaxis"]["title"]["text"] for figure in figures]
+    assert titles[:2] == ["temperature of the target", "top-p of the target"] and len(figures) == 3
+    assert figures[1]["layout"]["xaxis"]["ticktext"] == ["0.7", "0.9", "1"]
+    assert len(figures[0]["layout"]["xaxis"]["ticktext"]) == 6  # over temperature, top-p 1 has the most points
+    heads = [each.value for each in page.subheader]
+    assert "Tokens per step over temperature, top-p 1" in heads and "Tokens per step over top-p, T = 1" in heads
+    assert not any("no two values" in each.value for each in page.caption)
+
+
+def test_a_figure_holds_what_is_on_show_where_that_leaves_a_line() -> None:
+    rows = [{"temperature": t, "top_p": p} for t, p in ((0.0, 1.0), (0.6, 1.0), (1.0, 1.0), (1.0, 0.9), (0.6, 0.9))]
+    sparse = [row for row in rows if row != {"temperature": 0.6, "top_p": 0.9}]
+
+    def along(axis: str, rows: list, **shown: float) -> list[float]:
+        return [row[axis] for row in wording.along(axis, rows, shown)]
+
+    assert along("temperature", rows, temperature=1.0, top_p=0.9) == [0.0, 1.0, 0.6]
+    assert along("temperature", sparse, temperature=1.0, top_p=0.9) == [
+        0.0,
+        0.6,
+        1.0,
+    ]  # of top-p 1: one point is no line
+    assert along("top_p", rows, temperature=0.6, top_p=1.0) == [1.0, 0.9]
+    assert along("top_p", sparse, temperature=0.6, top_p=1.0) == [1.0, 0.9]  # of T = 1
+    assert wording.along("temperature", rows[2:4], rows[3]) == rows[3:4]  # where none has a line, what is on show
+    assert along("temperature", [rows[0], rows[3]], temperature=0.0, top_p=1.0) == [0.0, 1.0]
+    assert along("top_p", rows[:1], temperature=0.0, top_p=1.0) == []
+
+
+def test_settings_that_cannot_be_run_are_refused() -> None:
+    page = open_page("exact", robustness_section="Verifiers")
+    page.pills(key="robustness_temperatures").set_value([])
+    page = press(page, "comparison")
+    assert "at least one temperature" in page.error[0].value and "studio_jobs" not in page.session_state
+    page = open_page("exact", robustness_section="Verifiers")
+    page.slider(key="robustness_comparison_prompts").set_value(0)
+    assert "prompts: found 0, expected at least 1" in press(page, "comparison").error[0].value
+    page.text_area(key="robustness_comparison_own").set_value("x" * 20_001)
+    assert "20,001 characters" in press(page, "comparison").error[0].value
+    page = open_page("exact", robustness_section="Assumption")
+    assert "prompts: found 3, expected at least 4" in press(page, "assumption").error[0].value
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"robustness_temperatures": "1e9"},
+        {"robustness_shown": "T = 99"},
+        {"robustness_comparison_tree": "../etc"},
+    ],
+)
+def test_a_bad_link_falls_back(recorded, query: dict[str, str]) -> None:
+    page = open_page("exact", robustness_section="Verifiers", **query)
+    assert page.pills(key="robustness_temperatures").value == [0.0, 0.6, 1.0, 1.5]
+    assert page.selectbox(key="robustness_shown").value == "T = 1"
+
+
+def test_a_link_to_no_part_shows_the_first(recorded) -> None:
+    assert "Losslessness" in metrics(open_page("exact", robustness_section="nope"))
+
+
+def test_a_new_result_without_the_setting_on_show_falls_back(recorded, assets) -> None:
+    page = open_page("exact", robustness_section="Verifiers", robustness_shown="T = 2")
+    assert page.selectbox(key="robustness_shown").value == "T = 2"
+    page.session_state["studio_evidence_comparison"] = records.comparison_record(
+        comparison(), pair="demo pair", tree_source="test"
+    )
+    assert settled(page.run()).selectbox(key="robustness_shown").value == "T = 1"
+
+
+def test_every_verifier_has_a_name_and_a_description() -> None:
+    assert set(VERIFIERS) == set(DRAWS) == {"sequoia", *RIVALS} < set(NAMES) == set(AFTER_REJECTION)
+
+
+def test_badges_and_worked_examples_are_those_of_the_core() -> None:
+    page = open_page("exact", robustness_section="Guarantees")
+    text = " ".join(element.value for element in page.markdown)
+    assert text.count("No cover") == 1 and text.count("No optimal transport") == 1
+    table = page.table[0].value
+    assert table[["Sequoia", "SpecInfer", "Top-k"]].to_numpy().tolist() == [["1", "0.75", "1"], ["1", "1", "0.6"]]
+
+
+def test_rows_of_ones_own_are_enumerated() -> None:
+    page = open_page("exact", robustness_section="Guarantees", robustness_p="1, 0", robustness_q=".5,.5")
+    assert metrics(page)["SpecInfer accepts"] == ("75.0%", "25.0 points below the best")
+    assert metrics(page)["Sequoia accepts"] == ("100.0%", "the most of the three")
+    settled(page.number_input(key="robustness_k").set_value(5).run())
+    assert "k: found 5 children" in page.error[0].value
+
+
+@pytest.mark.parametrize(
+    ("p", "message"),
+    [
+        ("", "P: found 1 value"),
+        ("1", "P: found 1 value"),
+        (".5, .6", "P: found a sum of 1.1, expected 1"),
+        ("2, -1", "P: found 2, expected numbers from 0 to 1"),
+        ("nan, 1", "P: found nan"),
+        ("1e0, 0", "P: found 1e0"),
+        ("![](http://x), 1", "P: found ????http???x,"),
+        ("<img src=x>, 1", "P: found ?img?src?x?"),
+        ("٠.٥, .5", "P: found ?.?"),
+        (".1," * 9 + ".1", "P: found 10 value"),
+        (".2, .3, .5", "rows: found 3 and 2 tokens"),
+    ],
+)
+def test_bad_rows_are_named_and_never_rendered(p: str, message: str) -> None:
+    page = open_page("exact", robustness_section="Guarantees", robustness_q=".5, .5")
+    settled(page.text_input(key="robustness_p").set_value(p).run())
+    assert len(page.error) == 1 and message in page.error[0].value and "(http" not in page.error[0].value
+
+
+def test_a_real_check_shows_texts_literally(tiny_pair) -> None:
+    page = open_page("exact", robustness_section="Losslessness", robustness_samples="200")
+    assert page.select_slider(key="robustness_samples").value == 200
+    page = finish(press(page, "losslessness"), "losslessness")
+    shown = metrics(page)
+    assert shown["Losslessness"] == ("Passed", "200 samples, Sequoia") and shown["p-value"][1] == "fails below 1e-07"
+    record = page.session_state["studio_evidence_losslessness"]
+    assert sum(cell["observed"] for cell in record["cells"]) + record["impossible"] == 200
+    assert sum(cell["expected"] for cell in record["cells"]) == pytest.approx(200)
+    spec = page.get("plotly_chart")[0].proto.spec
+    assert "<img" not in spec and "&lt;img" in spec and "\u0000" not in spec  # escaped, control characters spelled out
+    assert not any("<img" in element.value for element in [*page.markdown, *page.caption])
+    table = list(
+        csv.DictReader(io.StringIO(record_files.to_csv(wording.cell_rows(record["cells"]), record["settings"])))
+    )
+    assert len(table) == len(record["cells"]) and table[0]["verifier"] == "sequoia" and table[0]["seed"] == "0"
+
+
+@pytest.mark.parametrize("kind", ["lookup", "hybrid"])
+def test_a_check_of_trees_of_text_already_seen(kind, tiny_pair, assets) -> None:
+    query = {"robustness_section": "Losslessness", "robustness_samples": "200"}
+    query["robustness_losslessness_tree"] = BESIDE[kind]
+    page = press(open_page("exact", **query), "losslessness")
+    if kind == "hybrid":
+        assert "hybrid trees: found no acceptance vector with a calibration" in page.error[0].value
+        measured = replace(vector(), calibration=calibration_of(0.7, temperature=1.0))
+        replace(measured, holds_for=replace(measured.holds_for, temperature=1.0)).save(
+            assets / "acceptance" / "demo-t1.json"
+        )
+        page = press(open_page("exact", **query), "losslessness")
+    page = finish(page, "losslessness")
+    assert metrics(page)["Losslessness"] == ("Passed", "200 samples, Top-k")
+    record = page.session_state["studio_evidence_losslessness"]
+    assert record["settings"]["tree_source"] == f"{kind} trees no larger than branching 3 × 2"
+
+
+def test_a_check_of_specinfers_own_trees_is_by_its_own_rule(tiny_pair) -> None:
+    query = {"robustness_section": "Losslessness", "robustness_samples": "200", "robustness_verifier": "Top-k"}
+    query["robustness_losslessness_tree"] = BESIDE["specinfer_tree"]
+    page = finish(press(open_page("exact", **query), "losslessness"), "losslessness")
+    assert metrics(page)["Losslessness"] == ("Passed", "200 samples, SpecInfer")
+    settings = page.session_state["studio_evidence_losslessness"]["settings"]
+    assert len(settings["tree"]) == 1 + 5 * 8 and settings["tree_source"] == "SpecInfer's own, five chains of eight"
+
+
+def test_a_failed_check_says_so() -> None:
+    record = {
+        "settings": {"pair": "demo pair", "tree": [-1, 0], "tree_source": "t", "verifier": "topk", "new_tokens": 2}
+        | {"prompt": HOSTILE, "temperature": 1.0, "top_p": 1.0},
+        "samples": 10, "statistic": None, "degrees_of_freedom": 1, "p_value": 0.0, "threshold": 1e-7,
+        "false_alarm": 1e-6, "impossible": 3, "passed": False,
+        "cells": [{"text": "a", "tokens": [1], "pooled": False, "observed": 0, "expected": 10.0}
+                  | {"expected_low": 0.0, "expected_high": 12.0}],
+    }  # fmt: skip
+    page = open_page("exact", robustness_section="Losslessness")
+    page.session_state["studio_evidence_losslessness"] = record
+    settled(page.run())
+    assert metrics(page)["Losslessness"][0] == "Failed" and metrics(page)["Statistic G"][0] == "∞"
+    assert "3 continuations have no probability" in page.error[0].value
+    assert not any("<img" in element.value for element in page.markdown) and page.code[0].value == HOSTILE
+
+
+def test_an_empty_prompt_is_refused() -> None:
+    page = open_page("exact", robustness_section="Losslessness")
+    page.selectbox(key="robustness_prompt").set_value(-1)
+    assert "prompts: found 0" in press(page, "losslessness").error[0].value
+
+
+def test_a_real_assumption_test_draws_counts_and_gaps(tiny_pair) -> None:
+    page = open_page("exact", robustness_section="Assumption", robustness_assumption_tree="use")
+    page.text_area(key="robustness_assumption_own").set_value("one\ntwo two")
+    page.select_slider(key="robustness_assumption_tokens").set_value(16)
+    page = finish(press(page, "assumption"), "assumption")
+    record = page.session_state["studio_evidence_assumption"]
+    assert len(page.get("plotly_chart")) == 2 and record["settings"]["steps"] > 0
+    assert sum(row["offered"] for row in record["confidence"]) > 0
+    measured = next(row for row in record["estimates"] if row["quantity"] == "measured")
+    assert metrics(page)["Measured, tokens per step"][0] == f"{measured['value']:.2f}"
+    assert any("Predicted less measured" in element.value for element in page.markdown)
+    assert len(page.get("download_button")) == 4
+
+
+def test_a_real_comparison_times_the_target_alone(tiny_pair) -> None:
+    subject = measurements.Subject("demo pair", branching_tree([2, 2]), "test", ("a", "bb"), 16)
+    record = measurements.record_now(measurements.compare_work(subject, [0.0, 1.0], [1.0]))
+    assert [run["verifier"] for run in record["runs"]] == ["greedy", "sequoia", "specinfer", "topk"]
+    assert all(run["speedup"] > 0 and run["timing_spread"] >= 1 for run in record["runs"])
+    assert len(record["baseline"]) == 2 and len(record["rejection"]) == 4 * 16 + 4 + 16  # ranks of both optima
+    again = json.loads(record_files.to_json("comparison", record))["comparison"]
+    assert again == record  # what is downloaded is what was found, in plain JSON
+    rows = list(csv.DictReader(io.StringIO(record_files.to_csv(record["runs"], record["settings"]))))
+    assert json.loads(rows[0]["tree"]) == [-1, 0, 0, 1, 1, 2, 2] and rows[0]["target"] == tiny_pair.target.name
+
+
+def test_the_best_possible_verifier_stands_beside_the_three() -> None:
+    names = {"sequoia": 0.25, "specinfer": 0.4, "topk": 0.3, "optimum": 0.2, "optimum_with_replacement": 0.375}
+    rows = [{"verifier": name, "rank": k, "rejection": r / k} for name, r in names.items() for k in (1, 2)]
+    said = wording.optimum_sentence([*rows, {"verifier": "sequoia", "rank": 3, "rejection": 0.0}])
+    assert "Of 2 children" in said and "90.0% (Sequoia: 87.5%)" in said and "81.2% (SpecInfer: 80.0%)" in said
+    assert wording.optimum_sentence(rows[:2]) == ""
+
+
+def test_speed_is_claimed_only_where_it_is_steady() -> None:
+    timed = {"speedup": 2.0, "timing_spread": 1.1, "tokens_per_sec": 80.0}
+    assert wording.speed_sentence(timed).startswith("2.00× the speed")
+    assert "80 against 160 tokens/s" in wording.speed_sentence(timed | {"speedup": 0.5})  # and that it is slower
+    assert "costs more here than it yields" in wording.speed_sentence(timed | {"speedup": 0.5})
+    assert "2.0-fold" in wording.speed_sentence(timed | {"timing_spread": 2.0})
+    assert "without a draft was timed" in wording.speed_sentence(timed | {"speedup": None})
+
+
+def test_a_check_that_can_hardly_fail_says_so() -> None:
+    record = {"settings": {"new_tokens": 2}, "degrees_of_freedom": 0, "passed": True, "p_value": 1.0}
+    assert "only one outcome" in wording.losslessness_sentence(record)
+    assert "nothing here contradicts" in wording.losslessness_sentence(record | {"degrees_of_freedom": 3})
+    assert "something is wrong" in wording.losslessness_sentence(record | {"passed": False, "p_value": 0.0})
+
+
+def test_no_win_is_claimed_without_an_interval_above_one() -> None:
+    row = {"other": "topk", "temperature": 1.0, "top_p": 0.9, "value": 1.5, "low": 1.0, "high": 2.0}
+    found = [wording.outcome(row | {"low": low, "high": high}) for low, high in ((1.0, 2.0), (1.01, 2), (0.2, 0.9))]
+    assert found == ["ties", "wins", "loses"]
+    assert wording.outcome(row | {"low": None}) == "unknown"
+
+
+def test_formulas_stay_text_in_a_file() -> None:
+    rows = list(csv.DictReader(io.StringIO(record_files.to_csv([{"text": "=1+1", "n": -1.5}], {"prompt": "a\nb,c"}))))
+    assert rows == [{"text": "'=1+1'", "n": "-1.5", "prompt": repr("a\nb,c")}]
+    assert record_files.to_csv([], {"a": 1}) == ""
+
+
+def test_evidence_of_another_pair_is_marked(recorded) -> None:
+    page = open_page("exact", robustness_section="Verifiers")
+    page.session_state["studio_pair"] = PairSpec("owner/big", "owner/small")
+    settled(page.run())
+    assert session.pair_name() == "demo pair" and "pair big ← small" in page.warning[0].value
+
+
+def test_dynamic_trees_are_shown_over_temperature_once_they_were_measured(assets) -> None:
+    assert "Dynamic trees" not in [tab.label for tab in open_page("exact", robustness_section="Verifiers").tabs]
+    (assets / "runs").mkdir()
+    rows = [
+        {"temperature": t, "size": n, "tree": tree}
+        | {"over_static": {"value": 1.0 + 0.1 * n / 16 - t, "low": 0.1, "high": 1.4}}
+        for t in (0.0, 1.0) for n in (8, 16) for tree in ("static", "specexec", "adaptive, sampled")
+    ]  # fmt: skip
+    settings = {"date": "2026-11-22", "prompts_decoded": 16, "prompt_file": "some.jsonl", "dtype": "bfloat16"}
+    path = assets / "runs" / "dynamic-budget.json"
+    path.write_text(json.dumps({"budgets": rows, "settings": settings}))
+    page = open_page("exact", robustness_section="Dynamic trees")
+    assert len(page.get("plotly_chart")) == 1
+    assert any("on 16 prompts of some.jsonl" in text.value for text in page.caption)
+    assert any("With 16 nodes, specexec at T = 0 yields 1.10 times" in text.value for text in page.markdown)
+    path.write_text("[]")
+    assert "Dynamic trees" not in [tab.label for tab in open_page("exact", robustness_section="Verifiers").tabs]

@@ -1,0 +1,66 @@
+"""One chip says what predictions rest on, and its button measures what is missing for the pair in use here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from sequoia_core import AcceptanceVector
+from tests.app.conftest import ROOT, TIMEOUT_SEC, open_page, profile, settled, state_of, vector, wait_for
+from ui.session import predictions, session
+
+pytestmark = pytest.mark.usefixtures("assets")
+
+
+def test_what_was_measured_on_this_pair_here_needs_nothing() -> None:
+    page = open_page("tree")
+    assert "green-badge" in state_of(page).value and "measured here" in state_of(page).value
+    assert "measure_here" not in [button.key for button in page.button]
+
+
+@pytest.mark.parametrize(
+    ("state", "words", "found"),
+    [
+        ("another machine", "measured on some other processor", profile(device="some other processor, 64 threads")),
+        ("missing", "does not say", replace(vector(), holds_for=None)),
+        ("missing", "with the draft small", replace(vector(), holds_for=replace(vector().holds_for, draft="small"))),
+    ],
+)
+def test_other_states_say_why_and_offer_to_measure(state, words, found, assets) -> None:
+    is_vector = isinstance(found, AcceptanceVector)
+    (assets / "acceptance" / "other.json").unlink()
+    found.save(assets / ("acceptance/demo-t0.json" if is_vector else "profiles/cpu-2core.json"))
+    for name in ("tree", "machine", "draft", "race"):
+        page = open_page(name)
+        chip = state_of(page)
+        assert state in chip.value and words in chip.help.lower()
+        assert page.button(key="measure_here").label == "Measure (10 s)"
+
+
+def test_the_button_measures_what_is_missing_and_no_more(assets, tiny_pair) -> None:
+    profile(device="some other processor").save(assets / "profiles" / "cpu-2core.json")
+    page = settled(open_page("tree").button(key="measure_here").click().run())
+    jobs = page.session_state["studio_jobs"]
+    assert list(jobs) == ["profile"]  # the vector holds
+    wait_for(lambda: not jobs["profile"].active)
+    assert jobs["profile"].error is None, jobs["profile"].error
+    page = settled(page.run())
+    assert "measured here" in state_of(page).value
+    assert page.session_state["studio_profile"] is jobs["profile"].result
+    assert session.scenario() is None and predictions.MEASURED == "measured here"
+
+
+def test_the_temperature_is_the_sessions_and_brings_its_vector(assets) -> None:
+    warm = replace(vector(0.3), holds_for=replace(vector().holds_for, temperature=0.6))
+    warm.save(assets / "acceptance" / "warm.json")
+    state = open_page("decode", temperature="0.6").session_state
+    assert state["studio_sampling"] == (0.6, 1.0)
+    for name, query in (("race", {}), ("draft", {"acceptance_way": "Measure"})):
+        page = AppTest.from_file(str(ROOT / "pages" / f"{name}.py"), default_timeout=TIMEOUT_SEC)
+        for kept in ("studio_sampling", "studio_sampling_page"):
+            page.session_state[kept] = state[kept]
+        page.query_params |= query
+        assert settled(page.run()).slider(key="temperature").value == 0.6
+        assert "temperature 0.6" in state_of(page).value  # the vector that the app chooses by itself

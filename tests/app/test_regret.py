@@ -1,0 +1,64 @@
+"""One tree for all: trees designed for one vector, used under another."""
+
+import numpy as np
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from sequoia_core import AcceptanceVector
+from sequoia_core.design.tree_comparison import regret_matrix
+from tests.app.conftest import TIMEOUT_SEC, metrics, settled, vector
+
+pytestmark = pytest.mark.usefixtures("assets")
+
+
+def opened(**query: str) -> AppTest:
+    """Draw the part of the tree page by itself."""
+
+    def part() -> None:
+        from ui.tree import regret
+
+        regret.section()
+
+    page = AppTest.from_function(part, default_timeout=TIMEOUT_SEC)
+    page.query_params |= query
+    return settled(page.run())
+
+
+def test_the_matrix_is_that_of_the_core(assets) -> None:
+    AcceptanceVector(np.array([0.35, 0.3, 0.2, 0.1])).save(assets / "acceptance" / "wide.json")
+    page = opened(regret_n="20", regret_d="5")
+    assert page.pills(key="regret_vectors").value == ["demo-t0", "other", "wide"]
+    vectors = [vector(), vector(0.4, 5), AcceptanceVector(np.array([0.35, 0.3, 0.2, 0.1]))]
+    regret = regret_matrix(vectors, size=20, depth=5)
+    assert regret.lost.max() > 0.01
+    shown = metrics(page)
+    assert shown["Largest regret"] == (
+        f"{regret.lost.max():.3f} tokens/step",
+        f"{regret.share[regret.worst]:.1%} of that vector's best",
+    )
+    assert shown["Safest tree"][0] == ["demo-t0", "other", "wide"][regret.safest]
+    assert f"{regret.lost[0, 2]:.3f}" in page.get("plotly_chart")[0].proto.spec
+    assert page.get("download_button")
+
+
+def test_one_vector_is_not_enough() -> None:
+    page = opened()
+    settled(page.pills(key="regret_vectors").set_value(["other"]).run())
+    assert "at least two" in page.info[0].value and not page.get("plotly_chart")
+
+
+def test_a_shape_that_cannot_exist_says_so() -> None:
+    page = opened(regret_n="500", regret_d="1")
+    assert "found no tree" in page.warning[0].value
+
+
+def test_vectors_that_want_the_same_tree_are_said_to() -> None:
+    page = opened(regret_n="2", regret_d="1")
+    assert any("want the same tree" in text.value for text in page.markdown)
+    assert metrics(page)["Largest regret"][0].startswith("0.000")
+
+
+@pytest.mark.parametrize("query", [{"regret_n": "1e9"}, {"regret_d": "-1"}, {"regret_vectors": "nope"}])
+def test_a_bad_link_falls_back(query: dict[str, str]) -> None:
+    page = opened(**query)
+    assert page.number_input(key="regret_n").value == 64 and page.slider(key="regret_d").value == 8

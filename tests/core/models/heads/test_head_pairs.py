@@ -1,0 +1,102 @@
+"""A draft head beside its target: loaded as any draft is, and its session says what it says without one."""
+
+import json
+
+import pytest
+import torch
+
+from sequoia_core.command_line.main import main
+from sequoia_core.decoding.growing.policies import SpecExecTree
+from sequoia_core.decoding.loop import autoregressive, decode
+from sequoia_core.design.plain_trees import k_ary_tree
+from sequoia_core.files.model_names import DEMO_PAIR
+from sequoia_core.models.loading import load_pair, pair_facts, streaming_needs
+from sequoia_core.models.pair_spec import PairSpec
+from sequoia_core.models.protocol import causal_mask, prefill
+from tests.conftest import pair_of, tiny_llama, tokens_of
+from tests.gguf_files import write_vocabulary
+from tests.head_folders import PUBLISHED, SPECULATORS, head_fields, head_tensors, plain_row, random_head, write_head
+
+TARGET = DEMO_PAIR / "target"
+PROMPT = [3, 14, 15, 9, 2, 6]
+
+
+@pytest.fixture(scope="module")
+def demo_head(demo_pair, tmp_path_factory):
+    """Return the folders of one random head for the demo target, in both forms."""
+    folders = {}
+    for form in (PUBLISHED, SPECULATORS):
+        fields = head_fields(demo_pair.target.model, form, draft_vocab=1_000)
+        folders[form] = str(write_head(tmp_path_factory.mktemp("head") / form, fields, head_tensors(fields)))
+    return folders
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("form", [PUBLISHED, SPECULATORS])
+@pytest.mark.parametrize(("dtype", "offload"), [("float32", None), ("bfloat16", None), ("bfloat16", "disk")])
+def test_a_head_is_loaded_as_any_draft_is(dtype, offload, form, demo_head, copies):
+    pair = load_pair(TARGET, demo_head[form], device="cpu", dtype=dtype, offload=offload)
+    assert pair.draft.reads == (2, 5, 7) and pair.draft.vocab_size == pair.target.vocab_size == 4096
+    assert "EAGLE-3" in repr(pair) and "2, 5, 7" in pair.draft.backend
+    prompt = pair.tokenizer.encode("def read_lines(path):\n")
+    wanted = tokens_of(autoregressive(prompt, pair, max_new_tokens=12))
+    for tree in (k_ary_tree(2, 2), SpecExecTree(max_size=8, max_depth=3, beam=2)):
+        assert tokens_of(decode(prompt, pair, tree=tree, max_new_tokens=12)) == wanted
+    pair.target.close()
+
+
+def test_what_is_known_before_weights_are_read(demo_head):
+    facts = pair_facts(PairSpec(TARGET, demo_head[PUBLISHED], "cpu"))
+    assert facts.contexts == (512, 512) and facts.vocab_size == 4096
+    needs = [streaming_needs(PairSpec(TARGET, draft, "cpu", "bfloat16", "disk")) for draft in
+             (demo_head[PUBLISHED], DEMO_PAIR / "draft")]  # fmt: skip
+    assert needs[0] != needs[1]
+
+
+def test_commands_take_a_head(demo_head, capsys):
+    options = ["--target", str(TARGET), "--draft", demo_head[SPECULATORS], "--dtype", "float32", "--json"]
+    assert main(["generate", "--prompt", "def f(", "--max-new-tokens", "6", *options]) == 0
+    assert json.loads(capsys.readouterr().out)["tree"]["size"] == 5
+
+
+def test_a_head_where_it_cannot_run_is_refused_in_one_line(demo_head, tmp_path):
+    path = write_vocabulary(tmp_path / "model.gguf", "gpt2", ["a", "b"])
+    with pytest.raises(ValueError, match="found a draft head for a GGUF file, expected a folder as its target"):
+        load_pair(path, demo_head[PUBLISHED], device="cpu")
+    with pytest.raises(ValueError, match="hidden_size: found .* as the target has: a head for another target"):
+        load_pair(DEMO_PAIR / "draft", demo_head[PUBLISHED], device="cpu")
+    with pytest.raises(ValueError, match="found a draft head"):
+        load_pair(demo_head[PUBLISHED], demo_head[PUBLISHED], device="cpu")
+
+
+@pytest.mark.parametrize("fields", [{}, {"norm_output": True}, {"layers": 2}, {"draft_vocab": 20}], ids=str)
+def test_sessions_say_what_the_head_says_without_one(fields):
+    """Committed tokens in passes of any width; then a tree, its path and other tokens in place of drafted ones."""
+    target = tiny_llama(4, layers=3, scale=1.0)
+    head, text = random_head(target, reads=(2, 0, 1), **fields), torch.randint(64, (12,)).tolist()
+    read, own = target.open(24, head.reads), head.open(24)
+    prefill(read, text, reader=own)
+    rows = [own.forward(torch.tensor(part), torch.arange(own.length, own.length + len(part)), causal_mask(len(part)),
+                        keep=len(part)).clone() for part in (text[:1], text[1:8])]  # fmt: skip
+    torch.testing.assert_close(torch.cat(rows)[1:], head.plain_logits(torch.tensor(text))[1:8], rtol=1e-4, atol=1e-5)
+    mask = torch.full((4, 4), -torch.inf).fill_diagonal_(0.0)
+    mask[1:, 0] = mask[3, 1] = 0.0
+    tree, places = [text[8], 5, 6, 7], torch.tensor([8, 9, 9, 10])
+    own.commit(7, [0])  # from here on the target has read nothing
+    for _ in range(2):
+        found = own.forward(torch.tensor(tree), places, mask, keep=4)
+        for row, path in zip(found, ([], [5], [6], [5, 7]), strict=True):
+            wanted = plain_row(head, [*text[:8], text[8], *path], true=8)
+            torch.testing.assert_close(row, wanted, rtol=1e-4, atol=1e-5)
+        own.commit(8, [])
+
+
+def test_a_head_stops_where_its_own_context_ends():
+    target = tiny_llama(1)
+    head = random_head(target)
+    head.max_context = 20
+    for prompt in (PROMPT, list(range(30))):
+        wanted = tokens_of(autoregressive(prompt, pair_of(target), max_new_tokens=40))
+        with pytest.warns(UserWarning, match="found a context of 20 tokens"):
+            steps = list(decode(prompt, pair_of(target, head), tree=k_ary_tree(2, 3), max_new_tokens=40))
+        assert tokens_of(steps) == wanted and steps[-1].tree.size == 1

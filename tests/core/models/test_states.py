@@ -1,0 +1,83 @@
+"""States of a target that a draft head reads: each kind of session keeps those of the model's own forward."""
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from sequoia_core.models.language_model import HuggingFaceModel
+from sequoia_core.models.llama_torch import TorchLlama
+from sequoia_core.models.loading import load_pair
+from sequoia_core.models.protocol import causal_mask
+from sequoia_core.models.transformers_passes import TransformersBackend
+from sequoia_core.native.llama_x86 import CompiledLlama, compiled
+from tests.conftest import tiny_llama
+from tests.core.models.offload.test_offloading import compiled_family, needs_compiler
+from tests.core.test_families import build, save
+
+IDS = torch.tensor([3, 14, 15, 9, 26, 5, 35])
+NUMBERS = (2, 0, 3)
+
+
+def kept(model, numbers=NUMBERS):
+    """Return the states of a text read in two passes, and of a tree's branch beside it that changes nothing."""
+    session = model.open(16, states=numbers)
+    session.forward(IDS[:4], torch.arange(4), causal_mask(4), keep=1)
+    first = session.states.clone()
+    mask = torch.full((4, 4), -torch.inf).triu(1)
+    mask[3, 2] = -torch.inf  # the last one is a sibling of the one before
+    session.forward(torch.cat([IDS[4:], IDS[:1]]), torch.tensor([4, 5, 6, 6]), mask, keep=2)
+    return torch.cat([first, session.states[:3]]).float()
+
+
+def expected(weights, numbers=NUMBERS):
+    states = weights(input_ids=IDS[None], output_hidden_states=True, use_cache=False).hidden_states
+    return torch.stack([states[number][0] for number in numbers], 1).detach().float()
+
+
+@pytest.mark.parametrize("family", ["Llama", "Gemma3", "OPT", "GPTNeoX"])
+def test_transformers_own_layers(family):
+    weights = build(family, num_hidden_layers=4).eval()
+    found = kept(HuggingFaceModel(weights, "model", backend=TransformersBackend(weights)))
+    torch.testing.assert_close(found, expected(weights), rtol=1e-4, atol=1e-4)
+
+
+def test_fused_operations():
+    model = tiny_llama(0, layers=4)
+    assert isinstance(model._backend, TorchLlama)
+    torch.testing.assert_close(kept(model), expected(model.model), rtol=1e-4, atol=1e-4)
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", ["Llama", "Qwen3"])
+def test_compiled_passes_in_memory_and_streamed(name, tmp_path, copies):
+    weights = compiled_family(name, num_hidden_layers=4)
+    model = HuggingFaceModel(weights, "model")
+    assert isinstance(model._backend, CompiledLlama)
+    found, wanted = kept(model), expected(weights)
+    torch.testing.assert_close(found, wanted, rtol=0.02, atol=0.02 * float(wanted.abs().max()))
+    assert (found[:, 0] - wanted[:, 0]).norm() < 0.02 * wanted[:, 0].norm()
+    assert torch.equal(found[:, 1], weights.get_input_embeddings().weight[IDS].float())
+    last = kept(model, (4,))[:, 0]
+    normed = weights.model.norm(last.bfloat16()).float()
+    wanted = expected(weights, (4,))[:, 0]
+    assert (normed - wanted).norm() < 0.02 * wanted.norm()
+    folder = save(weights, tmp_path / "model")
+    pairs = (load_pair(folder, "none", device="cpu", dtype="bfloat16", offload=tier) for tier in (None, "disk"))
+    assert torch.equal(*(kept(pair.target) for pair in pairs))
+
+
+def test_streamed_layers_of_any_family(tmp_path):
+    folder = save(build("Gemma3", num_hidden_layers=4), tmp_path / "model")
+    pairs = (load_pair(folder, "none", device="cpu", dtype="float32", offload=tier) for tier in (None, "disk"))
+    found = [kept(pair.target) for pair in pairs]
+    assert torch.equal(*found)
+    weights = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    torch.testing.assert_close(found[0], expected(weights), rtol=1e-4, atol=1e-4)
+
+
+def test_a_session_keeps_none_unless_it_is_asked():
+    for dtype in (torch.float32, *([torch.bfloat16] if compiled()[0] else [])):
+        model = HuggingFaceModel(compiled_family("Llama").to(dtype), "model")
+        session = model.open(8)
+        session.forward(IDS, torch.arange(len(IDS)), causal_mask(len(IDS)), keep=1)
+        assert session.states is None

@@ -1,0 +1,144 @@
+"""Acceptance of a draft head by depth: what decoding counts, along text alone, and what planning makes of it."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from sequoia_core.command_line.main import main
+from sequoia_core.command_line.measured_words import measure_parts
+from sequoia_core.decoding.loop import autoregressive, decode
+from sequoia_core.decoding.sampling import SamplingConfig, draft_probabilities, probabilities
+from sequoia_core.decoding.verifiers import GREEDY
+from sequoia_core.design.acceptance import AcceptanceVector, of_levels
+from sequoia_core.design.optimal_trees import expected_tokens, optimal_tree, tree_limit
+from sequoia_core.design.plain_trees import chain_tree, k_ary_tree
+from sequoia_core.design.planning import speedup_surface
+from sequoia_core.design.prediction import predict, without_depth
+from sequoia_core.design.replay import replay
+from sequoia_core.studies.measure_acceptance import DEPTHS, Checkpoints, measure_acceptance
+from tests.conftest import linear_profile, pair_of, tiny_llama, tokens_of
+from tests.head_folders import plain_row, random_head
+
+PROMPT = [3, 14, 15, 9, 2, 6]
+PROMPTS = [PROMPT, [7, 8], [9, 2, 6, 1]]
+
+
+@pytest.fixture(scope="module")
+def measured(tiny_target, tiny_head):
+    return measure_acceptance(PROMPTS, pair_of(tiny_target, tiny_head), width=8, max_new_tokens=40)
+
+
+@pytest.mark.parametrize("tree", [chain_tree(3), k_ary_tree(2, 3), k_ary_tree(3, DEPTHS)], ids=lambda tree: tree.size)
+def test_greedy_trees_do_along_the_measured_text_what_they_do_in_decoding(tree, measured, tiny_target, tiny_head):
+    """Step by step: each node on the accepted path sees what a chain along the text sees."""
+    texts = replay(tree, measured)
+    pair = pair_of(tiny_target, tiny_head)
+    steps = [list(decode(prompt, pair, tree=tree, max_new_tokens=40)) for prompt in PROMPTS]
+    assert texts.steps.tolist() == [len(each) for each in steps] and texts.tokens.tolist() == [40] * 3
+    assert texts.steps[0] < 30, "a head of which nothing is accepted proves little"
+    shallow = replay(tree, replace(measured, by_depth=None))
+    assert shallow.steps.tolist() != texts.steps.tolist()
+
+
+def test_each_level_is_that_of_chains_without_a_session(measured, tiny_target, tiny_head):
+    text = tokens_of(autoregressive(PROMPT, pair_of(tiny_target), max_new_tokens=40))
+    whole, counted = [*PROMPT, *text], np.zeros((DEPTHS, 8))
+    for depth in range(DEPTHS):
+        for place in range(depth, 40):
+            row = plain_row(tiny_head, whole[: len(PROMPT) + place], true=len(PROMPT) + place - depth)
+            target = torch.nn.functional.one_hot(torch.tensor([whole[len(PROMPT) + place]]), 64).float()
+            draft = draft_probabilities(row[None], SamplingConfig(1.0))[0]
+            counted[depth] += GREEDY.ranks(target, draft, 8, torch.Generator())[0].numpy()
+    np.testing.assert_allclose(measured.by_depth.prompt_sums[0], counted, atol=1e-6)
+    assert measured.by_depth.trials[:, 0].tolist() == [120, 117, 114, 111]
+    np.testing.assert_allclose(measured.by_depth.probs[0], measured.probs)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_text_is_read_in_pieces_without_a_difference(temperature, monkeypatch):
+    """Chains of a chunk begin in the one before; and whoever is cut and resumed finds the same."""
+    from sequoia_core.studies import ranks_along_text
+
+    target = tiny_llama(5, vocab=16, scale=1.0)
+    pair = pair_of(target, random_head(target, scale=3.0, draft_vocab=12))
+    options = {"sampling": SamplingConfig(temperature), "width": 4, "max_new_tokens": 30}
+    whole, first, saved = measure_acceptance([[3], [4, 5]], pair, **options), [], []
+    measure_acceptance([[3], [4, 5]], pair, **options, checkpoints=Checkpoints(save=saved.append))
+    again = AcceptanceVector.loads(saved[0].to_bytes(), "saved.json")
+    assert again == saved[0] and again.by_depth is not None
+    resumed = measure_acceptance([[3], [4, 5]], pair, **options, checkpoints=Checkpoints(resume=again))
+    np.testing.assert_allclose(resumed.by_depth.probs, whole.by_depth.probs, atol=1e-12)
+    assert [rows.tolist() for rows in resumed.by_depth.prompt_ranks] == [
+        rows.tolist() for rows in whole.by_depth.prompt_ranks
+    ]
+    monkeypatch.setattr(ranks_along_text, "CHUNK", 7)
+    if temperature == 0.0:
+        first = measure_acceptance([[3], [4, 5]], pair, **options)
+        assert [rows.tolist() for rows in first.by_depth.prompt_ranks] == [
+            rows.tolist() for rows in whole.by_depth.prompt_ranks
+        ]
+    bounds = whole.by_depth.interval()
+    assert (bounds[0] <= whole.by_depth.probs + 1e-9).all() and (whole.by_depth.probs <= bounds[1] + 1e-9).all()
+
+
+def test_sampled_acceptance_is_the_rules_own_by_depth():
+    """The sum over ranks of Sequoia's rule is one minus the residual's mass, whatever is drawn, with all ranks."""
+    target = tiny_llama(6, vocab=8, scale=1.0)
+    head, text = random_head(target, scale=2.0), [1, 2, 3, 4, 5, 6, 7, 0, 1, 3]
+    vector = measure_acceptance(
+        [text], pair_of(target, head), sampling=SamplingConfig(1.0), width=1, max_new_tokens=None
+    )
+    for depth in range(DEPTHS):
+        wanted = 0.0
+        for place in range(1 + depth, len(text)):
+            row = probabilities(plain_row(head, text[:place], true=place - depth)[None], SamplingConfig(1.0))[0]
+            other = target.plain_logits(torch.tensor(text[:place]))[-1].softmax(-1)
+            wanted += float(torch.minimum(row, other).sum().detach())  # of one child, on average over its draws
+        found = vector.by_depth.prompt_sums[0, depth, 0]
+        assert 0 < found < len(text) and abs(found - wanted) < 3.0
+    assert vector.by_depth.prompt_trials[0].tolist() == [9, 8, 7, 6]
+
+
+def test_a_plan_goes_by_depth():
+    levels = np.array([[0.8, 0.1, 0.05], [0.5, 0.2, 0.1], [0.2, 0.2, 0.1]])
+    vector, profile = of_levels(levels), linear_profile(0.05, 0.05)
+    flat = replace(vector, by_depth=None)
+    assert expected_tokens(chain_tree(3), vector) == pytest.approx(1 + 0.8 + 0.4 + 0.08)
+    assert expected_tokens(chain_tree(4), vector) == pytest.approx(1 + 0.8 + 0.4 + 0.08 + 0.016)
+    mine, other = optimal_tree(vector, size=12), optimal_tree(flat, size=12)
+    assert expected_tokens(mine, vector) > expected_tokens(other, vector) and mine.depth < other.depth
+    assert expected_tokens(optimal_tree(vector, size=2000), vector) < tree_limit(vector) < tree_limit(flat)
+    compared = without_depth(optimal_tree(vector, size=8), vector, profile)
+    assert compared.promised > compared.speedup and compared.depth > optimal_tree(vector, size=8).depth
+    assert without_depth(mine, flat, profile) is None
+    surface = speedup_surface(vector, profile)
+    assert np.nanmax(surface.speedup) < np.nanmax(speedup_surface(flat, profile).speedup)
+    assert predict(mine, vector, profile).tokens_per_step.value == pytest.approx(expected_tokens(mine, vector))
+    ragged = of_levels(np.array([[0.3, 0.4], [0.2, 0.3]]))  # ranks that rise: the dynamic program, and its widths
+    assert np.nanmax(speedup_surface(ragged, profile).speedup) > 1
+
+
+def test_a_file_with_other_levels_is_refused():
+    vector = of_levels(np.array([[0.5, 0.2], [0.4, 0.1]]))
+    content = vector.to_bytes().decode()
+    for found, changed in (("0.4, ", "0.4, 0.2, "), ("[0.5, 0.2], [", "[0.6, 0.2], ["), ("[0.4, 0.1]", "[1.4, 0.1]")):
+        assert found in content
+        with pytest.raises(ValueError, match="by_depth|level 2"):
+            AcceptanceVector.loads(content.replace(found, changed).encode(), "vector.json")
+
+
+def test_commands_tell_of_each_depth_and_of_planning_without(measured, tmp_path, capsys):
+    vector, profile = tmp_path / "vector.json", tmp_path / "profile.json"
+    measured.save(vector)
+    linear_profile(0.02, 0.05).save(profile)
+    assert main(["plan", "--acceptance", str(vector), "--profile", str(profile), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["without_depth"]
+    assert 0 <= told["loss"] < 1 and told["promised"] > 1
+    assert main(["plan", "--acceptance", str(vector), "--profile", str(profile)]) == 0
+    assert "Planned as if every depth were the first" in " ".join(capsys.readouterr().out.split())
+    result = {"prompts": 3, "source": "", "more_prompts": None, "resumed_prompts": 0}
+    parts = list(measure_parts(measured, result, within=0.01, models=[], out=None))
+    assert any("reads its own outputs" in part for part in parts if isinstance(part, str))

@@ -1,1 +1,0 @@
-"""Sections of the acceptance page that are too large to stand in it."""

@@ -1,0 +1,1 @@
+"""What measures on the pair in use, with its form; and the chip that says whether that was done."""
