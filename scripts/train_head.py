@@ -35,7 +35,7 @@ PROMPT, LENGTH = 48, 256  # tokens of a text's prompt, and in all
 JOINED = 4  # of so many files one holds texts of twice the length, two in one, for longer contexts
 STEPS, DECAY = 3, 0.8  # passes of the head in training; what the loss of each weighs, of the one before
 TICKS = 10_000  # of the learning rate's schedule
-SAVE_SEC = 120
+SAVE_SEC = 60
 RATES = (0.02, 1e-3)  # Muon's, AdamW's
 
 
@@ -53,7 +53,7 @@ def prompts(tokenizer, texts: list[str], count: int, chooser: random.Random) -> 
 
 
 @torch.inference_mode()
-def write(model, tokenizer, texts: list[str], count: int, reads: list[int], path: Path, index: int) -> None:
+def write(model, tokenizer, texts: list[str], count: int, reads: list[int], path: Path, index: int, batch: int) -> None:
     """Let the target write texts, read them again, and keep what training needs.
 
     ids: int32 [R, L]; states: bfloat16 [R, L, 4, H], the three that the head reads and the last; log_total: float32
@@ -65,7 +65,7 @@ def write(model, tokenizer, texts: list[str], count: int, reads: list[int], path
     ids = continued(model, begun.to(model.device), LENGTH, temperatures, generator)
     ids = ids.view(-1, 2 * LENGTH) if index % JOINED == JOINED - 1 else ids
     output, kept, totals = model.get_output_embeddings().weight, [], []
-    for rows in ids.split(8):
+    for rows in ids.split(max(1, batch // ids.shape[1])):
         states = model.base_model(rows, use_cache=False, output_hidden_states=True).hidden_states
         kept.append(torch.stack([*(states[place] for place in reads), states[-1]], 2).to(torch.bfloat16))
         totals += [(row @ output.T).float().logsumexp(-1) for row in states[-1]]
@@ -250,7 +250,7 @@ def main() -> None:
     missing = [index for index, path in enumerate(files) if not path.exists()]
     texts = [text for name, text in collect_corpus(Recipe()) if not is_held_out(name)] if missing else []
     for index in missing:
-        write(target, tokenizer, texts, args.rows, reads, files[index], index)
+        write(target, tokenizer, texts, args.rows, reads, files[index], index, args.batch)
         print(f"written {(index + 1) * args.rows * LENGTH:,} tokens", flush=True)
 
     size, ends = min(args.vocabulary, target.config.vocab_size), target.generation_config.eos_token_id
