@@ -413,6 +413,135 @@ void rows_surplus(const float *target, const float *draft, int64_t rows, int64_t
     }
 }
 
+// What rejections leave of a row P, see `residuals.Residuals`; rest [size], kept [2, size].
+struct Residual {
+    const float *p, *q;
+    int64_t size, count;
+    double scale, offset, left;
+    float *rest, *kept;
+};
+
+// One more draw was rejected: from `first`, or NULL for Q of which `mass` was left after `drawn` tokens.
+static void reject(struct Residual *of, const float *first, double mass, int64_t drawn) {
+    double sum = 0.0, scale = of->scale, offset = of->offset;
+    if (first) {
+        for (int64_t i = 0; i < of->size; i++) {
+            const float over = of->p[i] - first[i];
+            sum += of->kept[i] = over > 0.0f ? over : 0.0f;
+        }
+        if (sum > 0.0) of->left = sum, of->p = memcpy(of->rest, of->kept, of->size * sizeof(float));
+        return;
+    }
+    if (mass > 0.0) scale += of->left / mass;
+    else offset += of->left / (double)(of->size - drawn > 1 ? of->size - drawn : 1);
+    rows_surplus(of->p, of->q, 1, of->size, &scale, &offset, of->kept, &of->count, &sum, 1);
+    if (sum > 0.0) of->left = sum, of->scale = scale, of->offset = offset;
+}
+
+// What the residual wants of a token, and what Q offers of it.
+static double wanted(const struct Residual *of, const float *law, int64_t token, double mass, int64_t drawn, double *offered) {
+    const double over = of->p[token] - of->scale * law[token] - of->offset;
+    *offered = mass > 0.0 ? law[token] / mass : 1.0 / (double)(of->size - drawn > 1 ? of->size - drawn : 1);
+    return over > 0.0 ? over / of->left : 0.0;
+}
+
+// Draw a token in proportion to what Q, of which `mass` is left, offers beyond what the residual wants; undrawn [size] is below
+// 0 where it cannot be. line [size], sums [size / BLOCK + 1]: scratch.
+static int64_t draw_rejected(const struct Residual *of, const float *law, double mass, int64_t drawn, const float *undrawn,
+                             double uniform, float *line, double *sums) {
+    const float share = mass > 0.0 ? (float)(1.0 / mass) : 0.0f, even = mass > 0.0 ? 0.0f : 1.0f / (float)(of->size - drawn);
+    const float scale = (float)of->scale, offset = (float)of->offset, inverse = (float)(1.0 / of->left), *p = of->p, *q = of->q;
+    double left = 0.0;
+    int64_t block = 0, from = 0;
+    for (; from < of->size; from += BLOCK, block++) {
+        const int64_t stop = from + BLOCK < of->size ? from + BLOCK : of->size;
+        float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t i = from; i < stop; i++) {
+            const float over = p[i] - scale * q[i] - offset, excess = law[i] * share + even - (over > 0.0f ? over * inverse : 0.0f);
+            sum += line[i] = excess > 0.0f && undrawn[i] >= 0.0f ? excess : 0.0f;
+        }
+        left += sums[block] = sum;
+    }
+    left *= uniform;
+    int64_t found = of->size - 1;
+    for (block = 0, from = 0; from < of->size; from += BLOCK, block++) {
+        if (left >= sums[block]) {
+            left -= sums[block];
+            continue;
+        }
+        const int64_t stop = from + BLOCK < of->size ? from + BLOCK : of->size;
+        for (int64_t i = from; i < stop; i++) {
+            if (line[i] > 0.0f) found = i;
+            if ((left -= line[i]) < 0.0) break;
+        }
+        break;
+    }
+    return found;
+}
+
+static double mass_of(const float *row, int64_t size) {  // of entries that are not below 0
+    double sum = 0.0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < size; i++) sum += row[i] > 0.0f ? (double)row[i] : 0.0;
+    return sum;
+}
+
+// For rows of `rank_acceptance`, [rows, size]; first: what first children are drawn from, NULL for draft. Of children [rows,
+// width] -> accepts [rows, width], the probability that each is the accepted one; or, without children, given tokens [rows]
+// that were committed -> ranks [rows], drawn by uniforms [rows, width, 2]. 0, or -1 when memory ran out.
+int rows_accepted(const float *target, const float *draft, const float *first, int64_t rows, int64_t size, int64_t width,
+                  const int64_t *children, double *accepts, const int64_t *tokens, int replace, const double *uniforms,
+                  int64_t *ranks, int threads) {
+    int failed = 0;
+#pragma omp parallel num_threads(threads) if (rows >= MANY) reduction(| : failed)
+    {
+        const int64_t blocks = size / BLOCK + 1;
+        double *sums = malloc(blocks * sizeof(double) + 5 * size * sizeof(float));
+        float *rest = (float *)(sums + blocks), *undrawn = rest + 3 * size, *line = undrawn + size;
+        failed |= !sums;
+#pragma omp for schedule(dynamic)
+        for (int64_t row = 0; row < rows; row++) {
+            if (!sums) continue;
+            const float *q = draft + row * size, *law = first ? first + row * size : q;
+            struct Residual of = {target + row * size, q, size, size, 0.0, 0.0, 1.0, rest, rest + size};
+            double mass = 1.0, reached = 1.0, offered;
+            memcpy(undrawn, q, size * sizeof(float));
+            if (children)
+                for (int64_t k = 0; k < width; k++) undrawn[children[row * width + k]] = -1.0f;
+            else
+                ranks[row] = 0;
+            const double others = children ? mass_of(undrawn, size) : 0.0;
+            for (int64_t k = 0; k < width; k++, law = q) {
+                if (children) {
+                    const int64_t *drawn = children + row * width;
+                    double left = 0.0;
+                    for (int64_t after = width - 1; after >= k; after--) left += q[drawn[after]];
+                    mass = k ? left + others : 1.0;
+                    const double wants = wanted(&of, law, drawn[k], mass, k, &offered);
+                    double accept = offered > 0.0 ? wants / (offered > 1e-300 ? offered : 1e-300) : wants > 0.0;
+                    accept = accept < 1.0 ? accept : 1.0;
+                    accepts[row * width + k] = reached * accept;
+                    reached *= 1.0 - accept;
+                    if (reached > 0.0) reject(&of, law == q ? NULL : law, mass, k);
+                    continue;
+                }
+                const double *uniform = uniforms + (row * width + k) * 2, wants = wanted(&of, law, tokens[row], mass, k, &offered);
+                if (uniform[0] < (wants > 0.0 ? offered / wants : 1.0)) {
+                    ranks[row] = k + 1;
+                    break;
+                }
+                if (k + 1 == width) break;
+                if (!replace) undrawn[draw_rejected(&of, law, mass, k, undrawn, uniform[1], line, sums)] = -1.0f;
+                reject(&of, law == q ? NULL : law, mass, k);
+                if (!replace) mass = mass_of(undrawn, size);
+            }
+        }
+        free(sums);
+    }
+    return -failed;
+}
+
 // rest [size] = max(target - draft, 0), scaled to sum to 1; target itself where nothing is left.
 void rows_residual(const double *target, const double *draft, int64_t size, double *rest) {
     for (int64_t i = 0; i < size; i++) {
