@@ -8,8 +8,6 @@ transformers runs a random pair of 16 tokens, llama.cpp the demo draft as the ta
 the extra `real`), vLLM the demo pair. The day's record is completed. Last line: engine -> verdict and p-value.
 """
 
-from __future__ import annotations
-
 import argparse
 import http.server
 import json

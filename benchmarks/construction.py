@@ -3,8 +3,6 @@
 python benchmarks/construction.py            # a table, one JSON line last
 """
 
-from __future__ import annotations
-
 import json
 import time
 import tracemalloc

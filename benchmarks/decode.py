@@ -8,8 +8,6 @@ and a profile measured in the same run (see `sequoia_core.studies.bench`). A rec
 that the passes use, the dtype, the temperature and the day.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import platform

@@ -7,8 +7,6 @@ file. Plain and default write each prompt in turns, the first of each pair of tu
 seconds per token. A table, and one JSON line last.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import time

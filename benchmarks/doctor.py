@@ -9,8 +9,6 @@ seed. Two tables, false alarms (the worst of all settings, and the mean) and pow
 line is all of it as JSON.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Callable, Mapping, Sequence

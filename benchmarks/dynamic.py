@@ -15,8 +15,6 @@ Growth goes by the vectors that ship for the demo pair, and decodes prompts of t
 the points stand on the curve that follows from them. The tree page shows the record at assets/runs/growth.json.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import platform

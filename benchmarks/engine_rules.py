@@ -11,8 +11,6 @@ intervals of ratios are paired by prompt. A table, and one JSON line last.
 Shapes: N = positions, V = vocabulary, R = rules; P = target row, Q = draft row.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import threading

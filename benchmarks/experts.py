@@ -7,8 +7,6 @@ count. Counted too: how many experts of a layer the passes read. Beside it a den
 token: what it takes longer for two is the software's, not the experts'. A table, and one JSON line last.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import time

@@ -10,8 +10,6 @@ memory (bfloat16, since the package dequantises 4 bits) a pass is bound by memor
 compressed-tensors.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

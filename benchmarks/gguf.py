@@ -9,8 +9,6 @@ format, prompts are token ids, times are of the tokens after the first, threads 
 `over_server_best` is our fastest over the server at its best draft length; the server's passes run in C++ alone.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -6,8 +6,8 @@
 
 A section that FILE (`--out`) already has for this device is not run again. One that fails is written down with its
 error and the others go on; the exit code is 1 then, and also where a test or a proof of exactness fails. Goals of speed
-that are not met are only printed. Needs PyTorch, transformers, NumPy and SciPy, and pytest for the tests: no network
-and no pydantic (docs/methods.md#a-rented-gpu). Large models have random weights, since times depend on shapes.
+are not met are only printed. Needs PyTorch, transformers, NumPy and SciPy, for the tests pytest and pydantic; no
+network (docs/methods.md#a-rented-gpu). Large models have random weights, since times depend on shapes.
 """
 
 from __future__ import annotations
@@ -40,10 +40,14 @@ from sequoia_core.design.optimal_trees import optimal_tree
 from sequoia_core.design.what_if import power_law
 from sequoia_core.models.language_model import ModelPair
 from sequoia_core.studies.losslessness import check_losslessness
+from sequoia_core.studies.measure_profile import measure_profile
 
 LAW_SAMPLES, DEMO_TOKENS = 500, 128
 BUDGET_SEC = 20 * 60  # of everything; a test holds the estimates to it
-TESTS = ("tests/core/test_other_device.py", "tests/core/decoding/gpu/test_gpu_path.py")
+TESTS = (
+    "tests/core/test_other_device.py", "tests/core/decoding/gpu/test_gpu_path.py",
+    "tests/core/models/offload/test_offloading.py",
+)  # fmt: skip
 
 
 def tests(machine: Machine) -> list[Row]:
@@ -98,7 +102,10 @@ def demo(machine: Machine) -> list[Row]:
         count = 8 if machine.rehearse else DEMO_TOKENS
         steps = list(decode(prompt, pair, tree=own, max_new_tokens=count, details=TOKENS_ONLY))[2:]
         taken[name] = sum(s.seconds for s in steps) / max(1, sum(len(s.new_tokens) for s in steps))
-    rows = [Row(f"demo pair, {name}", 1e3 * sec, "ms a token") for name, sec in taken.items()]
+    sizes = [1, 4] if machine.rehearse else [1, 2, 4, 8, 16, 32, 64]
+    profile = measure_profile(pair, sizes=sizes, context=min(128, machine.context), repeats=machine.repeats)
+    more = {"profile": profile.to_json()}
+    rows = [Row(f"demo pair, {name}", 1e3 * sec, "ms a token", more=more) for name, sec in taken.items()]
     return [*rows, Row("demo pair, speedup", taken["one by one"] / max(1e-9, taken["a tree of 16"]), "x")]
 
 
@@ -131,6 +138,8 @@ def estimates(peaks: Peaks) -> dict[str, float]:
         "exactness": 5 + len(VERIFIERS) * 2 * LAW_SAMPLES * (step(small, small, 8, 3) + 2 * passing(small)),
         "demo": 10 + 2 * DEMO_TOKENS * step(demo_shape, demo_shape, 16, 4),
         "plain": 5 + 150 + (1 + 2 * 4) * gpu_speed.PLAIN_TOKENS * passing(seven),
+        "fused": 20.0,
+        "compiled": 120.0,
         "outside": 5 + 2 * (gpu_speed.STEPS + WARM_UP) * step(seven, small, 128, 8),
         "replay": profiling(gpu_speed.PAIRS[0])
         + gpu_speed.REPLAYS * (gpu_speed.REPLAY_STEPS + WARM_UP) * (step(seven, small, 128, 10) + passing(seven)),
@@ -145,6 +154,8 @@ WORK: dict[str, tuple[Callable[[Machine], Sequence[Row]], bool]] = {  # and whet
     "exactness": (exactness, True),
     "demo": (demo, True),
     "plain": (gpu_speed.plain, False),  # a pretend device compiles nothing
+    "fused": (gpu_speed.fused, True),
+    "compiled": (gpu_speed.compiled, False),
     "outside": (gpu_speed.outside, True),
     "replay": (gpu_speed.replay, True),
     "shapes": (gpu_speed.shapes, True),
@@ -156,9 +167,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rehearse", action="store_true")
     parser.add_argument("--sections", default=",".join(WORK))
+    parser.add_argument("--models", type=Path, help="folder that keeps the model that streams, for another run")
     parser.add_argument("--out", type=Path, default=Path("gpu.json"))
     args = parser.parse_args()
-    machine, expected = Machine(args.rehearse), estimates(Peaks.stated())
+    machine, expected = Machine(args.rehearse, args.models), estimates(Peaks.stated())
     found = json.loads(args.out.read_text()) if args.out.exists() else {}
     if {key: found.get(key) for key in machine.facts()} != machine.facts():
         found = machine.facts() | {"sections": {}}

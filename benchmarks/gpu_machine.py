@@ -85,8 +85,8 @@ class Peaks(NamedTuple):
 class Machine:
     """Where everything runs, and how large it is."""
 
-    def __init__(self, rehearse: bool) -> None:
-        self.rehearse = rehearse
+    def __init__(self, rehearse: bool, models: Path | None = None) -> None:
+        self.rehearse, self.models = rehearse, models
         if not rehearse and not torch.cuda.is_available():
             raise SystemExit("gpu.py: found no CUDA device, expected one, or --rehearse")
         self.device = torch.device("cpu" if rehearse else "cuda")

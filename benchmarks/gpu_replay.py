@@ -63,12 +63,14 @@ class Steps(NamedTuple):
         tokens: of all steps.
         context: tokens before a step, on average.
         passes: of the last text's steps, where they are of fixed shape.
+        first: seconds of each text's first steps, in which graphs are captured.
     """
 
     each: list[float]
     tokens: int
     context: float
     passes: list[StaticPass]
+    first: list[float]
 
     @property
     def seconds(self) -> float:
@@ -90,9 +92,13 @@ def replayed(
     steps: int,
     texts: int = 1,
     sampling: SamplingConfig = SAMPLING,
+    compiled: bool = False,
 ) -> Steps:
-    """Take steps on top of a context, in several texts, and return those after each text's first few."""
-    each, tokens, lengths, passes = [], 0, [], []
+    """Take steps on top of a context, in several texts, and return those after each text's first few.
+
+    `compiled` compiles the passes of sessions on their own, for steps that are not of fixed shape.
+    """
+    each, tokens, lengths, passes, first = [], 0, [], [], []
     for seed in range(texts):
         sequence = machine.prompt(machine.context)
         length = len(sequence) + (WARM_UP + steps) * (tree.depth + 1)
@@ -103,14 +109,41 @@ def replayed(
         )  # fmt: skip
         for session in sessions:
             prefill(session, sequence[:-1])
+            if compiled:
+                session.forward = CompiledForward(session)
         judging, end = Replayed(judge, acceptance, seed), End(eos_ids=frozenset(), length=length + 1, reason="length")
         for step in range(WARM_UP + steps):
             before = len(sequence)
             found = take_step(drafter, judging, sequence, end, sessions=sessions, cancel=threading.Event())
-            if step >= WARM_UP:
+            if step < WARM_UP:
+                first.append(found.seconds)
+            else:
                 each.append(found.seconds)
                 lengths.append(before)
                 tokens += len(found.new_tokens)
         if isinstance(drafter, StaticDrafter) and isinstance(judge, StaticJudge):
             passes = [*drafter.passes, judge.passes]
-    return Steps(each, tokens, float(np.mean(lengths)), passes)
+    return Steps(each, tokens, float(np.mean(lengths)), passes, first)
+
+
+class CompiledForward:
+    """A session's forward by `torch.compile(mode="reduce-overhead")`, its masks over all slots so that shapes recur."""
+
+    def __init__(self, session) -> None:
+        self.session, cache = session, session.cache
+        for pair in (*cache._buffers.values(), *cache._pairs.values()):
+            torch._dynamo.mark_static_address(pair)
+        self.passes = torch.compile(session.logits_at, mode="reduce-overhead", dynamic=False)
+
+    @torch.inference_mode()
+    def __call__(self, ids, positions, tree_mask, *, keep: int) -> torch.Tensor:
+        cache, device, (count, covered) = self.session.cache, self.session.device, tree_mask.shape
+        cache.begin(positions)
+        slots = torch.arange(cache.length, cache.length + count)
+        mask = torch.full((count, cache.capacity), -torch.inf)
+        mask[:, : cache.length + count - covered] = 0.0
+        mask[:, cache.length + count - covered : cache.length + count] = tree_mask
+        mask = mask.to(device, self.session.dtype)[None, None]
+        logits = self.passes(slots.to(device), ids.to(device), positions.to(device), mask)
+        cache.end()
+        return logits[-keep:].clone()  # the next call overwrites it

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 import tempfile
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
+from pathlib import Path
 
 import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
 
@@ -17,14 +19,16 @@ from gpu_replay import replayed
 
 from scripts.make_random_model import write_random_model
 from sequoia_core import autoregressive, load_pair
-from sequoia_core.decoding.gpu.phases import Phase
+from sequoia_core.decoding.gpu import drafting, judging, phases
+from sequoia_core.decoding.gpu.phases import Phase, StaticPass
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.decoding.tree_policy import ROOT_ONLY
 from sequoia_core.design.optimal_trees import expected_tokens, optimal_tree
 from sequoia_core.design.step_time import autoregressive_sec, step_time
 from sequoia_core.design.what_if import power_law
-from sequoia_core.models.language_model import ModelPair
+from sequoia_core.models.language_model import HuggingFaceModel, ModelPair
 from sequoia_core.models.protocol import causal_mask, prefill
+from sequoia_core.models.transformers_passes import TransformersBackend
 from sequoia_core.studies.measure_profile import measure_profile
 
 PAIRS = (("Llama-2-7B", "Llama-68M"), ("Llama-2-13B", "Llama-68M"), ("Llama-2-7B", "Llama-160M"))
@@ -87,6 +91,24 @@ def compile_config(machine: Machine):
     return found
 
 
+def fused(machine: Machine) -> list[Row]:
+    """A pass of the 7B shape in a graph: our few operations against transformers' own forward."""
+    model, rows = machine.model("Llama-2-7B"), []
+    plain = HuggingFaceModel(model.model, "7B", backend=TransformersBackend(model.model))
+    for count in (1, machine.size):
+        taken = {}
+        for name, own in ((model.backend, model), ("transformers", plain)):
+            session = own.open(machine.context + 2 * machine.size)
+            prefill(session, machine.prompt(machine.context))
+            first = torch.full((1,), machine.context, device=machine.device)
+            one = StaticPass(session, causal_mask(count), torch.arange(count), first=first)
+            taken[name] = machine.seconds(Phase(one.logits, machine.device), 20)
+            rows.append(Row(f"pass over {count} tokens, {name}", 1e3 * taken[name], "ms"))
+        ratio = taken["transformers"] / taken[model.backend]
+        rows.append(Row("transformers over ours", ratio, "x", "above 1", ratio > 1.0))
+    return rows
+
+
 def outside(machine: Machine) -> list[Row]:
     """How much of a step over 128 nodes is not the models' passes: those are timed alone, over the same buffers."""
     target, draft = (machine.model(name, seed) for seed, name in enumerate(PAIRS[0]))
@@ -101,6 +123,29 @@ def outside(machine: Machine) -> list[Row]:
         name = f"outside the forwards, n = {tree.size}, T = {temperature}"
         rows.append(Row(name, share, "of a step", "at most 0.05", share <= 0.05, {"step": median, "passes": passes}))
     return rows
+
+
+def compiled(machine: Machine) -> list[Row]:
+    """Steps of fixed shape in graphs, against the plain steps with passes by `torch.compile`: that or nothing."""
+    target, draft = (machine.model(name, seed) for seed, name in enumerate(PAIRS[0]))
+    tree = optimal_tree(ACCEPTANCE, size=machine.size, depth=4)
+    count, taken = 4 if machine.rehearse else STEPS // 2, {}
+    plain = [HuggingFaceModel(one.model, one.name, backend=TransformersBackend(one.model)) for one in (target, draft)]
+    for name, models, static, own in (
+        ("in graphs", (target, draft), True, False), ("in graphs, by transformers", plain, True, False),
+        ("one by one", plain, False, False), ("compiled", plain, False, True),
+    ):  # fmt: skip
+        for module in (drafting, judging):
+            module.is_static = phases.is_static if static else lambda session: False
+        try:
+            steps = replayed(machine, *models, tree, ACCEPTANCE, steps=count, compiled=own)
+        finally:
+            for module in (drafting, judging):
+                module.is_static = phases.is_static
+        taken[name] = float(np.median(steps.each))
+    rows = [Row(f"step of {tree.size} nodes, {name}", 1e3 * sec, "ms") for name, sec in taken.items()]
+    faster = taken["compiled"] / taken["in graphs"]
+    return [*rows, Row("compiled over in graphs", faster, "x", "at least 1.2", faster >= 1.2)]
 
 
 def profile_of(machine: Machine, pair: Sequence[str]):
@@ -122,7 +167,8 @@ def shapes(machine: Machine) -> list[Row]:
         measured = (profile.verify_sec / one).tolist()
         small = machine.peaks.pass_sec(machine.shape(pair[1]), context=machine.context) / bound(1)
         rows += [
-            Row(f"{name}: one token", 1e3 * one, "ms", f"modelled {1e3 * bound(1):.3g}"),
+            Row(f"{name}: one token", 1e3 * one, "ms", f"modelled {1e3 * bound(1):.3g}",
+                more={"profile": profile.to_json()}),
             Row(f"{name}: c", profile.draft_sec / one, "of a token's pass", f"modelled {small:.3g}"),
             Row(
                 f"{name}: t({sizes[-1]})", measured[-1], "of a token's pass", f"modelled {modelled[-1]:.3g}",
@@ -149,6 +195,7 @@ def replay(machine: Machine) -> list[Row]:
         Row("replay: tokens per step, by the vector", expected, "", "at least 5", expected >= 5.0),
         Row("replay: tokens per step, as drawn", ran.tokens / len(ran.each), ""),
         Row("replay: speedup over our own baseline", speedup, "x", "above 4.04", speedup > 4.04),
+        Row("a text's first steps, graphs captured", sum(ran.first) / texts, "s", more={"each": ran.first}),
         Row("replay: predicted / measured - 1", off, "", "within 0.1", abs(off) <= 0.1, {"predicted": predicted}),
     ]
 
@@ -157,8 +204,9 @@ def streaming(machine: Machine) -> list[Row]:
     """Stream a 13B shape from the host's memory (in a rehearsal from disk): one token, trees, and a replay."""
     tier, dtype = ("disk", "float32") if machine.rehearse else ("host", "bfloat16")
     nodes = (1, 8) if machine.rehearse else STREAMED
-    with tempfile.TemporaryDirectory() as folder:
-        write_random_model(streamed_sizes(machine), f"{folder}/model", dtype=dtype)
+    with tempfile.TemporaryDirectory() if machine.models is None else nullcontext(machine.models) as folder:
+        if not Path(folder, "model", "config.json").exists():
+            write_random_model(streamed_sizes(machine), f"{folder}/model", dtype=dtype)
         target = load_pair(f"{folder}/model", "none", device=str(machine.device), dtype=dtype, offload=tier).target
         try:
             taken, rate = streamed_passes(machine, target, nodes)

@@ -8,8 +8,6 @@ The models are the demo pair told of a longer context, so that a run lasts for s
 python benchmarks/live.py --seconds 20            # a table, one JSON line last
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import multiprocessing

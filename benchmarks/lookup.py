@@ -11,8 +11,6 @@ with the fastest of today's methods (planned tree, adaptive trees), paired promp
 the autoregressive answers and the profile say beforehand.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Sequence

@@ -13,8 +13,6 @@ Vectors are measured in memory on shipped prompts whose greedy continuation does
 Peak memory is that of a process of its own. accelerate's methods need `pip install accelerate`, else they are left out.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """Our own engine's answers as a server's, so that a plan can be held against both."""
 
-from __future__ import annotations
-
 from sequoia_core.servers.check import Served
 from sequoia_core.servers.counts import ServerCounts, ServerRequest
 from sequoia_core.studies.race import PHASES, Decoded

@@ -3,8 +3,6 @@
 python benchmarks/pages.py            # a table, one JSON line last
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import statistics
@@ -30,13 +28,13 @@ def main() -> None:
     page.run()
     first_sec = time.perf_counter() - started
     page.slider(key="depth").set_value(DEPTH).run()
-    page.slider(key="n").set_value(16).run()  # what is computed once per vector is in the caches from here on
+    page.number_input(key="n").set_value(16).run()  # what is computed once per vector is in the caches from here on
     medians = {}
     for name, sizes in SIZES.items():
         samples = []
         for size in sizes:  # every size for the first time: no tree comes from a cache
             started = time.perf_counter()
-            page.slider(key="n").set_value(size).run()
+            page.number_input(key="n").set_value(size).run()
             samples.append(time.perf_counter() - started)
             assert not page.exception
         medians[name] = statistics.median(samples)

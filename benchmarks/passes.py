@@ -14,8 +14,6 @@ of a model are timed alone, the output layer and all together, for each instruct
 float32; then passes with compiled layers, with PyTorch's, and of a file by llama.cpp.
 """
 
-from __future__ import annotations
-
 import argparse
 import copy
 import ctypes

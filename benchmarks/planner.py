@@ -10,8 +10,6 @@ beforehand would have given. Which of the decoded prompts are raced, and which c
 line of JSON.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from datetime import date

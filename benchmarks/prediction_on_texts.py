@@ -4,8 +4,6 @@ Of trees whose children are drawn, the tokens of a step are the sum of their nod
 7 to 13 % less than what decoding then did.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

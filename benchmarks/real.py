@@ -17,8 +17,6 @@ that they are compared with. transformers cannot run 4-bit files of this kind, s
 same numbers in bfloat16. No end of text ends an answer: others write on past it, llama.cpp's server never draws it.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

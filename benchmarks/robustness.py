@@ -11,8 +11,6 @@ Beside it SpecInfer's own 5 × 8 tree is decoded by SpecInfer's rule, and lookup
 optimum, hybrid ones where a shipped vector tells the draft's chances.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import platform

@@ -10,8 +10,6 @@ in bfloat16, its compiled format. vLLM is started by --vllm, all settings at onc
 completed, so engines may run one after the other. Last line: engine -> `median_abs_error`, `chosen_over_best`, `rows`.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -6,8 +6,6 @@ belongs to another session shows. Memory is that of the server when all have gon
 python benchmarks/soak.py --sessions 20 --minutes 10          # counts as it goes, one JSON line last
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import collections

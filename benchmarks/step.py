@@ -3,8 +3,6 @@
 python benchmarks/step.py --dtype bfloat16 --size 64 --depth 8      # a table, one JSON line last
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

@@ -6,8 +6,6 @@ and imports in them counts as overhead; Dask's workers are there before. The las
     python benchmarks/sweep.py [--prompts 32] [--tokens 128] [--temperatures 0,0.3,0.6,1]
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import tempfile

@@ -1,7 +1,5 @@
 """One way of timing for the benchmarks: one call to warm up, then a few of which the median counts."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable

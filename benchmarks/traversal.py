@@ -12,8 +12,6 @@ results/, and one JSON line last; intervals are 95 %, from resampling prompts. T
 steps.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import platform

@@ -9,8 +9,6 @@ position too), a step at three ways of sampling, and a step with all that the pa
 line last.
 """
 
-from __future__ import annotations
-
 import argparse
 import copy
 import json

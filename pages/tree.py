@@ -125,7 +125,7 @@ st.caption(
     "Which guesses are worth a place in one target pass? The sliders give the provably best tree of a size and depth."
 )
 
-first, *others = st.columns(4, vertical_alignment="bottom")
+first, *others = st.columns([3, 5, 3, 4], vertical_alignment="bottom")
 with first:
     vector_control()
 vector = session.acceptance()
@@ -146,7 +146,7 @@ if (unknown := ranks_not_measured(tree, vector)) is not None:
 tokens, chain = (core_cache.tokens_per_step(vector, each).value for each in (tree, chain_tree(tree.depth)))
 left, middle, right = st.columns([3, 2, 2])
 with left:
-    look = picture.look_controls()
+    at_least = picture.threshold_control()
 draw_card(
     middle,
     Card(
@@ -161,21 +161,22 @@ draw_card(
 draw_card(right, speedup_card(tree))
 with resting:
     state_chip.draw()
-picture.draw(tree, vector, *look)
+reach = max(tree.depth if tree_in_use.is_own() else tree_in_use.shape()[1], 1)
+next_value = next_node_value(table, size=tree.size, depth=reach)
+parent = None if next_value is None else picture.next_node(tree, vector, reach)
+picture.draw(tree, vector, at_least, None if parent is None or next_value is None else (parent, next_value))
 st.markdown(
     f":material/account_tree: **Current:** {escaped(tree_in_use.source())}, {shape(tree.size, tree.depth)} "
     f"&nbsp;·&nbsp; acceptance {escaped(session.acceptance_source())}"
 )
 if tree_in_use.is_own():
     st.button("Back to the best tree", icon=":material/undo:", key="tree_back", on_click=back_to_best)
-picture.details(tree, vector)
 differs = abs(tokens - chain) > 0.005
 st.markdown(
     f"{count(tree.size - 1, 'guess', 'guesses')} turn one target pass into {tokens:.2f} tokens; a chain of "
     f"{count(tree.depth, 'guess', 'guesses')} gives {chain:.2f}."
 )
 widths = [len(level) for level in tree.levels]
-next_value = next_node_value(table, size=tree.size, depth=max(tree.depth, 1))
 cards(
     Card(
         "Chain of the same depth",

@@ -6,8 +6,6 @@ The flags are read by llama.cpp's own parser, so whatever passes here passes the
 what they say of speculation is printed as JSON, or exit code 1 with a line on stderr where they are refused.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

@@ -3,8 +3,6 @@
 python scripts/make_animation.py            # writes docs/screenshots/run.webp; needs Chromium
 """
 
-from __future__ import annotations
-
 import argparse
 import io
 import shutil

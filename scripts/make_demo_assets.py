@@ -9,15 +9,13 @@ varied: assets/prompts/not-looping.jsonl, held-out prompts whose greedy continua
 edits: assets/prompts/edits.jsonl, held-out functions with the beginning of the same under another name
 responses: assets/responses/demo-greedy.jsonl, what the target answers to them greedily
 profile: assets/profiles/cpu-2core*.json; without AMX in bfloat16 only, in a file of that processor's own
-run, race: assets/runs/recorded.jsonl, race.json   card: assets/demo/README.md
+run, race, tokens: assets/runs/recorded.jsonl, race.json, example-tokens.json   card: assets/demo/README.md
 disk: assets/scenarios/profiles/demo-*-disk.json, with the target's weights on disk (a scenario names it)
 vectors, profile and disk are measured for the larger draft too, where assets/demo/draft-large is there
 robustness: assets/runs/robustness.json, of benchmarks/robustness.py and two checks of the robustness page
 growth: assets/runs/growth.json, of benchmarks/dynamic.py --growth
 prose.jsonl and chat.jsonl in assets/prompts are written by hand
 """
-
-from __future__ import annotations
 
 import argparse
 import ast
@@ -43,6 +41,8 @@ SHORTEST, LONGEST, PER_FILE = 48, 96, 8  # tokens of a prompt; prompts of one fi
 TEMPERATURES = (0.0, 0.6)
 DTYPE = "bfloat16"  # as the app runs them where passes are compiled
 DRAFTS = {"": "draft", "-large": "draft-large"}  # by what files of theirs have in their names
+EXAMPLE_SIZES, EXAMPLE_DEPTHS = (16, 32, 64), range(3, 25)  # of the trees with texts
+PARTS = "prompts varied edits responses vectors profile disk run tokens race robustness growth sweep card"
 SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 DISK_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)
 PROFILES = {"float32": "cpu-2core", "bfloat16": "cpu-2core-bfloat16"}
@@ -270,6 +270,38 @@ def write_run() -> None:
     print(f"recorded {len(run['steps'])} steps")
 
 
+def write_example_tokens() -> None:
+    """Record what the larger draft proposes along every path of the trees that have room for texts on the tree page."""
+    import torch
+
+    from sequoia_core import AcceptanceVector, load_pair, optimal_tree
+
+    folders = [ASSETS / "demo" / role for role in ("target", "draft-large")]
+    pair = load_pair(*folders, device="cpu", dtype="float32")
+    paths = {(): 0}  # of ranks -> children
+    for file in sorted((ASSETS / "acceptance").glob("*.json")):
+        vector = AcceptanceVector.load(file)
+        for size, depth in itertools.product(EXAMPLE_SIZES, EXAMPLE_DEPTHS):
+            tree = optimal_tree(vector, size=size, depth=depth)
+            for node in range(tree.size):
+                ranks = tuple(int(tree.child_ranks[v]) for v in tree.path_to(node)[1:])
+                paths[ranks] = max(paths.get(ranks, 0), int(tree.child_counts[node]))
+    prompt = pair.tokenizer.encode(FIRST_PROMPT)
+    found = {(): prompt[-1]}
+    for ranks in sorted(paths, key=lambda ranks: (len(ranks), ranks)):
+        if paths[ranks]:
+            ids = [*prompt, *(found[ranks[:end]] for end in range(1, len(ranks) + 1))]
+            with torch.inference_mode():
+                likely = pair.draft.plain_logits(torch.tensor(ids))[-1].topk(paths[ranks]).indices.tolist()
+            found |= {(*ranks, rank): token for rank, token in enumerate(likely, 1)}
+    tokens = {".".join(map(str, ranks)): pair.text([token]) for ranks, token in found.items()}
+    path = ASSETS / "runs" / "example-tokens.json"
+    path.write_text(
+        json.dumps({"prompt": FIRST_PROMPT, "draft": "draft-large", "tokens": tokens}, ensure_ascii=False) + "\n"
+    )
+    print(f"{len(tokens)} tokens after the example prompt, {path.stat().st_size:,} bytes")
+
+
 def write_race() -> None:
     """Run the race page's race with a profile of this machine, and keep what its replay needs."""
     from streamlit.testing.v1 import AppTest
@@ -481,7 +513,7 @@ def main() -> None:
     parser.add_argument(
         "parts",
         nargs="+",
-        choices="prompts varied edits responses vectors profile disk run race robustness growth sweep card".split(),
+        choices=PARTS.split(),
     )
     parser.add_argument("--work", type=Path, help="the recipe's work folder, for both kinds of prompts")
     args = parser.parse_args()
@@ -507,6 +539,8 @@ def main() -> None:
         write_disk_profiles()
     if "run" in args.parts:
         write_run()
+    if "tokens" in args.parts:
+        write_example_tokens()
     if "race" in args.parts:
         write_race()
     if "robustness" in args.parts:

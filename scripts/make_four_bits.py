@@ -8,8 +8,6 @@ calibration, so real tools lose less. For tests and benchmarks. Needs compressed
 a time.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import shutil

@@ -6,8 +6,6 @@ Needs the package gguf (the extra `real`). llama.cpp splits text by rules of its
 tokenizer's: send it token ids. Vectors stay float32, as llama.cpp expects.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

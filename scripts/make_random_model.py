@@ -7,8 +7,6 @@ Without --draft-shape FOLDER is the model; with it FOLDER/target and FOLDER/draf
 takes little memory; a 3B model needs 6.4 GB of disk and a minute or two. Shapes are names or a config.json.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

@@ -7,8 +7,6 @@ or recorded times named below; a fitted vector is the power law that yields two 
 `make_demo_assets.py` measures the profiles and vectors that are measured.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Mapping
@@ -32,6 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 SCENARIOS = ROOT / "assets" / "scenarios"
 RECORD = ROOT / "benchmarks" / "results" / "passes-avx512-2026-11-21.json"
+GPU_RECORD = RECORD.with_name("gpu-h200-2026-11-26.json")
 PAPER_TARGET_SEC = {"llama-2-7b": 24.2e-3, "llama-2-13b": 31.2e-3, "vicuna-33b": 53.2e-3}  # its blog: A100
 PAPER_DRAFT_SEC = 0.5e-3  # JackFram-68M there, Sequoia paper
 FOUR_BITS = 0.26  # of 16
@@ -175,6 +174,12 @@ def plain_processor_profile() -> HardwareProfile:
     return modelled_profile(target, draft, device, dtype="bfloat16", software=software)
 
 
+def h200_profile() -> HardwareProfile:
+    """Return the shapes of Llama-2-7B <- 68M as they were measured on an H200, with random weights."""
+    rows = json.loads(GPU_RECORD.read_text())["sections"]["shapes"]["rows"]
+    return HardwareProfile.loads(json.dumps(rows[0]["more"]["profile"]).encode(), GPU_RECORD.name)
+
+
 MADE = {
     **{name: partial(fitted_vector, row) for name, row in ROWS.items()},
     "profiles/llama2-7b-68m-a100.json": partial(a100_profile, "llama-2-7b", "jackfram-68m"),
@@ -187,6 +192,7 @@ MADE = {
         four_bit_profile, find_device("rtx-3090").model_copy(update={"host_bytes_per_sec": PCI_EXPRESS_3})
     ),
     "profiles/demo-avx512.json": plain_processor_profile,
+    "profiles/llama2-7b-68m-h200.json": h200_profile,
 }
 
 

@@ -15,7 +15,6 @@ from sequoia_core.models.heads.session import HeadModel
 from sequoia_core.models.language_model import HuggingFaceModel, ModelPair
 from sequoia_core.models.loading import load_pair
 from sequoia_core.native import sampling_ops as rows
-from tests.head_folders import random_head, teach
 
 torch.set_num_threads(1)  # tiny models lose more to waiting threads than they gain
 
@@ -181,6 +180,8 @@ def tiny_draft() -> HuggingFaceModel:
 @pytest.fixture(scope="session")
 def tiny_head(tiny_target) -> HeadModel:
     """A head with 60 of 64 tokens that has learned what `tiny_target` writes after one prompt of the tests."""
+    from tests.head_folders import random_head, teach  # needs pydantic, which a rented GPU lacks
+
     prompt = torch.tensor([[3, 14, 15, 9, 2, 6]])
     text = tiny_target.model.generate(prompt, do_sample=False, max_new_tokens=60, pad_token_id=0)
     return teach(random_head(tiny_target, draft_vocab=60), text.tolist())

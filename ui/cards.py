@@ -1,14 +1,10 @@
 """Rows of figures, each number beside what it compares with."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
-
-from ui.markdown import escaped
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +48,3 @@ def number(value: float | None, form: str = "{:.2f}") -> str:
     if value is None:
         return "–"
     return "∞" if math.isinf(value) else form.format(value)
-
-
-def short_reason(reason: str) -> str:
-    """Return the reason where it fits a card, else "not measured here"; safe in markdown."""
-    return escaped(reason) if len(reason) <= 28 else "not measured here"

@@ -1,7 +1,5 @@
 """Widgets that several pages share: choices of a source, of a way of sampling, of a verifier, of a shape."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
@@ -15,6 +13,7 @@ from sequoia_core.design.tree_search import REACH
 from ui.session import core_cache, session
 from ui.verifier_names import NAMES
 
+SIZES = sorted({round(2 ** (step / 8)) for step in range(8 * core_cache.MAX_SIZE.bit_length() - 7)})
 VERIFIERS = {name: NAMES[name] for name in conditions.VERIFIERS}
 TOO_LONG = (
     f"Only trees up to n = {REACH} were searched: this vector has many ranks that rise and fall. Smooth it on the "
@@ -138,18 +137,29 @@ def size_and_depth_sliders(
     size_help: str,
     smallest: int = 1,
 ) -> tuple[int, int]:
-    """Draw the sliders of a tree's shape -> (n, d), kept in the link under their keys.
+    """Draw the sliders of a tree's shape, sizes by their logarithm and as a number -> (n, d), in the link by keys.
 
     `size_help` ends the sentence that begins "Tokens in one target pass, ".
     """
-    n = left.slider(
-        "Size n",
+    slid = f"{keys[0]}_slider"
+
+    def take_over() -> None:
+        st.session_state[keys[0]] = st.session_state[slid]
+
+    sliding, exact = left.columns([3, 2], vertical_alignment="bottom")
+    n = exact.number_input(
+        "Exactly",
         smallest,
         core_cache.MAX_SIZE,
         default[0],
         key=keys[0],
         bind="query-params",
-        help=f"Tokens in one target pass, {size_help}",
+        label_visibility="collapsed",
+    )
+    sizes = [size for size in SIZES if size >= smallest]
+    st.session_state[slid] = min(sizes, key=lambda size: abs(size - n))
+    sliding.select_slider(
+        "Size n", sizes, key=slid, on_change=take_over, help=f"Tokens in one target pass, {size_help}"
     )
     d = right.slider(
         "Depth d, at most",

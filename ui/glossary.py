@@ -1,7 +1,5 @@
 """What the words and letters of all pages mean, the documents, and the version: behind one "?" in the sidebar."""
 
-from __future__ import annotations
-
 import re
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path

@@ -5,8 +5,6 @@ names of files and folders pass `safe_name` once, when they come in. Select boxe
 as it is.
 """
 
-from __future__ import annotations
-
 import html
 import re
 import unicodedata

@@ -1,7 +1,5 @@
 """What every page begins with: its title, a link that can be read, finished jobs taken over, and the sidebar."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """How figures are written, everywhere alike: intervals, counts of things, shapes of trees. No streamlit import."""
 
-from __future__ import annotations
-
 ONE_PROMPT = "one prompt: no interval"
 
 

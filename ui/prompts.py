@@ -1,7 +1,5 @@
 """Prompts on a page: one to decode, or several to measure on; shipped, the user's own, or from a file."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """What was measured as files: a part of the evidence as JSON, which `ui.session.evidence` reads, and tables as CSV."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any

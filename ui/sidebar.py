@@ -1,7 +1,5 @@
 """The sidebar of every page: the menu, the model pair in use, with a form to change it, and what the engine does."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What tokens read as among other tokens: on their own some lose a leading space, some are part of a character."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 TEXT_WINDOW = 6  # tokens of context that settle what text the next token adds

@@ -1,7 +1,5 @@
 """Files that a user brings: read once, with the cause in one line where one cannot be used."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath

@@ -114,7 +114,7 @@ def explanation(needs: OffloadNeeds) -> str:
     if needs.copy:
         found += f" A packed copy of the layers, {needs.copy / 1e6:,.0f} MB, is written to the cache folder once."
     if needs.host:
-        found += f" The layers take {needs.host / 1e6:,.0f} MB of the host's memory. No GPU has tried that yet."
+        found += f" The layers take {needs.host / 1e6:,.0f} MB of the host's memory."
     return found
 
 

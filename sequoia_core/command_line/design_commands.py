@@ -1,7 +1,5 @@
 """Commands that need no model: tree, table, score, plan, lookup. Heavy modules are imported inside the commands."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Annotated, Any

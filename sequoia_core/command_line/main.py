@@ -1,7 +1,5 @@
 """The command line; bad input ends with exit code 2 and one line on stderr."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

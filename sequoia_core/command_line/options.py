@@ -1,7 +1,5 @@
 """The options that several commands share, and the application that the commands join."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from functools import wraps

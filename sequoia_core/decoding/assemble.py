@@ -1,7 +1,5 @@
 """Chooses the drafter and the judge of a run, and opens their sessions: one line in a table here for each of them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

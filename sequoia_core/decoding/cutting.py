@@ -1,7 +1,5 @@
 """What top-k and top-p leave of rows of probabilities; compiled on CPU where that can be built."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

@@ -3,8 +3,6 @@
 `sequoia_draft` in `native/llama_x86.c` repeats `LevelDrafter.fill_tree`: change both.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol

@@ -1,7 +1,5 @@
 """For display: both models' most likely tokens along an accepted path, residuals after rejections, and acceptance."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import islice
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Judges: each step, score the drafted tree in one target pass, walk it, and keep the accepted path. n = tree nodes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

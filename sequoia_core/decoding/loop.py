@@ -1,7 +1,5 @@
 """The decode loop: draft a tree, verify it in one target pass, walk it, commit the accepted path."""
 
-from __future__ import annotations
-
 import threading
 import time
 import warnings

@@ -1,7 +1,5 @@
 """What is told of single nodes of a step's tree: what they add and cost, and where their text was found."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

@@ -3,8 +3,6 @@
 Kept in the cache folder, so that each model is timed once on a machine. Knows models and times, neither trees nor text.
 """
 
-from __future__ import annotations
-
 import hashlib
 import time
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """What decoding derives from a tree: masks, draft passes, positions in caches."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Which rank a node accepts: each verifier's rule over many rows P and Q. N = positions, V = vocabulary, W = ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import repeat
 

@@ -1,7 +1,5 @@
 """The record of one decoding step, as pages stream it and tests list it. Shapes: n = tree nodes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from ..design.tree import TokenTree

@@ -1,7 +1,5 @@
 """What rejections leave of target rows P, by three numbers a row. N = positions, m = the first of them, W = ranks."""
 
-from __future__ import annotations
-
 import torch
 
 from ..native import sampling_ops

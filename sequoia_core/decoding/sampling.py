@@ -1,7 +1,5 @@
 """From logits to probabilities to tokens, and speculative sampling's residual. m = rows, V = vocabulary, k = draws."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import TypeVar

@@ -6,8 +6,6 @@ so that a test can enumerate the whole distribution. `rows_walk` in `native/samp
 P = target row, Q = draft row, V = vocabulary, k = children of the node.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

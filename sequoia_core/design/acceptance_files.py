@@ -1,7 +1,5 @@
 """Read acceptance vectors (native JSON, CSV, NumPy, safetensors, PyTorch) and check their numbers."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Acceptance by depth and rank. B = ranks, L = levels, m = prompts"""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The fields of an acceptance vector's native JSON."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter

@@ -1,7 +1,5 @@
 """A hardware profile of llama-bench's times (`llama-bench -p 1,2,3,4,5,7,9,16 -n 0`), from any of its formats."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math

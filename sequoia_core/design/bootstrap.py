@@ -1,7 +1,5 @@
 """Estimates with 95 % intervals, by resampling whole prompts (percentile bootstrap). m = prompts, r = resamples."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from statistics import NormalDist
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """How far acceptance (p), draft cost (c) or verification cost (t) must change, each alone, until speculation pays."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Which draft to use with a target, each planned with its own acceptance and costs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The reference implementation's growmap: six entries, five of which describe the same tree. n = nodes with root."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Mapping
 from typing import Annotated, Any

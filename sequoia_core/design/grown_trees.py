@@ -1,7 +1,5 @@
 """The best trees of every size and depth, grown once for each depth. N = largest size with the root, D = depth."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

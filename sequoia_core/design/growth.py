@@ -1,7 +1,5 @@
 """How expected tokens grow with tree size, for best and plain trees. N = largest size, D = depth, k = points."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Files of acceptance of either kind: a matrix by depth in version 3 of the native JSON, else a vector of all ranks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Literal
 

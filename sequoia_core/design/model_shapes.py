@@ -1,7 +1,5 @@
 """The sizes of a Llama-like decoder's parts, and what follows from them: parameters, bytes, operations."""
 
-from __future__ import annotations
-
 import os
 from functools import cache
 from pathlib import Path

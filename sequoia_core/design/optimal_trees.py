@@ -1,7 +1,5 @@
 """Expected tokens of a tree, and the best tree of every size. n = nodes with the root, d = depth in edges, B = ranks"""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Plain trees that an optimal tree is compared with: chains, full trees, beams, Medusa's best-first rule."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Sequence
 

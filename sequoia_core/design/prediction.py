@@ -1,7 +1,5 @@
 """Predictions of what decoding with one tree does, with intervals. m = prompts, r = resamples."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """What a tree would have decoded along texts whose accepted ranks are known. m = prompts, n = nodes, W = ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """How long a pass takes on a device by the roofline model; a bound at the device's peaks, or scaled by `Software`."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Scenarios: a pair and a machine to look at before anything is measured, as files in `assets/scenarios`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Literal
 

@@ -1,7 +1,5 @@
 """What one step costs: target pass, draft passes by level width, and the rest. N = largest tree size, D = levels."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

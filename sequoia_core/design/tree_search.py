@@ -4,8 +4,6 @@
 same row l times for an acceptance vector. N = largest tree size with the root.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Iterator
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Vectors that were not measured: smoothed, edited, assumed or corrected by a run. B = ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any

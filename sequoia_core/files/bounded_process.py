@@ -1,7 +1,5 @@
 """Run a function in a child process with limits on memory, time and the size of its answer."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The dtypes that models run in."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 

@@ -1,7 +1,5 @@
 """Recognise two faults that libraries raise under many names: a panic of Rust code, and a lack of memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """The head of a GGUF file, the format of llama.cpp: what the model is and what it takes, without its weights."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import struct

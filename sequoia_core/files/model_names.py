@@ -1,7 +1,5 @@
 """Where the shipped files are, and a model's name from what the user typed."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import TypeVar

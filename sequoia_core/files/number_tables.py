@@ -1,7 +1,5 @@
 """A column of numbers as text: alone, in one row, or beside ranks; decimal commas, headers and an index are fine."""
 
-from __future__ import annotations
-
 import csv
 import re
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Unpack a parquet file; imported only by the child process in which that happens."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

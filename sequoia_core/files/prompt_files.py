@@ -1,7 +1,5 @@
 """Read prompts from JSONL, CSV, parquet or plain text, and refuse text that no tokenizer takes."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

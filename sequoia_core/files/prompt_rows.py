@@ -1,7 +1,5 @@
 """Which part of a row is its prompt: the usual names of columns; of a chat all that comes before the first answer."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import Any

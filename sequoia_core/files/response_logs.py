@@ -6,8 +6,6 @@ Read are objects with `prompt` (or `instruction` and `input`, or `question`) and
 `choices`). Of a chat each answer is a request of its own, with all turns before it as its prompt.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Read files that may be hostile; write files atomically."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json

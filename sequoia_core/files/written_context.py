@@ -1,7 +1,5 @@
 """How long a model's context is, by its files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from .gguf_header import is_gguf, read_gguf_header

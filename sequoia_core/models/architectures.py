@@ -1,7 +1,5 @@
 """Whether a folder holds a causal language model at all, by its config.json."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Prompts for chat models: turns, the text that a chat template makes of them, and token ids."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence

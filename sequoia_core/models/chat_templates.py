@@ -1,7 +1,5 @@
 """Render a chat template as transformers does; imported only by the child process in which that happens."""
 
-from __future__ import annotations
-
 import json
 
 from transformers.utils.chat_template_utils import render_jinja_template

@@ -5,8 +5,6 @@ for bfloat16 also on a CPU with AMX or AVX-512-BF16, and wherever its products a
 Loads no torch, so that a page can show it before anything is loaded.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections import Counter

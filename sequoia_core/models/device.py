@@ -3,8 +3,6 @@
 Imports torch only where there may be a GPU, and to describe a device of torch.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -3,8 +3,6 @@
 Nothing of it is in this repository and nothing loads it unasked. `python -m sequoia_core.models.gemma` makes both.
 """
 
-from __future__ import annotations
-
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path

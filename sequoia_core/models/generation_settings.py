@@ -1,7 +1,5 @@
 """What a model ships for its own generation, beyond a request: our decoding leaves it out."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,7 @@
-"""A Llama pass on CPU in few PyTorch operations, because small models spend most of a pass between kernels.
+"""A Llama pass in few PyTorch operations, because small models and GPUs spend much of a pass between kernels.
 
-Knows one architecture and one device; bfloat16 goes through `llama_x86` where it can, other kinds of model through
-their own forward. Shapes: q = tokens in one pass, H, K = query and key heads, D = hidden size.
+Knows one architecture; bfloat16 on a CPU goes through `llama_x86` where it can, other kinds of model through their own
+forward. Shapes: q = tokens in one pass, H, K = query and key heads, D = hidden size.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class TorchLlama:
             )
             for layer in base.layers
         ]
-        every = torch.arange(config.max_position_embeddings)[None]
+        every = torch.arange(config.max_position_embeddings, device=self.embedding.device)[None]
         cos, sin = base.rotary_emb(self.embedding[:1], position_ids=every)
         half = self.head_dim // 2
         self.cos = cos[0]
@@ -84,7 +84,8 @@ class TorchLlama:
 
     @property
     def description(self) -> str:
-        reason = llama_x86.compiled()[1] if self.embedding.dtype == torch.bfloat16 else ""
+        on_cpu = self.embedding.device.type == "cpu"
+        reason = llama_x86.compiled()[1] if on_cpu and self.embedding.dtype == torch.bfloat16 else ""
         compiled = linear.description(self.head)
         return "fused PyTorch operations" + (f" ({reason})" if reason else f", {compiled}" if compiled else "")
 
@@ -97,7 +98,7 @@ class TorchLlamaSession(CacheSession):
 
     def __init__(self, model: TorchLlama, capacity: int, vocab_size: int, states: Sequence[int] = ()) -> None:
         super().__init__(
-            len(model.layers), capacity, device=torch.device("cpu"), dtype=model.embedding.dtype,
+            len(model.layers), capacity, device=model.embedding.device, dtype=model.embedding.dtype,
             logits_dtype=model.logits_dtype, vocab_size=vocab_size, reads=states,
         )  # fmt: skip
         self.model, self.any_slot = model, not states
@@ -109,6 +110,7 @@ class TorchLlamaSession(CacheSession):
         mask = None if sees_all else self.mask(tree_mask)
         count, hidden_size = len(ids), model.embedding.shape[1]
         rotated, grouped = model.heads + model.key_heads, model.heads != model.key_heads
+        ids, positions = ids.to(self.device), positions.to(self.device)
         cos, sin = model.cos[positions][:, None], model.sin[positions][:, None]
         half, shape = model.head_dim // 2, (hidden_size,)
         hidden = F.embedding(ids, model.embedding)

@@ -3,8 +3,6 @@
 Knows tokenizers, and what the engine asks of a model; what makes one model's files whole is known by `checkpoint`.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable, Sequence

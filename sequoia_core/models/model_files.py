@@ -1,7 +1,5 @@
 """Where one model's files are, in a folder or on the hub, and the meaning of faults in reading them."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The one tokenizer of a pair: its models have to number tokens alike, and no id may lie beyond their rows."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Sequence
 from typing import Any

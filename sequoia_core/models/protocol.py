@@ -1,7 +1,5 @@
 """The interface of language models: sessions with one text's keys and values. q = tokens in a pass, V = vocabulary."""
 
-from __future__ import annotations
-
 import copy
 import threading
 from abc import ABC, abstractmethod

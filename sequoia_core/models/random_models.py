@@ -3,8 +3,6 @@
 Sizes are given as in a config.json. `scripts/make_random_model.py` writes such models to folders.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -88,7 +88,8 @@ class TransformersSession(CacheSession):
             reads=states,
         )  # fmt: skip
         self.passes = passes
-        self.any_slot = passes.window is None and passes.shares is None and not states
+        unlimited = passes.window is None or capacity <= passes.window  # no token is too old to be seen
+        self.any_slot = unlimited and passes.shares is None and not states
 
     def _logits(self, ids: torch.Tensor, positions: torch.Tensor, tree_mask: torch.Tensor, keep: int) -> torch.Tensor:
         passes = self.passes

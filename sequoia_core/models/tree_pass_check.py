@@ -1,7 +1,5 @@
 """Whether a model can read a token tree, tested by running one when it is loaded."""
 
-from __future__ import annotations
-
 import torch
 
 from .finite_weights import overflow_words

@@ -4,8 +4,6 @@ Everything written in C is optional: without a compiler Python does the same, mo
 environment turns compiled code off.
 """
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """Whole trees drafted by `llama_x86.c` in one call, on a session of a compiled draft."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Sequence
 from typing import Any

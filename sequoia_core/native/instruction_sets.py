@@ -5,8 +5,6 @@ instructions are emulated in software (`amx_emulation.h`), which runs on any pro
 and work on the C code: an emulated set is never chosen otherwise.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Linear layers of any model in bfloat16 by `linear.c`, on x86 processors. Weights stay where PyTorch holds them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -137,7 +137,7 @@ class CompiledLlama:
 
 def fits(model: Any) -> bool:
     """Whether compiled passes can run a model here, of any size, even if its weights are not loaded."""
-    if not is_plain_decoder(model):
+    if model.device.type not in ("cpu", "meta") or not is_plain_decoder(model):
         return False
     sizes = (model.config.hidden_size, model.config.intermediate_size, head_size(model))
     return (

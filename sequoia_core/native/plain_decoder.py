@@ -1,7 +1,5 @@
 """Which models are plain decoders (Llama and its relatives), which our own passes can run."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -13,13 +11,13 @@ FIXED_ROTATIONS = ("default", "linear", "llama3", "yarn")  # their angles do not
 
 
 def is_plain_decoder(model: Any) -> bool:
-    """Whether a model on CPU, or one without numbers, is a pre-norm decoder with rotary attention and a gated MLP.
+    """Whether a model is a pre-norm decoder with rotary attention and a gated MLP.
 
     It has nothing else: its rotation is fixed, with a table of angles that is not too large; every token sees all
     before it; the gate is SiLU's; no layer was adapted or pruned. Query, key and value may have biases (`has_biases`),
     queries and keys norms of their own (`has_head_norms`).
     """
-    if type(model) not in KINDS or model.device.type not in ("cpu", "meta"):
+    if type(model) not in KINDS:
         return False
     config, layers = model.config, model.model.layers
     rotation = getattr(config, "rope_parameters", None) or {}

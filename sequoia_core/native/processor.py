@@ -1,7 +1,5 @@
 """The processor: its name and features."""
 
-from __future__ import annotations
-
 import platform
 from functools import cache
 from pathlib import Path

@@ -4,8 +4,6 @@ A call takes microseconds here and ten times as long in a framework. Every funct
 `Walker` in `decoding.walk`: they do the same without compiled code. Knows arrays only. m = rows, V = vocabulary.
 """
 
-from __future__ import annotations
-
 import ctypes
 import sys
 from functools import lru_cache

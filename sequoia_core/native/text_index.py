@@ -3,8 +3,6 @@
 `decoding.growing.plain_index` answers the same without compiled code. Knows arrays only, no torch.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections import deque
 from functools import lru_cache

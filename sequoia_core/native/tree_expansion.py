@@ -5,8 +5,6 @@ tenth of a millisecond there.
 Knows arrays only. n = nodes so far, w = nodes of a pass, k = ranks, V = vocabulary, N = largest size.
 """
 
-from __future__ import annotations
-
 import ctypes
 from functools import lru_cache
 from typing import Any

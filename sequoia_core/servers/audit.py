@@ -4,8 +4,6 @@ At temperature 0 answers are compared token by token, with the gap of the two lo
 law of tokens 2 to 4, given the first, which is never drafted and so is the control.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections import defaultdict

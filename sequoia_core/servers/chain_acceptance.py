@@ -4,8 +4,6 @@ S_i, survival, is the share of drafts in which position i was accepted; counts a
 worse, records by step do not. Shapes: K = positions, m = requests, r = resamples.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Prove a plan for a server: requests with drafts of several lengths, two of which predict the others. m = requests."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import statistics

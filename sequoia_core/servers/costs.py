@@ -1,7 +1,5 @@
 """What a step of a server costs with k drafted tokens and B requests: target B · (k + 1) tokens, k drafts of B."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

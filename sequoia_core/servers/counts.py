@@ -1,7 +1,5 @@
 """What a server counted of its speculative decoding, positions from 1, and the rules that such counts obey."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """One verdict on a server's speculative decoding, and what mending it would bring."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The settings of servers for a length of draft (vLLM 0.32, SGLang 0.5, TensorRT-LLM 1.3, llama.cpp of autumn 2026)."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """Start a model server on the loopback address, ask it, and leave none behind. Answers are bounded in size and time."""
 
-from __future__ import annotations
-
 import ipaddress
 import os
 import signal

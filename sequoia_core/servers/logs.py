@@ -4,8 +4,6 @@ llama.cpp's lines of requests come in three forms: totals alone, with the mean l
 `statistics` lines are running totals of each drafter, so the last one counts, or the last before they begin again.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Counters of speculative decoding in Prometheus text: of vLLM, llama.cpp's server and SGLang."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

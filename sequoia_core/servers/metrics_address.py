@@ -1,7 +1,5 @@
 """Read `/metrics`, and nothing else, of this machine or of a host that was allowed when the app was started."""
 
-from __future__ import annotations
-
 import os
 from urllib.parse import urlsplit
 

@@ -1,7 +1,5 @@
 """Which length of draft pays on a server, at every batch size. K = positions that the server counted, r = resamples."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Read a server's counts of speculative decoding: JSON, Prometheus text, a table with rates by position, or a log."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

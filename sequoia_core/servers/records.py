@@ -1,7 +1,5 @@
 """Servers' counts outside metrics and logs: answers as JSON, `acceptance.csv`, rates by position."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math

@@ -1,7 +1,5 @@
 """How acceptance differs between requests, and with the length of their prompts. Shapes: m = requests."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -3,8 +3,6 @@
 A rule fires only where exact bounds lie beyond its threshold. Names such as vllm#50170 are threads on GitHub.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import ceil, nan
 from typing import NamedTuple
@@ -24,6 +22,7 @@ MIN_SECOND_RATE = 0.5
 # of the rate before: a window, block or position limit (vllm#51009: .25 after a first that is near normal)
 CLIFF_RATIO = 0.6
 FADE_RATIO = 0.6  # of the first half's rate: one layer of a head used again and again (vllm#52688)
+MIN_USED_SHARE = 0.1  # of drafted tokens, where a draft yields one or more (llama.cpp#25908: .07 of 64, 4.5 of them)
 MIN_WORSENING = 0.05  # fewer accepted: other texts do that by themselves (llama.cpp#27106: .7 to .5)
 MIN_DRAFTED_SHARE = 0.5  # of steps with a draft: a minimum probability, n-grams (llama.cpp#22506)
 MAX_LOOPING_SHARE = 0.2  # of answers that repeat themselves: a draft guesses a loop (model-serving-minefield#108)
@@ -122,7 +121,16 @@ def runs_out(counts: ServerCounts) -> Finding | None:
 
 
 def too_long(counts: ServerCounts) -> Finding | None:
-    """Fire where the later half of the positions is accepted far less often than the first, little by little."""
+    """Fire where later positions are accepted far less often than the first, or nearly all of a draft is wasted."""
+    drafts, accepted, drafted = _drafts(counts), counts.accepted_tokens or 0, counts.draft_tokens or 0
+    if 0 < drafts <= accepted < MIN_USED_SHARE * drafted:
+        seen = (
+            _share("drafted tokens accepted", accepted, drafted, counts),
+            Evidence("accepted per draft", accepted / drafts, share=False),
+            Evidence("drafted", drafted / drafts, share=False),
+        )
+        check = f"K = {ceil(2 * accepted / drafts)}, or a minimum probability (--spec-draft-p-min 0.75)"
+        return Finding(TOO_LONG, seen, "The draft is fine; nearly all of its length is thrown away.", check)
     reached = _reached(counts)
     longest, middle = len(reached) - 1, len(reached) // 2
     if longest < 3:
@@ -266,13 +274,18 @@ def _first(counts: ServerCounts) -> Evidence | None:
     """Return how often the first position is accepted; of totals and averages, the most that it can be."""
     if counts.positions and counts.drafts:
         return _share("first position accepted", counts.positions[0], counts.drafts, counts)
-    what, accepted, drafts = "first position accepted, at most", counts.accepted_tokens, counts.drafts or 0
-    if not drafts and counts.tokens is not None:
-        drafts = counts.tokens - (counts.requests_done or 0) - (accepted or 0)
+    what, accepted, drafts = "first position accepted, at most", counts.accepted_tokens, _drafts(counts)
     if drafts > 0 and accepted is not None:
         return _share(what, min(accepted, drafts), drafts, counts)
     rate = nan if counts.mean_length is None else min(counts.mean_length - 1, 1.0)
     return None if rate != rate else Evidence(what, rate, rate, rate)
+
+
+def _drafts(counts: ServerCounts) -> int:
+    """Return the drafts, or the steps where only those are known; 0 where neither is."""
+    if counts.drafts or counts.tokens is None:
+        return counts.drafts or 0
+    return counts.tokens - (counts.requests_done or 0) - (counts.accepted_tokens or 0)
 
 
 def _later(counts: ServerCounts) -> tuple[Evidence, ...]:

@@ -1,7 +1,5 @@
 """Whether two samples of short texts follow one law (chi-square within strata), and how large samples must be."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence

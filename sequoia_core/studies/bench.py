@@ -1,7 +1,5 @@
 """Measure, plan, race and compare, in one run: what the command `bench` does."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Where two greedy texts part, and whether the target was nearly undecided there."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

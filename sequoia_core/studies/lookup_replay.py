@@ -3,8 +3,6 @@
 A lookup tree is fixed before the target draws, so a recorded answer can be followed through the trees of each step.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

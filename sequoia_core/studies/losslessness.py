@@ -1,7 +1,5 @@
 """Statistical evidence that decoding preserves the target's distribution, on real models. V = vocabulary, c = cells."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from collections.abc import Sequence

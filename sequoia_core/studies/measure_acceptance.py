@@ -4,8 +4,6 @@ At every position it adds up the probability that each child is accepted, not th
 (Rao-Blackwell), so few positions are enough.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import threading

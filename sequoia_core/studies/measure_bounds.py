@@ -1,7 +1,5 @@
 """Measures this machine's peak bandwidth and arithmetic for the roofline, and the bound of passes by them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Tokens per step as trees grow, by decoding: best trees of a vector, independent chains, SpecInfer's, SpecExec's."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 P = target row, Q = draft row, V = vocabulary, k = children.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Checks whether acceptance measured on other prompts predicts tokens per step. m = prompts, r = resamples."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Questions about both models' rows at every position of a text. N = positions, V = vocabulary, W = ranks."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache

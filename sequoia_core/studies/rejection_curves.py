@@ -1,7 +1,5 @@
 """Rejection curves: how often a node's first k children are all rejected. m = prompts, W = ranks."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

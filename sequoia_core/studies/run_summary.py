@@ -1,7 +1,5 @@
 """The figures of one decode beside its baseline and its prediction. s = steps."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple

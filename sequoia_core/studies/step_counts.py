@@ -1,7 +1,5 @@
 """Acceptance counted in real tree decoding. s = steps, n = tree nodes, L = levels, B = ranks, b = bins."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The same fixed tree under every verifier and way of sampling: tokens per step by real decoding. m = prompts."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Mapping, Sequence

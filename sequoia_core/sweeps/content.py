@@ -1,7 +1,5 @@
 """Content hashes of the files that a pair is loaded from: what tells it from others, wherever it lies."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

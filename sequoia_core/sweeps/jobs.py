@@ -1,7 +1,5 @@
 """The jobs of a sweep, and the keys of their rows, which depend only on pair, settings and prompt."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Collection, Iterator

@@ -1,7 +1,5 @@
 """Run a sweep: submit missing jobs, write rows as they finish, go on when workers die."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import Counter, deque

@@ -33,22 +33,78 @@ def test_charts_do_not_import_streamlit() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.parametrize("color_by", ["score", "rank", "depth"])
-def test_a_tree_is_two_traces_with_a_gap_after_every_edge(color_by: str) -> None:
-    tree = optimal_tree(vector(), size=20, depth=4)
-    figure = charts.tree_figure(scored(tree), color_by)
-    edges, nodes = figure.data
-    x = np.array(edges.x, dtype=float).reshape(-1, 3)
-    assert len(figure.data) == 2 and len(nodes.x) == 20 and x.shape == (19, 3)
-    assert np.isnan(x[:, 2]).all() and not np.isnan(x[:, :2]).any()
+def lines_of(figure: go.Figure, name: str) -> list[np.ndarray]:
+    """Return the points of each edge, [p, 2], of the traces of that name."""
+    found = []
+    for each in figure.data:
+        if each.name == name:
+            points = np.column_stack([each.x, each.y]).astype(float)
+            gaps = np.flatnonzero(np.isnan(points[:, 0]))
+            found += [part[~np.isnan(part[:, 0])] for part in np.split(points, gaps)]
+    return [line for line in found if len(line)]
+
+
+@pytest.mark.parametrize("size", [20, 400])
+def test_a_tree_is_drawn_from_left_to_right_with_rank_1_straight_on(size: int) -> None:
+    tree = optimal_tree(vector(), size=size, depth=4)
+    figure = charts.tree_figure(scored(tree))
+    nodes, spine, edges = trace(figure, "nodes"), lines_of(figure, "rank 1"), lines_of(figure, "edges")
+    assert len(nodes.x) == size and len(spine) == 4 and len(spine) + len(edges) == size - 1
+    assert list(nodes.x) == tree.depths.tolist()
+    assert all((line[:, 1] == nodes.y[0]).all() for line in spine)
+    places = {(x, y) for x, y in zip(nodes.x, nodes.y, strict=True)}
+    ends = sorted((tuple(line[0]), tuple(line[-1])) for line in [*spine, *edges])
+    links = [(tree.parents[node], node) for node in range(1, size)]
+    assert ends == sorted(tuple((nodes.x[v], nodes.y[v]) for v in link) for link in links) and len(places) == size
     assert nodes.customdata[0][0] == "root" and nodes.customdata[-1][0].startswith("root → ")
-    assert float(nodes.customdata[5][3]) == pytest.approx(node_scores(tree, vector())[5], rel=1e-2)
+    assert float(nodes.customdata[5][4]) == pytest.approx(node_scores(tree, vector())[5], rel=1e-2)
+
+
+def test_an_edge_is_as_wide_as_its_node_is_likely_to_be_reached() -> None:
+    tree = optimal_tree(vector(), size=60, depth=5)
+    figure, scores = charts.tree_figure(scored(tree)), node_scores(tree, vector())
+    nodes = trace(figure, "nodes")
+    at = {(x, y): score for x, y, score in zip(nodes.x, nodes.y, scores, strict=True)}
+    by_width = sorted((each.line.width, each) for each in figure.data if each.name == "edges")
+    ranges = []
+    for _, each in by_width:
+        ends = [at[tuple(line[-1])] for line in lines_of(go.Figure([each]), "edges")]
+        ranges.append((min(ends), max(ends)))
+    assert len(ranges) > 2 and all(low[1] < high[0] for low, high in zip(ranges, ranges[1:], strict=False))
+
+
+def test_the_next_node_stands_where_it_would_be_and_says_what_it_adds() -> None:
+    figure = charts.tree_figure(scored(k_ary_tree(2, 2)), candidate=(2, 0.0412))
+    node, nodes = trace(figure, "next node"), trace(figure, "nodes")
+    assert node.x[0] == 2 and node.text[0] == "+0.0412" and len(nodes.x) == 7
+    line = lines_of(figure, "to the next node")
+    assert len(line) == 1 and tuple(line[0][0]) == (nodes.x[2], nodes.y[2])
+    hidden = charts.tree_figure(scored(k_ary_tree(2, 2)), visible={0, 1}, candidate=(2, 0.0412))
+    assert not [each for each in hidden.data if each.name == "next node"]
+
+
+def test_texts_stand_in_the_nodes_of_a_small_tree_and_stay_texts() -> None:
+    tree = k_ary_tree(2, 2)
+    scores = node_scores(tree, vector())
+    tokens = ["<b>x", " a", "", "\n", "a very long one", "e", "f"]
+    figure = charts.tree_figure(tree.to_networkx(score=scores, token=tokens), selected=1)
+    assert [each.text for each in figure.layout.annotations] == [
+        "&lt;b&gt;x", "·a", "2", "⏎", "a·very·long·one", "e", "f",
+    ]  # fmt: skip
+    assert [each.borderwidth for each in figure.layout.annotations] == [1, 3, 1, 1, 1, 1, 1]
+    assert "&lt;b&gt;x" in trace(figure, "nodes").customdata[0][1]
+    deep = chain_tree(12)
+    named = deep.to_networkx(score=node_scores(deep, vector()), token=[" function"] * 13)
+    assert charts.tree_figure(named).layout.annotations[3].text == "fun…"
+    deep = chain_tree(40)
+    named = deep.to_networkx(score=node_scores(deep, vector()), token=["x"] * 41)
+    assert not charts.tree_figure(named).layout.annotations, "no room"
 
 
 def test_a_tree_of_one_node_and_a_worthless_tree_draw() -> None:
-    assert len(charts.tree_figure(scored(chain_tree(0))).data[1].x) == 1
+    assert len(trace(charts.tree_figure(scored(chain_tree(0))), "nodes").x) == 1
     nothing = AcceptanceVector(np.zeros(3))
-    assert np.isfinite(charts.tree_figure(scored(chain_tree(4), nothing)).data[1].marker.color).all()
+    assert np.isfinite(trace(charts.tree_figure(scored(chain_tree(4), nothing)), "nodes").marker.color).all()
 
 
 def test_acceptance_shows_intervals_and_overlays() -> None:
@@ -106,13 +162,13 @@ def test_folded_nodes_are_counted_where_they_are_hidden() -> None:
     graph = scored(k_ary_tree(2, 3))
     figure = charts.tree_figure(graph, visible=visible_nodes(graph, collapsed={1}), selected=2)
     nodes = trace(figure, "nodes")
-    assert len(nodes.x) == 9 and list(nodes.text).count("1 +6") == 1  # node 1, rank 1, hides six
+    assert len(nodes.x) == 9 and list(nodes.text).count("+6") == 1  # node 1 hides six
     assert nodes.customdata[-1][-1] == "14" and trace(figure, "selected").x[0] == nodes.x[2]
     everything = trace(charts.tree_figure(graph, visible=range(15)), "nodes")
     assert len(everything.x) == 15 and "diamond" not in list(everything.marker.symbol)
     only_root = visible_nodes(graph, at_least=2.0)
     assert only_root == {0}
-    assert list(trace(charts.tree_figure(graph, visible=only_root), "nodes").text) == [" +14"]
+    assert list(trace(charts.tree_figure(graph, visible=only_root), "nodes").text) == ["+14"]
 
 
 def test_a_comparison_sets_apart_what_only_one_tree_has() -> None:

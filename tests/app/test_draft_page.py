@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import streamlit as st
 from streamlit.testing.v1 import AppTest
 
 from sequoia_core import AcceptanceVector
@@ -48,6 +49,13 @@ def test_one_prompt_is_not_shown_as_if_it_were_many() -> None:
     assert shown["Best possible chain"] == ("unknown", "one prompt does not tell")
     assert "nothing was rejected on the one prompt measured" in page.get("plotly_chart")[1].proto.spec
     assert any("measure on two or more" in caption.value for caption in page.caption)
+
+
+def test_its_file_is_made_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {}
+    monkeypatch.setattr(st, "download_button", lambda label, data, *rest, **options: given.update({label: data}))
+    settled(open_page("draft"))
+    assert given["Download as JSON"]() == vector().to_bytes()
 
 
 def upload(page, name: str, content: bytes):

@@ -61,4 +61,4 @@ def test_vectors_that_want_the_same_tree_are_said_to() -> None:
 @pytest.mark.parametrize("query", [{"regret_n": "1e9"}, {"regret_d": "-1"}, {"regret_vectors": "nope"}])
 def test_a_bad_link_falls_back(query: dict[str, str]) -> None:
     page = opened(**query)
-    assert page.slider(key="regret_n").value == 64 and page.slider(key="regret_d").value == 8
+    assert page.number_input(key="regret_n").value == 64 and page.slider(key="regret_d").value == 8

@@ -47,7 +47,7 @@ def test_a_scenario_sets_every_page_and_says_what_it_is(scenario_assets) -> None
     assert "hundreds of drafted tokens" in text(page) and "times modelled" in text(page)
     assert metrics(page)["Predicted speedup"][0].endswith("×") and "modelled" in state_of(page).value
     assert len(page.session_state["studio_profile"].sizes) > 10 and page.session_state["studio_profile"].modelled
-    n, d = page.slider(key="n").value, page.slider(key="depth").value
+    n, d = page.number_input(key="n").value, page.slider(key="depth").value
     assert n >= 100 and d >= 8  # a tree worth looking at
     page = choose(page, OWN)
     assert page.session_state["studio_profile"] is None and page.session_state["studio_acceptance"] is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from base64 import b64decode
 from dataclasses import replace
 
@@ -46,7 +47,13 @@ def best():
 
 
 def sliders(page) -> tuple[int, int]:
-    return page.slider(key="n").value, page.slider(key="depth").value
+    return page.number_input(key="n").value, page.slider(key="depth").value
+
+
+def drawn(page) -> dict:
+    """Return the nodes of the picture."""
+    figure = json.loads(page.get("plotly_chart")[0].proto.spec)
+    return next(trace for trace in figure["data"] if trace["name"] == "nodes")
 
 
 def test_the_default_is_the_best_shape_for_the_hardware() -> None:
@@ -64,7 +71,7 @@ def test_the_default_is_the_best_shape_for_the_hardware() -> None:
 
 def test_sliders_design_the_tree_and_the_button_goes_back() -> None:
     page = open_page(PAGE)
-    page.slider(key="n").set_value(40)
+    page.number_input(key="n").set_value(40)
     settled(page.slider(key="depth").set_value(6).run())
     assert page.session_state["studio_shape"] == (40, 6)
     assert "n = 40, d = 6" in in_use(page)
@@ -81,9 +88,11 @@ def test_trees_of_2048_nodes_are_designed_too() -> None:
 
 
 def test_a_link_reproduces_the_view() -> None:
-    page = open_page(PAGE, n="48", depth="7", tree_color="Depth")
+    page = open_page(PAGE, n="48", depth="7")
     assert sliders(page) == (48, 7) and page.session_state["studio_shape"] == (48, 7)
-    assert page.segmented_control(key="tree_color").value == "Depth"
+    assert page.select_slider(key="n_slider").value == 49, "the nearest on its scale"
+    settled(page.select_slider(key="n_slider").set_value(128).run())
+    assert sliders(page) == (128, 7) and page.session_state["studio_shape"] == (128, 7)
 
 
 @pytest.mark.parametrize("query", [{"n": "1e9"}, {"n": "-3"}, {"n": "x", "depth": "-3", "model": "../../etc/passwd"}])
@@ -101,7 +110,7 @@ def test_extreme_shapes_are_drawn(n: int, depth: int) -> None:
 
 def test_a_shape_that_cannot_exist_is_refused_and_the_last_tree_stays() -> None:
     page = open_page(PAGE)
-    page.slider(key="n").set_value(64)
+    page.number_input(key="n").set_value(64)
     settled(page.slider(key="depth").set_value(1).run())
     assert "No tree has 64 nodes within depth 1" in page.warning[0].value
     assert page.session_state.get("studio_shape") is None
@@ -158,7 +167,7 @@ def test_an_imported_tree_is_compared_and_used_until_a_slider_moves() -> None:
     settled(page.button(key="tree_use_import").click().run())
     assert page.session_state["studio_tree"] == chain_tree(5)
     assert "your file chain.json, n = 6, d = 5" in in_use(page)
-    settled(page.slider(key="n").set_value(12).run())
+    settled(page.number_input(key="n").set_value(12).run())
     assert page.session_state["studio_tree"] is None and "n = 12" in in_use(page)
 
 
@@ -259,22 +268,36 @@ def test_a_node_can_be_looked_at_and_folded() -> None:
     text = next(element.value for element in page.markdown if "Node 1" in element.value)
     assert "root → 1" in text and f"f(v) = {vector().probs[0]:.4g}" in text and f"{below} nodes below" in text
     settled(page.button(key="tree_fold").click().run())
-    assert f'"1 +{below}"' in page.get("plotly_chart")[0].proto.spec
+    assert f"+{below}" in drawn(page)["text"] and len(drawn(page)["customdata"]) == 20 - below
     settled(page.button(key="tree_unfold").click().run())
-    assert f'"1 +{below}"' not in page.get("plotly_chart")[0].proto.spec
+    assert len(drawn(page)["customdata"]) == 20
     settled(page.button(key="tree_fold").click().run())
-    settled(page.slider(key="n").set_value(2).run())  # another tree: the fold and the node's number are gone
-    assert (
-        page.number_input(key="tree_node").value in (0, 1) and "+" not in page.get("plotly_chart")[0].proto.spec[:400]
-    )
+    settled(page.number_input(key="n").set_value(2).run())  # another tree: the fold and the node's number are gone
+    assert page.number_input(key="tree_node").value in (0, 1) and len(drawn(page)["customdata"]) == 2
 
 
 def test_unlikely_nodes_can_be_hidden() -> None:
     page = open_page(PAGE, n="60", depth="5", tree_hide="f(v) ≥ 0.01")
     assert page.selectbox(key="tree_hide").value == "f(v) ≥ 0.01"
-    drawn = json.loads(page.get("plotly_chart")[0].proto.spec)["data"][1]["customdata"]
     scores = node_scores(optimal_tree(vector(), size=60, depth=5), vector())
-    assert len(drawn) == int((scores >= 0.01).sum()) < 60
+    assert len(drawn(page)["customdata"]) == int((scores >= 0.01).sum()) < 60
+
+
+def test_the_picture_has_the_texts_of_an_example_and_the_next_node(assets) -> None:
+    (assets / "runs").mkdir(exist_ok=True)
+    shutil.copy(ROOT / "assets" / "runs" / "example-tokens.json", assets / "runs")
+    page = open_page(PAGE, n="20", depth="5")
+    figure = json.loads(page.get("plotly_chart")[0].proto.spec)
+    texts = [each["text"] for each in figure["layout"]["annotations"]]
+    assert len(texts) == 20 and texts[:2] == ["·the", "·number"]
+    larger, tree = (optimal_tree(vector(), size=size, depth=5) for size in (21, 20))
+    gain = expected_tokens(larger, vector()) - expected_tokens(tree, vector())
+    candidate = next(trace for trace in figure["data"] if trace["name"] == "next node")
+    assert float(candidate["text"][0]) == pytest.approx(gain, rel=1e-2)
+    assert metrics(page)["The next node adds"][0] == f"{gain:.3f}"
+    assert not json.loads(open_page(PAGE, n="100", depth="6").get("plotly_chart")[0].proto.spec)["layout"].get(
+        "annotations"
+    )
 
 
 def test_the_sample_behind_the_vector_gives_intervals(assets) -> None:
@@ -390,7 +413,7 @@ def test_a_vector_too_long_to_search_for_large_trees_is_searched_for_smaller_one
     if name in ("tree", "machine"):
         assert "up to n = 256" in told and "smooth" in told.lower()
     if name == "tree":
-        page.slider(key="n").set_value(100)
+        page.number_input(key="n").set_value(100)
         settled(page.run())
         assert metrics(page)["Expected tokens per step"] and "n = 100" in " ".join(m.value for m in page.markdown)
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-LINES = {"sequoia_core": 30_740, "ui": 12_560, "pages": 870, "tests": 35_170}
+LINES = {"sequoia_core": 30_640, "ui": 12_580, "pages": 870, "tests": 35_420}
 FILE_LINES = 350  # of the engine and the app
-WORDS = 15_900
+WORDS = 16_260
 
 
 def length(path: Path) -> int:

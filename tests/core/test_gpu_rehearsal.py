@@ -11,7 +11,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 # such a machine has no pydantic
 RUN = "import sys, runpy; sys.modules['pydantic'] = None; runpy.run_path('benchmarks/gpu.py', run_name='__main__')"
-SECTIONS = ["copies", "demo", "exactness", "outside", "plain", "replay", "shapes", "streaming", "tests"]
+SECTIONS = [
+    "compiled", "copies", "demo", "exactness", "fused", "outside", "plain", "replay", "shapes", "streaming", "tests",
+]  # fmt: skip
 
 
 def rehearsed(out, *options, pytest_options=""):

@@ -26,6 +26,7 @@ from sequoia_core.decoding.verifiers import VERIFIERS
 from sequoia_core.design.plain_trees import k_ary_tree
 from sequoia_core.design.tree import TokenTree
 from sequoia_core.models.language_model import HuggingFaceModel
+from sequoia_core.models.llama_torch import TorchLlama
 from sequoia_core.models.transformers_passes import TransformersBackend
 from sequoia_core.models.tree_cache import CacheSession
 from sequoia_core.studies.losslessness import check_losslessness
@@ -61,8 +62,10 @@ def policies(temperature: float) -> dict:
     }
 
 
-def moved(model: HuggingFaceModel, device: torch.device) -> HuggingFaceModel:
-    return HuggingFaceModel(model.model.to(device), model.name)
+def moved(model: HuggingFaceModel, device: torch.device, *, own: bool = False) -> HuggingFaceModel:
+    """Return a model there, run by transformers, or by our own operations."""
+    there = model.model.to(device)
+    return HuggingFaceModel(there, model.name, backend=None if own else TransformersBackend(there))
 
 
 @pytest.fixture(scope="module", params=["pretend", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -92,9 +95,10 @@ def each_path(request, monkeypatch):
 
 @pytest.fixture(scope="module")
 def pair(device):
-    """A target and a draft there, both run by transformers, as any model is on a GPU."""
-    models = [moved(tiny_llama(seed, layers=layers), device) for seed, layers in ((1, 2), (2, 1))]
-    assert all(type(model._backend) is TransformersBackend and model.device == device for model in models)
+    """A target there that our own operations run, and a draft that transformers runs."""
+    models = [moved(tiny_llama(1), device, own=True), moved(tiny_llama(2, layers=1), device)]
+    assert all(model.device == device for model in models)
+    assert [type(model._backend) for model in models] == [TorchLlama, TransformersBackend]
     return models
 
 

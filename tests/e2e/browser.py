@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from playwright.sync_api import TimeoutError
+
 from tests.served_app import LONG_MS, settle, use_pair
 
 __all__ = ["LONG_MS", "settle", "use_pair"]
@@ -30,6 +32,22 @@ def go(page, name: str, section: str = "") -> None:
     settle(page)
     if section:
         open_section(page, section)
+
+
+def choose_option(page, box, option: str, *, typed: str = "") -> None:
+    """Choose from a list; one opened while the page still moves closes at once, and is opened again."""
+    wanted = page.get_by_role("option", name=option, exact=bool(typed))
+    for attempt in range(4):
+        box.click()
+        page.keyboard.type(typed)
+        try:
+            wanted.click(timeout=5_000)
+            break
+        except TimeoutError:
+            if attempt == 3:
+                raise
+            page.keyboard.press("Escape")
+    settle(page)
 
 
 def open_section(page, name: str) -> None:

@@ -17,6 +17,7 @@ def test_the_first_page_of_a_cold_server_has_the_whole_menu(page, tmp_path) -> N
         assert menu.get_by_role("link", name="Start", exact=True).is_visible()
         assert menu.get_by_role("link").count() == 8
         assert page.title().startswith("Live") and page.url.endswith("/decode?tokens=256")
+        page.get_by_role("button", name="Settings").click()
         assert page.get_by_role("slider", name="New tokens").get_attribute("aria-valuetext") == "256"
     finally:
         page.close()  # before its server goes: it would report that

@@ -14,7 +14,7 @@ VISIBLE = 0.75  # share of the picture's height that must be on the screen
 @pytest.mark.parametrize(
     ("link", "picture", "controls"),
     [
-        ("tree", "tree_picture", ("vector", "n", "depth", "tree_best", "tree_color", "tree_hide")),
+        ("tree", "tree_picture", ("vector", "n", "n_slider", "depth", "tree_best", "tree_hide", "tree_node")),
         ("tree?n=64&depth=24", "tree_picture", ("tree_hide",)),  # the tallest that the sliders give
         ("machine", "hardware_surface", ("hardware_way", "hardware_shipped", "hardware_3d", "hardware_paper")),
         ("exact?robustness_section=Verifiers", "robustness_outcomes", ("robustness_shown",)),

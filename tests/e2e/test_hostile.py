@@ -16,7 +16,7 @@ from tests.served_app import ROOT
 from ui.menu import MENU
 from ui.runs.run_files import load_run, run_to_bytes
 
-from .browser import LONG_MS, go, in_popover, settle
+from .browser import LONG_MS, choose_option, go, in_popover, settle
 
 HOST = "evil.example"
 PAYLOADS = (
@@ -142,10 +142,7 @@ def test_hostile_files_are_shown_as_they_are(page, server):
     put(page, "tree_file", f"{NAME}.json", json.dumps(TREE))
     page.get_by_role("button", name="Use the imported tree").click()
     settle(page)
-    page.locator(".st-key-against input").click()
-    page.keyboard.type("Imported")
-    page.get_by_role("option", name="Imported tree", exact=True).click()
-    settle(page)
+    choose_option(page, page.locator(".st-key-against input"), "Imported tree", typed="Imported")
     nothing_rendered(page)
     visit_all(page)
 

@@ -8,7 +8,7 @@ import pytest
 
 from ui.race.entrants import ELSEWHERE
 
-from .browser import LONG_MS, go, settle
+from .browser import LONG_MS, choose_option, go, settle
 
 
 def held_after(page, step: int) -> None:
@@ -67,9 +67,7 @@ def test_step_by_step_then_planned_from_what_the_run_showed(page, server, shot):
     page.goto(f"{server}/decode?tokens=48&stepwise=true&chain=1")
     settle(page)
     page.get_by_role("button", name="Settings").click()
-    page.locator(".st-key-source").get_by_role("combobox").click()
-    page.get_by_role("option", name="Chain").click()
-    settle(page)
+    choose_option(page, page.locator(".st-key-source").get_by_role("combobox"), "Chain")
     page.keyboard.press("Escape")
     page.get_by_role("button", name="Start", exact=True).click()
     for steps in (1, 2, 3):

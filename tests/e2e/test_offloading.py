@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from .browser import LONG_MS, go, measure, metric, number, settle
+from .browser import LONG_MS, choose_option, go, measure, metric, number, settle
 
 
 @pytest.mark.slow
@@ -14,9 +14,8 @@ def test_a_target_on_disk_from_the_choice_to_unloading(page, server, shot):
     settle(page)
     page.get_by_role("button", name="Change pair").click()
     weights = page.locator(".st-key-sidebar_weights").get_by_role("combobox")
-    weights.scroll_into_view_if_needed()  # a list that is opened while its form scrolls closes at once
-    weights.click()
-    page.get_by_role("option", name="On disk").click()
+    weights.scroll_into_view_if_needed()
+    choose_option(page, weights, "On disk")
     page.get_by_role("button", name="Use this pair").click()
     page.get_by_text("Target on disk: takes").first.wait_for(timeout=LONG_MS)
     page.keyboard.press("Escape")
@@ -39,6 +38,7 @@ def test_a_target_on_disk_from_the_choice_to_unloading(page, server, shot):
     page.locator(".st-key-decode_start button:not([disabled])").first.wait_for(timeout=LONG_MS)
     settle(page)
     assert re.search(r"\d\.\d\d×", metric(page, "Speedup"))
+    page.get_by_text("Where the time went, step by step").first.click()
     page.get_by_text(re.compile(r"^read \d+\.\d ms")).first.wait_for()  # a lane of its own
     shot("decode-disk")
 

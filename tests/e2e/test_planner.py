@@ -2,7 +2,7 @@
 
 import pytest
 
-from .browser import LONG_MS, go, metric, settle
+from .browser import LONG_MS, choose_option, go, metric, settle
 
 PLACE_OF_SHAPE = """([n, d]) => {
     const plot = document.querySelector(".st-key-hardware_surface .js-plotly-plot");
@@ -15,9 +15,8 @@ PLACE_OF_SHAPE = """([n, d]) => {
 def test_a_scenario_leads_to_a_shape_a_run_and_its_explanation(page, server, shot):
     page.goto(server)
     settle(page)
-    page.locator("[class*=st-key-sidebar_scenario] input").first.click()
-    page.get_by_role("option", name="The demo pair on a processor without a matrix unit").click()
-    settle(page)
+    scenarios = page.locator("[class*=st-key-sidebar_scenario] input").first
+    choose_option(page, scenarios, "The demo pair on a processor without a matrix unit")
     go(page, "Machine")
     page.get_by_text("Decode something first").first.wait_for()
     page.get_by_text("modelled t(n)").first.wait_for()

@@ -7,14 +7,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from .browser import both_themes, go, metric, number, open_section, settle
+from .browser import both_themes, choose_option, go, metric, number, open_section, settle
 
 
-def choose(page, key: str, option: str) -> None:
-    """Pick an option of the select box with this key."""
-    page.locator(f".st-key-{key} input").click()
-    page.keyboard.type(option)  # the list shows only part of itself; typing narrows it
-    page.get_by_role("option", name=option, exact=True).click()
+def pick(page, key: str, option: str) -> None:
+    """Pick an option of the select box with this key; the list shows only part of itself, typing narrows it."""
+    choose_option(page, page.locator(f".st-key-{key} input"), option, typed=option)
+
+
+def write_size(page, size: int) -> None:
+    page.locator(".st-key-n input").fill(str(size))
+    page.locator(".st-key-n input").press("Enter")
     settle(page)
 
 
@@ -68,21 +71,18 @@ def test_upload_edit_design_compare_export_and_import(page, server, shot, tmp_pa
 
     go(page, "Tree")
     assert page.locator(".st-key-vector input").input_value() == "edited"
-    for key, value in (("n", "24"), ("depth", "6")):
-        slider = page.locator(f".st-key-{key}").get_by_role("slider")
-        slider.focus()
-        for _ in range(200):
-            now = int(slider.input_value())
-            if now == int(value):
-                break
-            slider.press("ArrowRight" if now < int(value) else "ArrowLeft")
+    write_size(page, 24)
+    slider = page.locator(".st-key-depth").get_by_role("slider")
+    slider.focus()
+    while (now := int(slider.input_value())) != 6:
+        slider.press("ArrowRight" if now < 6 else "ArrowLeft")
     settle(page)
     page.get_by_text("n = 24, d = 6").first.wait_for()
     assert "n=24" in page.url and "depth=6" in page.url
     designed = number(page, "Expected tokens per step")
 
     open_section(page, "Compare")
-    choose(page, "against", "Best first")  # rank 3 beats rank 2, so growing by the next likely node misses some
+    pick(page, "against", "Best first")  # rank 3 beats rank 2, so growing by the next likely node misses some
     assert number(page, "The other tree") <= designed
     assert "nodes" in metric(page, "It adds")
     page.locator(".st-key-compare_here .js-plotly-plot").wait_for()
@@ -100,14 +100,29 @@ def test_upload_edit_design_compare_export_and_import(page, server, shot, tmp_pa
     page.get_by_text("the imported tree is optimal").wait_for()
     settle(page)
     assert f"{designed:.2f}" in metric(page, "Imported tree")
-    choose(page, "against", "Imported tree")
+    pick(page, "against", "Imported tree")
     assert "0 nodes" in metric(page, "It adds") and "0 nodes" in metric(page, "It drops")
-    page.locator(".st-key-n").get_by_role("slider").press("ArrowRight")  # away from it, and back by the file
+    write_size(page, 25)  # away from it, and back by the file
     page.get_by_text("n = 25, d = 6").first.wait_for()
     settle(page)
     page.get_by_role("button", name="Use the imported tree").click()
     page.get_by_text("your file tree.json, n = 24, d = 6").first.wait_for()
     settle(page)
+
+
+NODES = ".st-key-tree_picture .scatterlayer .trace:has(path.point)"
+
+
+def click_on(page, mark) -> None:
+    """Click what plotly draws, which clicks what it hovers."""
+    mark.scroll_into_view_if_needed()
+    page.wait_for_timeout(500)
+    box = mark.bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.mouse.move(x - 3, y)
+    page.mouse.move(x, y)
+    page.wait_for_timeout(500)
+    page.mouse.click(x, y)
 
 
 @pytest.mark.timeout(600)
@@ -119,50 +134,74 @@ def test_a_large_tree_can_be_read_node_by_node(page, server, shot):
     page.locator(".st-key-tree_picture .js-plotly-plot .scatterlayer").first.wait_for()
     both_themes(page, shot, "tree", height=1_500)
     page.locator(".st-key-tree_picture .plotly .nsewdrag").first.wait_for()
-    points = page.locator(".st-key-tree_picture .scatterlayer .trace").nth(1).locator("path.point")
+    points = page.locator(NODES).first.locator("path.point")
     assert points.count() == 128
-    points.nth(1).scroll_into_view_if_needed()
-    page.wait_for_timeout(500)
-    box = points.nth(1).bounding_box()
-    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-    page.mouse.move(x - 3, y)
-    page.mouse.move(x, y)  # plotly clicks what it hovers
-    page.wait_for_timeout(500)
-    page.mouse.click(x, y)
+    click_on(page, points.nth(1))
     page.get_by_text("Node 1", exact=True).first.wait_for()
     settle(page)
     page.get_by_role("button", name="Fold up").click()
     page.get_by_role("button", name="Unfold all").wait_for()  # below the picture: it is drawn again by then
     settle(page)
-    assert page.locator(".st-key-tree_picture .scatterlayer .trace").nth(1).locator("path.point").count() < 128
+    assert page.locator(NODES).first.locator("path.point").count() < 128
     open_section(page, "One tree for all?")
     page.locator(".st-key-regret_matrix .js-plotly-plot").wait_for()
     both_themes(page, shot, "regret")
 
 
-BETWEEN_LEVELS = """() => {
-    const plot = document.querySelector(".st-key-tree_picture .js-plotly-plot"), {xaxis, yaxis} = plot._fullLayout
-    const deepest = Math.max(...plot._fullData.find(trace => trace.name === "nodes").y)
-    const rows = [...Array(deepest).keys()].map(level => yaxis._offset + yaxis.l2p(level + 0.5))
-    return {rows, left: xaxis._offset, right: xaxis._offset + xaxis._length}
-}"""  # where the picture has nothing but edges
-
-
 @pytest.mark.timeout(600)
-def test_the_edges_of_a_tree_of_1024_nodes_are_seen_below_every_level(page, server):
-    page.set_viewport_size({"width": 1280, "height": 1_400})
+def test_a_text_in_a_small_tree_is_clicked_like_its_node(page, server, shot):
     page.goto(f"{server}/?warm=1")
     settle(page)
-    page.goto(f"{server}/tree?vector=llama3-70b-8b-cnn&n=1024&depth=12")
+    page.goto(f"{server}/tree?n=16&depth=6")
     settle(page)
+    texts = page.locator(".st-key-tree_picture .annotation")
+    texts.nth(15).wait_for()
+    assert texts.count() == 16 and "·number" in texts.nth(1).text_content()
+    click_on(page, texts.nth(2))
+    page.get_by_text("Node 2", exact=True).first.wait_for()
+    both_themes(page, shot, "tree-16")
+
+
+MIDDLES = """() => {
+    const plot = document.querySelector(".st-key-tree_picture .js-plotly-plot"), {xaxis, yaxis} = plot._fullLayout
+    const found = [], place = (x, y) => [xaxis._offset + xaxis.l2p(x), yaxis._offset + yaxis.l2p(y)]
+    for (const {name, x, y} of plot._fullData.filter(trace => ["edges", "rank 1"].includes(trace.name))) {
+        const points = Array.from(x).findIndex(Number.isNaN)
+        for (let at = 0; at < x.length; at += points + 1) {
+            const middle = at + Math.floor(points / 2)
+            found.push(points % 2 ? place(x[middle], y[middle])
+                : place((x[middle - 1] + x[middle]) / 2, (y[middle - 1] + y[middle]) / 2))
+        }
+    }
+    return found
+}"""  # where there is nothing but an edge
+
+
+def edges_seen(page, size: int) -> float:
+    """Return the share of the tree's edges whose middle is drawn."""
     picture = page.locator(".st-key-tree_picture .js-plotly-plot")
     picture.scroll_into_view_if_needed()
     page.wait_for_timeout(2_000)
-    where = page.evaluate(BETWEEN_LEVELS)
+    middles = page.evaluate(MIDDLES)
+    assert len(middles) == size - 1
     seen = np.asarray(Image.open(io.BytesIO(picture.screenshot())).convert("RGB"), dtype=int)
-    paper = seen[3, 3]
-    strips = [
-        seen[round(row) - 2 : round(row) + 3, round(where["left"]) : round(where["right"])] for row in where["rows"]
-    ]
-    inked = [int((abs(strip - paper).max(axis=2) > 20).any(axis=0).sum()) for strip in strips]
-    assert len(inked) == 12 and min(inked) > 0, f"columns with an edge, level by level: {inked}"
+    inked = abs(seen - seen[3, 3]).max(axis=2) > 8
+    rows, columns = (np.array([place[axis] for place in middles]).round().astype(int) for axis in (1, 0))
+    return float(np.mean([inked[row - 1 : row + 2, column].any() for row, column in zip(rows, columns, strict=True)]))
+
+
+@pytest.mark.timeout(600)
+def test_the_edges_of_every_tree_are_seen_also_after_scrolling_and_resizing(page, server):
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.goto(f"{server}/?warm=1")
+    settle(page)
+    for size in (16, 64, 512, 1024, 2048):
+        page.goto(f"{server}/tree?vector=llama3-70b-8b-cnn&n={size}&depth=12")
+        settle(page)
+        page.locator(".st-key-tree_picture .js-plotly-plot .scatterlayer").first.wait_for()
+        assert edges_seen(page, size) > 0.99, size
+    page.mouse.wheel(0, 5_000)
+    page.wait_for_timeout(1_000)
+    page.mouse.wheel(0, -5_000)
+    page.set_viewport_size({"width": 1_000, "height": 700})
+    assert edges_seen(page, 2048) > 0.99

@@ -1,7 +1,5 @@
 """The heat map of a sweep's cells: a row for each drafter, a column for each way of sampling and kind of text."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The figure of tokens per step against tree size, expected and measured. k = points of a curve."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

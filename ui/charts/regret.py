@@ -1,7 +1,5 @@
 """The figure of what trees lose where another vector holds. m = vectors."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The figure of what lookup trees yield on a replayed log over the size of the trees."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import plotly.graph_objects as go

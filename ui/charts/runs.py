@@ -1,7 +1,5 @@
 """Figures of runs: tokens in time, and how large the trees were. s = steps."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any

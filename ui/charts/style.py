@@ -1,7 +1,5 @@
 """What every figure shares: colours (told apart with a colour-vision deficiency), axes, frame."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Chat on the live page: a system prompt, a box to write in, the conversation so far, and what the model read."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import streamlit as st

@@ -1,7 +1,5 @@
 """A decode on the page while it runs and afterwards: its figures, its tree step by step, its text."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import streamlit as st

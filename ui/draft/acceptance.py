@@ -182,7 +182,7 @@ def section() -> None:
         changing.edit_table(vector)
     st.download_button(
         "Download as JSON",
-        vector.to_bytes(),
+        vector.to_bytes,  # made when it is asked for: packing takes a quarter of a second
         "acceptance.json",
         "application/json",
         key="acceptance_download",

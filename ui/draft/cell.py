@@ -99,7 +99,7 @@ def _use(vector: AcceptanceVector, cell: Cell, speed: Speed | str, drafter: Draf
             controls.page_link(st, "tree", f"Open its tree: {shape(tree.size, tree.depth)}", ":material/account_tree:")
         st.download_button(
             "Download the vector",
-            vector.to_bytes(),
+            vector.to_bytes,
             "acceptance.json",
             "application/json",
             key="compare_vector",

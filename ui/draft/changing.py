@@ -1,7 +1,5 @@
 """Changes to the vector in use: smoothing, which can be taken back, and numbers edited by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import streamlit as st
 

@@ -1,7 +1,5 @@
 """What a vector holds for: said by its measurement, or declared by its user where a file does not say."""
 
-from __future__ import annotations
-
 import streamlit as st
 
 from sequoia_core import AcceptanceVector

@@ -1,7 +1,5 @@
 """Vectors that nobody measured: a power law, or the vector in use with a weaker draft."""
 
-from __future__ import annotations
-
 import streamlit as st
 
 from sequoia_core import AcceptanceVector

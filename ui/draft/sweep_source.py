@@ -1,7 +1,5 @@
 """Which sweep is compared: one that ships, or a folder of results on this machine."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import streamlit as st

@@ -1,7 +1,5 @@
 """Figures of robustness evidence, drawn from the plain rows of `ui.exact`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 Each part (`evidence.PARTS`) shows what this session measured last, else what was recorded beforehand.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

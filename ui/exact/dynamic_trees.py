@@ -1,7 +1,5 @@
 """Dynamic trees over temperature, from the record that `benchmarks/dynamic.py --budget` leaves, where there is one."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

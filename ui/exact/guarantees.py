@@ -1,7 +1,5 @@
 """What each verifier promises, with exact counter-examples, and small rows to try it on."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

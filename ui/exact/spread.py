@@ -1,7 +1,5 @@
 """The spread of measured figures: seconds between prompts, counts by chance. m = prompts, c = cells."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """How the evidence page draws a result, whether it was measured here or recorded."""
 
-from __future__ import annotations
-
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 

@@ -1,7 +1,5 @@
 """What evidence says in words: which verifier wins, whether a prediction held, how fast a run was."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any

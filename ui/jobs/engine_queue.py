@@ -1,7 +1,5 @@
 """One worker thread per process and the bounded queue in front of it: jobs side by side would spoil all times."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

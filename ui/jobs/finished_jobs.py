@@ -1,7 +1,5 @@
 """What each kind of job brings into the session that started it, once it is over; every page adopts it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

@@ -1,7 +1,5 @@
 """A background job on the page that started it: starting, progress with an estimate, cancelling, why it failed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

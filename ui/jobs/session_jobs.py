@@ -1,7 +1,5 @@
 """The jobs that one browser session has started, by name; all are cancelled when its tab goes away."""
 
-from __future__ import annotations
-
 import streamlit as st
 
 from ui.jobs.jobs import Job

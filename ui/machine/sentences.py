@@ -1,7 +1,5 @@
 """What the machine page says about its figures."""
 
-from __future__ import annotations
-
 from sequoia_core.design.break_even import BreakEven, Gains, IdleArithmetic, StepCost
 from sequoia_core.design.planning import BestShape
 from sequoia_core.design.profile import HardwareProfile

@@ -1,7 +1,5 @@
 """The form that measures an acceptance vector on the model pair: settings, prompts, and the job behind it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import streamlit as st

@@ -1,7 +1,5 @@
 """One chip that says everywhere what predictions rest on, and one button that measures what is missing."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import streamlit as st

@@ -26,7 +26,12 @@ def draw(race: Race, common: DecodeRequest, *, epoch: str) -> None:
     kept_runs.say_made_with(*race.runs.values())
     ordered = sorted(race.results, key=lambda name: race.results[name].sec_per_token)
     winner, alone = race.results[ordered[0]], race.results.get(AUTOREGRESSIVE)
-    row = [Card("First on this prompt", ordered[0], _level(race, ordered), help="The fewest seconds in steps.")]
+    level = _level(race, ordered)
+    place = ("First on this prompt", ordered[0], f"of {count(len(ordered), 'method')}")
+    if level:
+        place = ("Level on this prompt", count(len(level) + 1, "method"), " and ".join([*ordered[:1], *level]))
+    words = "The fewest seconds in steps. One prompt does not decide: *Draft*, Which draft?, compares over many."
+    row = [Card(*place, help=words)]
     against = "" if alone is None else f"autoregressive {1 / alone.sec_per_token:,.0f}"
     row.append(Card("Tokens per second", f"{1 / winner.sec_per_token:,.0f}", against))
     if alone is not None:
@@ -38,7 +43,7 @@ def draw(race: Race, common: DecodeRequest, *, epoch: str) -> None:
                 help="Seconds of the autoregressive method ÷ seconds of the first, for equally many tokens.",
             )
         )
-    if len(ordered) > 1:
+    if len(ordered) > 1 and not level:
         gap = sum(race.results[ordered[1]].step_sec) - sum(winner.step_sec)
         row.append(Card("Lead", f"{1000 * gap:.0f} ms", f"before {ordered[1]}", help="At the finish line."))
     cards(*row)
@@ -81,11 +86,10 @@ def draw_recorded() -> None:
     draw_methods(record["methods"], [], key="race_track", epoch="recorded")
 
 
-def _level(race: Race, ordered: list[str]) -> str:
-    """Say which others took no longer than chance makes of one prompt."""
+def _level(race: Race, ordered: list[str]) -> list[str]:
+    """Return which others took no longer than chance makes of one prompt."""
     seconds = {name: sum(race.results[name].step_sec) for name in ordered}
-    level = [name for name in ordered[1:] if seconds[name] <= (1 + LEVEL) * seconds[ordered[0]]]
-    return f"level with {' and '.join(level)}" if level else f"of {count(len(ordered), 'method')}"
+    return [name for name in ordered[1:] if seconds[name] <= (1 + LEVEL) * seconds[ordered[0]]]
 
 
 def _say_whether_equal(race: Race, common: DecodeRequest) -> None:

@@ -1,7 +1,5 @@
 """Two runs compared: their figures against each other, and where their texts part."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import streamlit as st

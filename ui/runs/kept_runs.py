@@ -1,7 +1,5 @@
 """Runs that a session can look at again: its own and those it opened, newest first, then the recorded ones."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import streamlit as st

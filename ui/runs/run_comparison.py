@@ -1,7 +1,5 @@
 """Two runs beside each other: what was asked differently, where their texts part, step by step; no Streamlit."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Iterator, Sequence

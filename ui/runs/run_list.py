@@ -1,7 +1,5 @@
 """The list of runs: what each was and did, which are chosen, and what can be done with those."""
 
-from __future__ import annotations
-
 import io
 import zipfile
 from typing import Any

@@ -1,7 +1,5 @@
 """What steps of a server cost: its own speed at some settings, llama-bench's times, or a profile."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

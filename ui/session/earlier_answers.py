@@ -1,7 +1,5 @@
 """What this session decoded earlier, one index of text for each target: lookup trees may draft from it."""
 
-from __future__ import annotations
-
 from sequoia_core.decoding.growing.text_index import TextIndex
 from ui.session import session
 from ui.session.state import get, put

@@ -1,7 +1,5 @@
 """What the evidence page shows of the pair: this session's last measurement of each part, else the shipped one."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The device that the engine will use, asked for once per server."""
 
-from __future__ import annotations
-
 import streamlit as st
 
 from sequoia_core.models import device

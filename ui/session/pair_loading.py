@@ -4,8 +4,6 @@ A download may hang and a large folder takes minutes; Python cannot stop a threa
 caller may leave: the load then ends by itself, its result is dropped, and the next load does not wait for it.
 """
 
-from __future__ import annotations
-
 import gc
 import logging
 import sys

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,12 @@ def runs() -> dict[str, Path]:
 def sweeps() -> dict[str, Path]:
     """Return the sweeps in `assets/sweeps`, each a folder of results, by name."""
     return {path.parent.name: path.parent for path in sorted((ASSETS / "sweeps").glob("*/rows"))}
+
+
+def example_tokens() -> dict[str, str]:
+    """Return what the demo draft proposes after an example prompt by its path of ranks, "1.2"; "" is the root."""
+    path = ASSETS / "runs" / "example-tokens.json"
+    return json.loads(path.read_text(encoding="utf-8"))["tokens"] if path.is_file() else {}
 
 
 def prompts() -> list[str]:

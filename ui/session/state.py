@@ -1,7 +1,5 @@
 """Values that one browser session keeps, under names that no widget has."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import streamlit as st

@@ -4,8 +4,6 @@ The facts of a run (an "epoch") travel once, each shape of its trees when it fir
 component keeps the history and asks for a resync when it was remounted or missed a step.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial

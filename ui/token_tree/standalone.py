@@ -1,7 +1,5 @@
 """A run as one HTML file that plays in the live tree, opened from disk, without a server or a network."""
 
-from __future__ import annotations
-
 import html
 import json
 import tomllib

@@ -66,7 +66,8 @@ function createPlay(parent) {
     suppose(view, view.data.measured)
   }
   el.tt.onkeydown = (event) => {
-    if (event.altKey || event.ctrlKey || event.metaKey || event.target.tagName === "INPUT") return
+    const isElsewhere = !view.epoch || event.target.tagName === "INPUT" // without an epoch the film is on
+    if (event.altKey || event.ctrlKey || event.metaKey || isElsewhere) return
     const step = view.schedule.ends
     const at = stepsBy(step, view.time)
     const moves = { ArrowLeft: at > 1 ? step[at - 2] : 0, ArrowRight: step[at] ?? view.end, Home: 0, End: view.end }

@@ -1,7 +1,5 @@
 """Two trees side by side: the one in use and another shape, what one adds and what it drops."""
 
-from __future__ import annotations
-
 import streamlit as st
 
 from sequoia_core import AcceptanceVector, TokenTree

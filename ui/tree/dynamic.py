@@ -1,7 +1,5 @@
 """Trees that follow the draft: the choice of them, what is expected of them, and those of the last run."""
 
-from __future__ import annotations
-
 import streamlit as st
 
 from sequoia_core.decoding.tree_policy import policy_of

@@ -1,7 +1,5 @@
 """Trees as files of other tools: out, as numbers for tools without a tree file, and in."""
 
-from __future__ import annotations
-
 import streamlit as st
 
 from sequoia_core import AcceptanceVector, TokenTree

@@ -1,7 +1,5 @@
 """How expected tokens grow with the size of the tree, beside plain shapes and what they cannot pass."""
 
-from __future__ import annotations
-
 import math
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """Growth with size as decoding measured it: recorded for the demo pair, or measured here for the vector in use."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """The judge for GPUs: the pass, the walk and the commit are phases of fixed shape, with one read-back per step."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch
@@ -28,7 +26,9 @@ class StaticJudge(RowJudge):
         self.held = session
         self.first = torch.zeros(1, dtype=torch.int64, device=session.device)
         self.passes: StaticPass | None = None  # of the step's tree
-        self._sizes: dict[tuple[int, ...], _OneSize] = {}
+        self._sizes: dict[tuple, _OneSize] = {}
+        self._plan: TreePlan | None = None  # of the step before
+        self._own: _OneSize  # of the step
         self._decided: _OneSize | None = None  # whose path is to be kept; None where `RowJudge` walked
         self._path: tuple[int, ...] = ()  # that was decided
 
@@ -38,11 +38,15 @@ class StaticJudge(RowJudge):
 
     @torch.inference_mode()
     def score(self, draft: DraftTree) -> None:
-        plan = draft.plan
-        shape = padded(plan.tree.size), padded(max(1, int(plan.child_counts.max()))), padded(plan.tree.depth + 1)
-        if shape not in self._sizes:
-            self._sizes[shape] = _OneSize(self, *shape)
-        self._own = self._sizes[shape]
+        plan, again = draft.plan, draft.plan is self._plan
+        if not (again and self._own.counts):
+            most = max(1, int(plan.child_counts.max()))
+            # a tree that comes again has a size of its own, others share a few
+            counts = tuple(max(1, int((plan.child_counts > k).sum())) for k in range(most)) if again else ()
+            shape = padded(plan.tree.size), most if again else padded(most), padded(plan.tree.depth + 1), counts
+            if shape not in self._sizes:
+                self._sizes[shape] = _OneSize(self, *shape)
+            self._own, self._plan = self._sizes[shape], plan
         self._own.take(draft)
         self.passes = self._own.passes
         self.first.fill_(draft.root_position)
@@ -98,16 +102,17 @@ def _trials(
 
 
 class _OneSize:
-    """The buffers and phases for trees of up to n nodes, and some children and levels.
+    """The buffers and phases for trees of up to n nodes, and some children and levels, or for one tree.
 
     Attributes:
         passes: over the nodes; those that pad see themselves and the text.
         decide: returns all that the host needs, float64, see `parts`.
         keep: has the cache keep the path that was decided.
+        counts: of one tree, how many nodes have more than k children; () of others.
     """
 
-    def __init__(self, judge: StaticJudge, size: int, children: int, levels: int) -> None:
-        self.judge, self.size, self.depth = judge, size, levels - 1
+    def __init__(self, judge: StaticJudge, size: int, children: int, levels: int, counts: tuple[int, ...]) -> None:
+        self.judge, self.size, self.depth, self.counts = judge, size, levels - 1, counts
         device, itself = judge.held.device, torch.full((size, size), -torch.inf).fill_diagonal_(0.0)
         self.passes = StaticPass(judge.held, itself, torch.zeros(size, dtype=torch.int64), first=judge.first)
         shapes = (size,), (size,), (size, children), (size,)
@@ -159,7 +164,9 @@ class _OneSize:
         draft = draft / draft.sum(1, keepdim=True)
         first = None if self.first_rows is None else self.first_rows.double()
         first = None if first is None else first / first.sum(1, keepdim=True)
-        return walk_by_rank(self.tree, tokens, target, draft, self.uniforms, depth=self.depth, first=first)
+        return walk_by_rank(
+            self.tree, tokens, target, draft, self.uniforms, depth=self.depth, first=first, counts=self.counts
+        )
 
     def parts(self, verdict: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Split a verdict: the bonus token and both models' flags [3], tokens, path, masses [n, 2]."""

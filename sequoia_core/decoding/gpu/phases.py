@@ -3,8 +3,7 @@
 Shapes: q = tokens in one pass, t = slots that its tree mask covers, V = vocabulary.
 """
 
-from __future__ import annotations
-
+import gc
 import warnings
 from collections.abc import Callable, Sequence
 
@@ -23,9 +22,18 @@ Replay = Callable[[], None]
 
 def captured(work: Callable[[], torch.Tensor]) -> tuple[Replay, torch.Tensor]:
     """Capture work on the current CUDA device without doing it; return its replay, and where the result appears."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other threads may copy layers meanwhile
-        result = work()
+    graph, collecting = torch.cuda.CUDAGraph(), gc.isenabled()
+    gc.disable()  # a graph that is freed meanwhile would end the capture
+    try:
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other threads may copy layers meanwhile
+            result = work()
+    except RuntimeError:
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):  # else the device would draw no more random numbers
+            torch.zeros(1, device="cuda")
+        raise
+    finally:
+        if collecting:
+            gc.enable()
     return graph.replay, result
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 
 from ..plan import TreePlan
-from ..residuals import Residuals, remaining_masses
+from ..residuals import remaining_masses
 from ..sampling import invert
 
 
@@ -74,6 +75,7 @@ def walk_by_rank(
     *,
     depth: int,
     first: torch.Tensor | None = None,
+    counts: Sequence[int] = (),
 ) -> Decision:
     """Descend by Sequoia's rule as long as a child is accepted, then sample the bonus token.
 
@@ -82,12 +84,38 @@ def walk_by_rank(
         draft: float64 [.., V], rows Q as `tree.rows` numbers them.
         uniforms: float64 [n] in [0, 1), for the trial of each node and, at the root, for the bonus token.
         first: as `draft`, the rows that first children were drawn from; None for Q.
+        counts: K, how many nodes have more than k children, at most; () for what any tree of n nodes may have.
     """
-    residuals, masses = offers_by_rank(tree, tokens, target, draft, first)
+    left, masses = offers_by_rank(tree, tokens, target, draft, first, counts)
     accepted = (uniforms * masses[:, 1] < masses[:, 0])[tree.children] & (tree.children > 0)
     path = tree.path(accepted, depth)
-    cumulative = residuals.rows(tree.positions[path[-1:]]).cumsum(1)
+    cumulative = left.rows(tree.positions[path[-1:]]).cumsum(1)
     return Decision(path, invert(cumulative, uniforms[:1, None])[:, 0], masses)
+
+
+class Left(NamedTuple):
+    """What the target has left at each node, in the tree's order, once all of its children are rejected.
+
+    Attributes:
+        target: float64 [n, V], of all nodes, in their own order; `order` as in `RankedTree`.
+        inner: float64 [m, V], what takes the target's place at those that may have children.
+        draft: float64 [m, V].
+        state: float64 [n, 3]: `scale`, `offset` and `left` as in `residuals.Residuals`.
+    """
+
+    target: torch.Tensor
+    order: torch.Tensor
+    inner: torch.Tensor
+    draft: torch.Tensor
+    state: torch.Tensor
+
+    def rows(self, which: torch.Tensor) -> torch.Tensor:
+        """Return float64 [.., V] of nodes int64 [..], as the tree's order numbers them."""
+        of_inner = which.clamp_max(len(self.inner) - 1)
+        scale, offset, left = self.state[which].split(1, 1)
+        over = self.inner[of_inner] - scale * self.draft[of_inner] - offset
+        whole = self.target[self.order[which]]
+        return torch.where((which < len(self.inner))[:, None], over.clamp_min(0.0) / left, whole)
 
 
 def offers_by_rank(
@@ -96,22 +124,51 @@ def offers_by_rank(
     target: torch.Tensor,
     draft: torch.Tensor,
     first: torch.Tensor | None = None,
-) -> tuple[Residuals, torch.Tensor]:
-    """Offer all children at every node, as if those before them had been rejected.
+    counts: Sequence[int] = (),
+) -> tuple[Left, torch.Tensor]:
+    """Offer all children at every node, as if those before them had been rejected; as `residuals.Residuals` does.
 
-    Returns what the target has left once all are rejected, in the tree's order, and the masses of `Decision`.
+    Returns what the target has left once all are rejected, and the masses of `Decision`.
     """
-    there = tree.children > 0
-    drawn = tokens[torch.where(there, tree.children, tree.children[:, :1])]
-    rows = draft[tree.rows]
-    residuals = Residuals(target[tree.order], rows, None if first is None else first[tree.rows])
-    remaining = remaining_masses(rows, drawn, there)
-    masses = torch.zeros(len(tokens), 2, dtype=torch.float64, device=tokens.device)
-    for k in range(tree.children.shape[1]):
-        few = slice(len(tokens) // (k + 1))  # no more nodes have so many children, and they come first
-        mass = remaining[few, k : k + 1]
-        wanted, offered = residuals.offer(drawn[few, k : k + 1], mass, k)
-        offered = torch.where(offered > 0, offered, 1e-300)  # as `walk_tree` has it
-        masses.index_copy_(0, tree.children[few, k], torch.cat([wanted, offered], 1))
-        residuals.reject(mass, k, there[few, k : k + 1])
-    return residuals, masses
+    size, most = tree.children.shape
+    counts = counts or [size // (k + 1) for k in range(most)]  # those with more children come first
+    m, device = counts[0], tokens.device
+    children, there = tree.children[:m], tree.children[:m] > 0
+    drawn = tokens[torch.where(there, children, children[:, :1])]
+    rows, inner = draft[tree.rows[:m]], target[tree.order[:m]]
+    mass = remaining_masses(rows, drawn, there)
+    even = 1.0 / (rows.shape[1] - torch.arange(most, dtype=torch.float64, device=device)).clamp_min(1.0)
+    wanted, given, per_mass = inner.gather(1, drawn), rows.gather(1, drawn), mass.clamp_min(1e-300).reciprocal()
+    to_scale = torch.where(mass > 0, per_mass, 0.0)  # what a rejection adds to it, times what is left
+    to_offset = torch.where(mass > 0, 0.0, even).masked_fill(~there, torch.inf)
+    state = torch.zeros(size, 3, dtype=torch.float64, device=device)
+    state[:, 2] = 1.0
+    before = state[:m, None].repeat(1, most, 1)  # each offer
+    if first is not None:
+        offered_first = first[tree.rows[:m]]
+        given[:, :1] = offered_first.gather(1, drawn[:, :1])
+    for k, count in enumerate(counts):
+        own = state[:count]
+        before[:count, k] = own
+        scale, offset, left = own.split(1, 1)
+        if first is not None and k == 0:
+            over = (inner - offered_first).clamp_min_(0.0)
+            fresh = over.sum(1, keepdim=True) * there[:, :1]
+            inner = torch.where(fresh > 0, over, inner)
+            wanted[:, 1:] = inner.gather(1, drawn[:, 1:])
+        else:
+            scale = torch.addcmul(scale, left, to_scale[:count, k : k + 1])
+            offset = torch.addcmul(offset, left, to_offset[:count, k : k + 1])
+            over = (inner[:count] - offset).addcmul_(scale, rows[:count], value=-1.0).clamp_min_(0.0)
+            fresh = over.sum(1, keepdim=True)
+        own.copy_(torch.where(fresh > 0, torch.cat([scale, offset, fresh], 1), own))  # else the residual stays
+    scale, offset, left = before.unbind(2)
+    masses = torch.stack(
+        [
+            (wanted - scale * given - offset).clamp_min(0.0) / left,
+            torch.where(mass > 0, given * per_mass, even).clamp_min(1e-300),  # as `walk_tree` has it
+        ],
+        2,
+    ).masked_fill_(~there[..., None], 0.0)
+    flat = torch.zeros(size, 2, dtype=torch.float64, device=device)
+    return Left(target, tree.order, inner, rows, state), flat.index_copy_(0, children.flatten(), masses.flatten(0, 1))

@@ -1,7 +1,5 @@
 """Grows trees by compiled code, equal to `plain_growing`, where it can in one call with the draft's passes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

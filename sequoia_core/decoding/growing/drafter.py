@@ -1,7 +1,5 @@
 """The drafter of trees that grow: asks the policy for each step's expansion, grows the tree and follows the run."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """What policies of trees that grow have in common; those that go by calibrated chances and profiled costs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar

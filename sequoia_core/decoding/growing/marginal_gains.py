@@ -1,7 +1,5 @@
 """What each node of a dynamic tree is expected to add, what it costs, and the best candidates left out. n = nodes."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from ..node_facts import LeftOut, MarginalGains

@@ -1,7 +1,5 @@
 """Grows trees with any session, asking an expansion policy in Python."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -3,8 +3,6 @@
 A place is the number of a token, counted from a ring's capacity; in C it is taken modulo 2^32.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections import deque
 from collections.abc import Sequence

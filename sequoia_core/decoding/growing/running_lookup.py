@@ -1,7 +1,5 @@
 """Nodes of one step's tree from text already seen, and what the draft model says of the same tokens."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

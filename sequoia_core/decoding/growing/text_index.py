@@ -4,8 +4,6 @@ Related: prompt lookup decoding (Saxena 2023), REST (arXiv 2311.08252), SuffixDe
 off is that of prediction by partial matching (Cleary and Witten 1984).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

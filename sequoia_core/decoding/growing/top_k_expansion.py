@@ -3,8 +3,6 @@
 `native/tree_expansion.c` does the same number for number: change both.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import ClassVar
 

@@ -6,8 +6,6 @@ changes with llama.cpp's versions, so `load` compares the library's defaults wit
 `TESTED`), and refuses another layout.
 """
 
-from __future__ import annotations
-
 import ctypes
 import importlib.util
 import os

@@ -3,8 +3,6 @@
 Sequence 0 is the committed text. Shapes: q = tokens in one pass, V = vocabulary.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable, Sequence
 

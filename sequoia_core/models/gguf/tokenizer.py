@@ -1,7 +1,5 @@
 """The tokenizer in a GGUF file as llama.cpp runs it: converters to other libraries give other ids for some texts."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass

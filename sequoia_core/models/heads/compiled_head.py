@@ -1,7 +1,5 @@
 """A draft head in bfloat16 by `llama_x86.c`: its layers and output layer in one call, from the target's features."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Sequence
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """An EAGLE-3 head as a torch module, usable with autograd. n = tokens, H = its hidden size, k = layers it reads."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

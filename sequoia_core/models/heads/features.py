@@ -1,7 +1,5 @@
 """The features that a draft head reads of its target, by position. n = tokens, H = the head's hidden size."""
 
-from __future__ import annotations
-
 import ctypes
 
 import torch

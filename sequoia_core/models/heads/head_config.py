@@ -1,7 +1,5 @@
 """The config.json of an EAGLE-3 head, as first published or in the form of the package `speculators`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """Files that several threads read past the page cache, and that are refused once they have changed."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import mmap

@@ -5,8 +5,6 @@ first in the lowest bits; `weight_scale` is [n, groups]; `weight_zero_point` int
 there where 8 does not stand for zero. A weight is (q - 8 - zero point) * scale, here in float32 and rounded once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Decoder layers that stream through a few buffers: threads read ahead, into the next pass too."""
 
-from __future__ import annotations
-
 import time
 import weakref
 from collections import deque
@@ -38,22 +36,26 @@ class LayerRing:
         slots: buffers, at least 2; None for `slots_for` these layers.
 
     Attributes:
-        wait_sec: seconds that passes have waited for layers so far.
     """
 
     def __init__(self, source: LayerSource, *, slots: int | None = None) -> None:
         slots = slots or slots_for(source.layer_count, source.layer_bytes)
-        self.source, self.slots, self.wait_sec = source, max(2, min(slots, source.layer_count + 1)), 0.0
+        self.source, self.slots = source, max(2, min(slots, source.layer_count + 1))
         self._buffers: list[torch.Tensor] = []
         self._ahead: deque[Reads] = deque()  # the next turns, and the one in use
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="layer reader")
-        self._turn, self._taken_bytes = 0, 0
+        self._turn, self._taken_bytes, self._waited = 0, 0, 0.0
         self._in_pass, self._at_start, self._closed = False, False, False
         weakref.finalize(self, _cancel, self._ahead).atexit = False  # readers of a ring that was dropped soon end
 
     @property
     def buffer_bytes(self) -> int:
         return self.slots * self.source.layer_bytes
+
+    @property
+    def wait_sec(self) -> float:
+        """Seconds that passes have waited for layers so far."""
+        return self._waited + self.source.waited()
 
     @property
     def bytes_read(self) -> int:
@@ -95,7 +97,8 @@ class LayerRing:
         self._taken_bytes, self._turn = self.bytes_read, 0
         self._ahead.clear()
         self._buffers = self._buffers or [self.source.buffer() for _ in range(self.slots)]
-        for turn in range(self.slots):
+        for turn, buffer in enumerate(self._buffers):
+            self.source.release(buffer)  # a pass that ended early may still use it
             self._submit(turn)
 
     def _submit(self, turn: int) -> None:
@@ -115,14 +118,14 @@ class LayerRing:
         except (ValueError, RuntimeError) as error:  # of the disk; of a device
             raise ValueError(str(error)) from error
         finally:
-            self.wait_sec += time.perf_counter() - began
+            self._waited += time.perf_counter() - began
         self.source.check()  # after reading, so that a change during it is found
+        self.source.take(buffer)
         return buffer
 
     def _read_ahead(self) -> None:
         """Let the buffer that was in use be filled again."""
-        if self.source.device.type == "cuda":
-            torch.cuda.current_stream(self.source.device).synchronize()  # kernels may still read the buffer
+        self.source.release(self._buffers[self._turn % self.slots])
         if self._closed:
             raise _closed()
         self._taken_bytes += sum(read.result() for read in self._ahead.popleft())

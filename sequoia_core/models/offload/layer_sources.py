@@ -1,7 +1,5 @@
 """Where streamed layers come from: the model's own files, one packed file, or pinned memory beside a GPU."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -54,7 +52,8 @@ class LayerSource:
         """Return memory for one layer, uint8 [at least layer_bytes] on the device, aligned to 64 bytes."""
         if self.device.type == "cpu":
             return host_buffer(self.layer_bytes)
-        return torch.empty(self.layer_bytes, dtype=torch.uint8, device=self.device)
+        with torch.inference_mode(False):  # else the threads that fill it could not
+            return torch.empty(self.layer_bytes, dtype=torch.uint8, device=self.device)
 
     def parts(self, layer: int) -> int:
         """Return the number of parts in which a layer is read."""
@@ -63,6 +62,18 @@ class LayerSource:
     def read(self, layer: int, part: int, buffer: torch.Tensor) -> int:
         """Read one part of a layer into a buffer and return the bytes read; called by several threads."""
         raise NotImplementedError
+
+    def take(self, buffer: torch.Tensor) -> None:
+        """Have the device wait until what was read into a buffer is there."""
+
+    def release(self, buffer: torch.Tensor) -> None:
+        """Let no later read overwrite a buffer that kernels still use."""
+        if self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()
+
+    def waited(self) -> float:
+        """Return the seconds that the device waited itself so far."""
+        return 0.0
 
     def check(self) -> None:
         """Refuse a source that has changed since it was opened."""
@@ -130,7 +141,7 @@ class PackedSource(LayerSource):
 class HostSource(LayerSource):
     """Layers from pinned memory of the host, which `origin` fills once, to a CUDA device, on a stream of its own.
 
-    No GPU has run this yet: only its refusal is tested.
+    Copies and kernels wait for each other on the device, by an event of each buffer; the host waits for neither.
     """
 
     def __init__(self, origin: TensorSource) -> None:
@@ -142,15 +153,39 @@ class HostSource(LayerSource):
             for part in range(origin.parts(layer)):
                 origin.read(layer, part, memory)
         self._stream = torch.cuda.Stream(self.device)
+        self._filled: dict[int, torch.cuda.Event] = {}  # by the address of a buffer
+        self._used: dict[int, torch.cuda.Event] = {}
+        self._waits: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []  # begin and end of those not yet added up
+        self._waited = 0.0
 
     def parts(self, layer: int) -> int:
         return 1
 
     def read(self, layer: int, part: int, buffer: torch.Tensor) -> int:
         with torch.cuda.stream(self._stream):
+            if (used := self._used.get(buffer.data_ptr())) is not None:
+                self._stream.wait_event(used)
             buffer.copy_(self._layers[layer], non_blocking=True)
-        self._stream.synchronize()
+            self._filled[buffer.data_ptr()] = self._stream.record_event()
         return self.layer_bytes
 
+    def take(self, buffer: torch.Tensor) -> None:
+        stream = torch.cuda.current_stream(self.device)
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        stream.record_event(begin)
+        stream.wait_event(self._filled[buffer.data_ptr()])
+        stream.record_event(end)
+        self._waits.append((begin, end))
+
+    def release(self, buffer: torch.Tensor) -> None:
+        self._used[buffer.data_ptr()] = torch.cuda.current_stream(self.device).record_event()
+
+    def waited(self) -> float:
+        while self._waits and self._waits[0][1].query():
+            begin, end = self._waits.pop(0)
+            self._waited += begin.elapsed_time(end) / 1e3
+        return self._waited
+
     def close(self) -> None:
+        self._stream.synchronize()
         self._layers = []

@@ -126,7 +126,7 @@ def load_offloaded(
 
     Args:
         tier: one that `check_tier` accepts. "disk" reads the model's own files, or a packed copy of them where compiled
-            passes run it; "host" keeps the layers in pinned memory beside a CUDA device (no GPU has run that yet).
+            passes run it; "host" keeps the layers in pinned memory beside a CUDA device.
         beside: bytes that the draft will need.
     """
     with ExitStack() as undo, _naming(source.name):

@@ -1,7 +1,5 @@
 """Where a model's tensors are in its safetensors files, and reading them without the page cache, in pieces."""
 
-from __future__ import annotations
-
 import json
 import math
 import threading

@@ -14,8 +14,9 @@ from sequoia_core.design.scenarios import ASSETS, Scenario, list_scenarios
 from sequoia_core.design.what_if import power_law
 
 NAMES = [
-    "demo-pair", "demo-pair-disk", "llama2-7b-a100", "llama2-13b-a100", "vicuna-33b-a100", "llama3-70b-l40-offloaded",
-    "llama2-70b-l40-offloaded", "llama2-70b-4bit-rtx-4090", "llama2-70b-4bit-rtx-3090", "no-matrix-unit",
+    "demo-pair", "demo-pair-disk", "llama2-7b-a100", "llama2-7b-h200", "llama2-13b-a100", "vicuna-33b-a100",
+    "llama3-70b-l40-offloaded", "llama2-70b-l40-offloaded", "llama2-70b-4bit-rtx-4090", "llama2-70b-4bit-rtx-3090",
+    "no-matrix-unit",
 ]  # fmt: skip
 OFF_PERCENT = {  # predicted over reported, as docs/planning.md tells
     "llama2-7b-a100": -4, "llama2-13b-a100": -4, "vicuna-33b-a100": 8, "llama3-70b-l40-offloaded": 18,

@@ -84,6 +84,21 @@ def test_a_block_layout_read_the_other_way_is_wired_wrong():
     assert verdict(read(vllm((55, 8, 2, 1, 0, 0, 0), 1000))) == "Wired wrong"
 
 
+def test_one_token_of_a_whole_answer_is_wired_wrong():
+    """llama.cpp#27151: 1 of 633 drafted tokens, three at a time; totals alone."""
+    found = diagnose(read(answers((20, 213, 633, 1))))
+    assert found.verdict.title == "Wired wrong" and "at most" in str(found.verdict.evidence[0])
+
+
+def test_a_draft_of_64_that_yields_4_is_too_long_and_not_weak():
+    """llama.cpp#25908: 96 of 1,378 drafted tokens, .07, by 22 drafts; with a minimum probability .9."""
+    found = diagnose(read(answers((20, 119, 1378, 96))))
+    assert found.verdict.title == "K above what the head gives" and "K = 9, or" in found.verdict.check
+    assert [round(each.value, 2) for each in found.verdict.evidence] == [0.07, 4.36, 62.64]
+    assert rules.too_long(read(answers((20, 119, 900, 96)))) is None  # a ninth is used
+    assert rules.too_long(read(answers((20, 219, 1378, 96)))) is None  # less than one of a draft
+
+
 def test_prompts_beyond_the_drafts_own_context():
     """vllm#58080: beyond the draft's length dummies are drafted; told by requests, and by two periods of counters."""
     rows = [(500 * n, 201, 210, 130) for n in range(1, 9)] + [(30_000 + n, 201, 600, 1) for n in range(8)]

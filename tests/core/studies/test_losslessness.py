@@ -181,6 +181,7 @@ def test_recalled_rows_decide_as_passes_do(small_pair):
 
 
 @both_ways
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("verifier", VERIFIERS)
 @pytest.mark.parametrize("draft", ["model", "head"])
 def test_decoding_is_lossless_as_far_as_few_samples_tell(draft, verifier, small_pair):

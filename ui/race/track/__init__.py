@@ -1,7 +1,5 @@
 """The race track: a custom component that replays finished methods side by side, in real time or slower."""
 
-from __future__ import annotations
-
 from itertools import accumulate
 from pathlib import Path
 from typing import Any

@@ -99,13 +99,16 @@ def test_trees_that_grow_are_padded_to_few_sizes(used, tiny_target, tiny_draft):
     assert [padded(n) for n in (1, 2, 3, 9, 32, 33, 64, 65)] == [1, 2, 4, 16, 32, 64, 64, 96]
 
 
-@pytest.mark.parametrize("family", [name for name in FAMILIES if name not in ("Mistral", "Gemma2", "Gemma3")])
-def test_every_family_without_a_window_decodes_as_generate(family, used):
-    model = HuggingFaceModel(build(family), family, backend=TransformersBackend(build(family)))
-    prompt = [2 + place for place in range(20)]
-    steps = list(decode(prompt, pair_of(model, model), tree=k_ary_tree(2, 3), max_new_tokens=40))
-    assert tokens_of(steps) == greedy_reference(model, prompt, 40) and len(steps) <= 10
-    assert used["StaticDrafter._fill"] > 20
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_decodes_as_generate_in_phases_while_its_window_holds_the_text(family, used):
+    prompt, short = [2 + place for place in range(20)], "sliding_window" in FAMILIES[family]
+    for settings, in_phases in [({"sliding_window": 96}, True), ({}, False)] if short else [({}, True)]:
+        used.clear()
+        built = build(family, **settings)
+        model = HuggingFaceModel(built, family, backend=TransformersBackend(built))
+        steps = list(decode(prompt, pair_of(model, model), tree=k_ary_tree(2, 3), max_new_tokens=40))
+        assert tokens_of(steps) == greedy_reference(model, prompt, 40) and len(steps) <= 10
+        assert (used["StaticDrafter._fill"] > 20) == in_phases
 
 
 @pytest.mark.parametrize("verifier", VERIFIERS)
@@ -216,7 +219,8 @@ def outcomes(tree, drawn, target, draft, place, *first):
     """Yield (tokens committed, probability) for every way the walk by rank can go."""
     paths = drawn[1]
     ranked, tokens, *rows = as_read(tree, drawn, place, target, draft, *first)
-    residuals, masses = offers_by_rank(ranked, tokens, *rows)
+    counts = [max(1, int((TreePlan(tree).child_counts > k).sum())) for k in range(4)]
+    residuals, masses = offers_by_rank(ranked, tokens, rows[0], rows[1], rows[2] if first else None, counts)
     left = residuals.rows(torch.arange(8, device=place)).cpu()
     masses, ranked = masses.cpu().numpy(), RankedTree(*(part.cpu() for part in ranked))
 
@@ -366,27 +370,27 @@ def recorded(monkeypatch):
 
 
 CASES = {
-    "greedy": (SamplingConfig(), "sequoia"),
-    "sequoia": (SamplingConfig(0.8), "sequoia"),
-    "topk": (SamplingConfig(0.8), "topk"),
-    "top-p": (SamplingConfig(0.8, 0.9, 20), "sequoia"),
+    "greedy": (SamplingConfig(), "sequoia", "ragged"),
+    "sequoia": (SamplingConfig(0.8), "sequoia", "ragged"),
+    "topk": (SamplingConfig(0.8), "topk", "ragged"),
+    "top-p": (SamplingConfig(0.8, 0.9, 20), "sequoia", "ragged"),
+    "alone": (SamplingConfig(0.8), "sequoia", "root only"),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_phases_can_be_captured_and_a_step_reads_back_once(case, recorded):
-    sampling, verifier = CASES[case]
+    sampling, verifier, tree = CASES[case]
     recorder = recorded(
-        (1,), (2,), tree=TREES["ragged"], sampling=sampling, verifier=verifier,
+        (1,), (2,), tree=TREES[tree], sampling=sampling, verifier=verifier,
         generator=torch.Generator().manual_seed(0),
     )  # fmt: skip
     assert len(recorder.steps) > 4 and set(recorder.reads) == {1}
     phases = Counter(entry[0].split()[0] for entry in recorder.steps[2])
-    assert phases.keys() == {
-        "StaticDrafter._fill", "StaticPass.logits", "_OneSize._decide", "_OneSize._keep", "StaticDrafter._keep_path",
-    }  # fmt: skip
-    for step in recorder.steps[2:-1]:  # the last one commits nothing
-        assert step == recorder.steps[1]
+    drafted = set() if tree == "root only" else {"StaticDrafter._fill", "StaticDrafter._keep_path"}
+    assert phases.keys() == {"StaticPass.logits", "_OneSize._decide", "_OneSize._keep", *drafted}
+    for step in recorder.steps[3:-1]:  # the last one commits nothing
+        assert step == recorder.steps[2]
 
 
 @pytest.mark.parametrize(
@@ -415,7 +419,7 @@ def test_a_buffer_that_moves_is_found(recorded, monkeypatch):
     kept: list = []
     monkeypatch.setattr(judging._OneSize, "take", moving)
     steps = recorded((1,), (2,), tree=TREES["ragged"], sampling=SamplingConfig(0.8)).steps
-    assert steps[2] != steps[1]
+    assert steps[3] != steps[2]
 
 
 def simulated(work):
@@ -484,3 +488,30 @@ def test_a_graph_is_not_replayed_on_tensors_that_have_moved(monkeypatch):
     assert [float(phase()) for _ in range(3)] == [1, 1, 1] and captures == [1]
     given = torch.ones(1)
     assert float(phase()) == 2.0
+
+
+@pytest.mark.gpu
+def test_the_device_draws_on_after_a_capture_that_failed_and_graphs_may_be_freed_in_one():
+    if not torch.cuda.is_available():
+        pytest.skip("there is no GPU")
+    device = torch.device("cuda")
+    refused = Phase(lambda: torch.ones(int(torch.ones(1, device=device)), device=device), device)
+    assert refused() == 1
+    with pytest.warns(UserWarning, match="without a CUDA graph"):
+        assert refused() == 1
+    assert refused() == 1 and torch.randn(3, device=device).isfinite().all()
+
+    def making_garbage():
+        for _ in range(3000):  # enough for the collector to run
+            [].append(circle := [{}])
+            circle.append(circle)
+        return torch.ones(1, device=device)
+
+    for _ in range(3):
+        kept = Phase(lambda: torch.ones(1, device=device), device)
+        kept.itself = kept  # freed by the collector alone
+        phase = Phase(making_garbage, device)
+        for _ in range(3):
+            assert kept() == 1
+        del kept
+        assert [float(phase()) for _ in range(3)] == [1.0] * 3 and phase._graph is not None

@@ -31,6 +31,7 @@ def demo_head(demo_pair, tmp_path_factory):
     return folders
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("form", [PUBLISHED, SPECULATORS])
 @pytest.mark.parametrize(("dtype", "offload"), [("float32", None), ("bfloat16", None), ("bfloat16", "disk")])
 def test_a_head_is_loaded_as_any_draft_is(dtype, offload, form, demo_head, copies):

@@ -47,7 +47,7 @@ def both(folder, dtype: str):
 
 
 @needs_compiler
-@pytest.mark.sample(6)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("instructions", RUNNABLE)
 @pytest.mark.parametrize("kind", KINDS)
 def test_compiled_passes_give_the_same_bits_as_in_memory(kind, instructions, tmp_path, monkeypatch):

@@ -475,3 +475,31 @@ def test_weights_that_lie_crooked_are_copied_to_where_they_lie_aligned(tmp_path)
     align_weights(loaded)
     assert all(weights.data_ptr() % 64 == 0 for weights in loaded.parameters())
     assert all(torch.equal(weights, before[name]) for name, weights in loaded.named_parameters())
+
+
+@pytest.mark.gpu
+def test_layers_from_the_hosts_memory_are_those_of_the_file(tmp_path):
+    """Layers large enough that a pass that did not wait for one, or a copy for a pass, would show."""
+    if not torch.cuda.is_available():
+        pytest.skip("there is no GPU")
+    config = transformers.LlamaConfig(
+        vocab_size=256, hidden_size=1024, num_hidden_layers=6, num_attention_heads=8, num_key_value_heads=8,
+        intermediate_size=8192, max_position_embeddings=512, eos_token_id=None, bos_token_id=None,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    folder = save(transformers.LlamaForCausalLM(config), tmp_path)
+    resident, streamed = (
+        load_pair(folder, "none", device="cuda", dtype="float32", offload=tier).target for tier in (None, "host")
+    )
+    ids = torch.randint(256, (300,), generator=torch.Generator().manual_seed(0))
+    for count in (300, 1, 64, 1):
+        wanted = resident.plain_logits(ids[:count])
+        torch.testing.assert_close(streamed.plain_logits(ids[:count]), wanted, atol=1e-3, rtol=1e-3)
+    with pytest.raises(KeyboardInterrupt):
+        hook = streamed.model.model.layers[3].register_forward_hook(lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        streamed.plain_logits(ids)
+    hook.remove()
+    torch.testing.assert_close(streamed.plain_logits(ids), resident.plain_logits(ids), atol=1e-3, rtol=1e-3)
+    step = next(autoregressive(ids[:9].tolist(), pair_of(streamed), max_new_tokens=2))
+    assert step.read_wait_sec > 0.0
+    streamed.close()
