@@ -335,7 +335,5 @@ def accepted_ranks_of_most_likely(
     target: torch.Tensor, draft: torch.Tensor, tokens: torch.Tensor, width: int, *unused: object
 ) -> torch.Tensor:
     """`accepted_ranks` where children are the draft's most likely tokens: the rank of the token among them."""
-    given, order = draft.gather(1, tokens[:, None]), torch.arange(draft.shape[1], device=draft.device)
-    before = (draft > given) | ((draft == given) & (order < tokens[:, None]))
-    ranks = before.sum(1) + 1
-    return torch.where(ranks <= width, ranks, 0)
+    hits = take_most_likely(draft, width) == tokens[:, None]
+    return torch.where(hits.any(1), hits.int().argmax(1) + 1, 0)

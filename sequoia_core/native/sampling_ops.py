@@ -36,8 +36,8 @@ _FUNCTIONS = {
         _FLAG,
     ),
     "rows_distribution": (_FLAG, _POINTER, _COUNT, _SINGLE, _POINTER, _POINTER),
-    "rows_largest": (_FLAG, _POINTER, _COUNT, _COUNT, _COUNT, _POINTER),
-    "rows_draw": (_FLAG, _POINTER, _POINTER, _COUNT, _COUNT, _COUNT, _FLAG, _POINTER, _POINTER),
+    "rows_largest_shared": (_FLAG, _POINTER, _COUNT, _COUNT, _COUNT, _POINTER, _FLAG),
+    "rows_draw_shared": (_FLAG, *[_POINTER] * 2, *[_COUNT] * 3, _FLAG, *[_POINTER] * 2, _FLAG),
     "rows_cut": (_FLAG, _POINTER, _COUNT, _COUNT, _COUNT, _REAL, _POINTER, _FLAG),
     "rows_accepted": (_FLAG, *[_POINTER] * 3, *[_COUNT] * 3, *[_POINTER] * 3, _FLAG, *[_POINTER] * 2, _FLAG),
     "rows_to_float64": (None, _POINTER, _COUNT, _POINTER),
@@ -121,7 +121,8 @@ def largest(values: torch.Tensor, k: int) -> torch.Tensor:
     """Return the indices of the k largest of each row, largest first and equal ones in order, int64 [m, k]."""
     values = values.contiguous()
     indices = torch.empty(len(values), k, dtype=torch.int64)
-    _granted(compiled().rows_largest(values.data_ptr(), *values.shape, k, indices.data_ptr()))
+    threads = torch.get_num_threads()
+    _granted(compiled().rows_largest_shared(values.data_ptr(), *values.shape, k, indices.data_ptr(), threads))
     return indices
 
 
@@ -154,9 +155,9 @@ def draw(
     first = None if first is None else first.contiguous()
     indices = torch.empty(uniforms.shape, dtype=torch.int64)
     _granted(
-        compiled().rows_draw(
+        compiled().rows_draw_shared(
             probs.data_ptr(), None if first is None else first.data_ptr(), *probs.shape, uniforms.shape[1], replace,
-            uniforms.data_ptr(), indices.data_ptr(),
+            uniforms.data_ptr(), indices.data_ptr(), torch.get_num_threads(),
         )
     )  # fmt: skip
     return indices

@@ -49,7 +49,7 @@ class Rows(NamedTuple):
     draws: torch.Generator
     first: torch.Tensor | None
 
-    def some(self, which: slice) -> Rows:
+    def some(self, which: slice) -> "Rows":
         return Rows(
             self.target[which], self.draft[which], self.tokens[which], self.draws,
             None if self.first is None else self.first[which],
@@ -83,7 +83,7 @@ def outcome_question(verifier: Verifier, width: int, *, teacher_forced: bool, ge
     def ask(rows: Rows) -> torch.Tensor:
         tokens = sample_with_replacement(rows.target, 1, generator)[:, 0] if teacher_forced else rows.tokens
         ranks = verifier.outcomes(rows.target, rows.draft, tokens, width, generator, rows.first)
-        return torch.stack([ranks, (rows.draft.argmax(1) == tokens).long()], 1)
+        return torch.stack([ranks, (take_most_likely(rows.draft, 1)[:, 0] == tokens).long()], 1)
 
     return ask
 

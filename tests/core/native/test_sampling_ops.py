@@ -277,7 +277,8 @@ def test_a_walk_over_a_row_that_is_not_finite_is_none():
 @pytest.mark.parametrize("replace", [False, True])
 def test_ranks_along_a_text(size, cut, replace, twins):
     """Also of rows whose mass ends before the ranks do, and of first children from a row of their own."""
-    target, draft, width = (logits(40, size) * 2).softmax(1), logits(40, size, seed=1).softmax(1), min(size, 32)
+    shared, width = 3 * logits(40, size), min(size, 32)
+    target, draft = shared.softmax(1), (shared + logits(40, size, seed=1)).softmax(1)
     draft[::2, size // 2 :] = 0.0
     draft /= draft.sum(1, keepdim=True)
     first = torch.where(draft >= draft.topk(min(size, 3)).values[:, -1:], draft, 0.0) if cut else None
