@@ -69,7 +69,7 @@ def test_a_grown_draft_gives_what_the_one_it_grew_from_gives(monkeypatch):
 def test_a_head_is_trained_on_what_its_target_wrote_and_training_goes_on(tmp_path):
     target = ROOT / "assets" / "demo" / "target"
     command = [sys.executable, "scripts/train_head.py", "--target", target, "--out", tmp_path / "head"]
-    command += ["--vocabulary", "512", "--inner", "64", "--files", "2", "--steps"]
+    command += ["--vocabulary", "512", "--inner", "64", "--files", "2", "--rows", "8", "--steps"]
     for steps in (1, 2):
         run = subprocess.run([*map(str, command), str(steps)], cwd=ROOT, capture_output=True, text=True, timeout=280)
         assert run.returncode == 0, run.stderr
