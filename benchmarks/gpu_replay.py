@@ -17,7 +17,7 @@ import torch
 from gpu_machine import Machine
 
 from sequoia_core import AcceptanceVector, SamplingConfig
-from sequoia_core.decoding.assemble import assemble
+from sequoia_core.decoding.assemble import assemble, keep
 from sequoia_core.decoding.drafting import DraftTree
 from sequoia_core.decoding.gpu.drafting import StaticDrafter
 from sequoia_core.decoding.gpu.judging import StaticJudge
@@ -30,7 +30,7 @@ from sequoia_core.design.tree import TokenTree
 from sequoia_core.models.language_model import ModelPair
 from sequoia_core.models.protocol import prefill
 
-WARM_UP = 4  # steps of each text that are not timed: graphs are captured in them
+WARM_UP = 4  # steps of each text that are not timed: graphs are captured in the first text's
 SAMPLING = SamplingConfig(0.6)
 
 
@@ -61,9 +61,9 @@ class Steps(NamedTuple):
     Attributes:
         each: seconds of each step.
         tokens: of all steps.
-        context: tokens before a step, on average.
+        context: slots of a text's cache, which a step in graphs attends over; else tokens before a step, on average.
         passes: of the last text's steps, where they are of fixed shape.
-        first: seconds of each text's first steps, in which graphs are captured.
+        first: seconds of each text's first steps; the first text's capture the graphs.
     """
 
     each: list[float]
@@ -102,7 +102,7 @@ def replayed(
     for seed in range(texts):
         sequence = machine.prompt(machine.context)
         length = len(sequence) + (WARM_UP + steps) * (tree.depth + 1)
-        drafter, judge, sessions = assemble(
+        drafter, judge, sessions = parts = assemble(
             ModelPair(target, draft, None), policy_of(tree),
             verifier=choose_verifier("sequoia", greedy=sampling.greedy), sampling=sampling, capacity=length,
             generator=torch.Generator().manual_seed(seed),
@@ -123,7 +123,9 @@ def replayed(
                 tokens += len(found.new_tokens)
         if isinstance(drafter, StaticDrafter) and isinstance(judge, StaticJudge):
             passes = [*drafter.passes, judge.passes]
-    return Steps(each, tokens, float(np.mean(lengths)), passes, first)
+        if texts > 1:
+            keep(parts)
+    return Steps(each, tokens, float(length if isinstance(judge, StaticJudge) else np.mean(lengths)), passes, first)
 
 
 class CompiledForward:

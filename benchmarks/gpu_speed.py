@@ -15,7 +15,7 @@ import sequoia_core.native.short_spins  # noqa: F401  before torch, whose thread
 import numpy as np
 import torch
 from gpu_machine import VOCAB, Machine, Row
-from gpu_replay import replayed
+from gpu_replay import WARM_UP, replayed
 
 from scripts.make_random_model import write_random_model
 from sequoia_core import autoregressive, load_pair
@@ -33,7 +33,7 @@ from sequoia_core.studies.measure_profile import measure_profile
 
 PAIRS = (("Llama-2-7B", "Llama-68M"), ("Llama-2-13B", "Llama-68M"), ("Llama-2-7B", "Llama-160M"))
 PLAIN_TOKENS, STEPS = 64, 128
-REPLAYS, REPLAY_STEPS = 8, 40  # texts and steps of each: tokens per step then vary by 3 % from run to run
+REPLAYS, REPLAY_STEPS = 32, 40  # texts and steps of each: tokens per step then vary by 1.5 % from run to run
 STREAMED = (1, 128, 256, 512, 768)  # tokens of streamed passes
 STREAMED_STEPS = 6
 ACCEPTANCE = power_law(0.7, 1.0, ranks=32)  # supposed; 5.4 tokens per step with 128 nodes and 10 levels
@@ -195,7 +195,8 @@ def replay(machine: Machine) -> list[Row]:
         Row("replay: tokens per step, by the vector", expected, "", "at least 5", expected >= 5.0),
         Row("replay: tokens per step, as drawn", ran.tokens / len(ran.each), ""),
         Row("replay: speedup over our own baseline", speedup, "x", "above 4.04", speedup > 4.04),
-        Row("a text's first steps, graphs captured", sum(ran.first) / texts, "s", more={"each": ran.first}),
+        Row("the first text's first steps, graphs captured", sum(ran.first[:WARM_UP]), "s", more={"each": ran.first}),
+        Row("a later text's first steps", sum(ran.first[WARM_UP:]) / (texts - 1), "s"),
         Row("replay: predicted / measured - 1", off, "", "within 0.1", abs(off) <= 0.1, {"predicted": predicted}),
     ]
 

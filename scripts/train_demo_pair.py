@@ -42,6 +42,7 @@ PACKAGES = (
 ).split()
 END = "<|endoftext|>"
 HELD_OUT_SHARE = 0.02
+VOCABULARY = {"embed_tokens", "lm_head"}  # tensors with a row for each token
 FLOAT32 = False  # --float32: processors without bfloat16 products train several times faster without autocast
 # GPT-4-style splitting, with a line break and its indentation as one piece: Python's layout costs few tokens.
 SPLIT = (
@@ -174,11 +175,11 @@ def build(shape: tuple[int, int, int, int], recipe: Recipe) -> LlamaForCausalLM:
 
 
 class Optimizer:
-    """Muon on the matrices, AdamW on embeddings and norms; warm-up, constant, then linear decay to zero."""
+    """Muon on the matrices, AdamW on rows of tokens and norms; warm-up, constant, then linear decay to zero."""
 
     def __init__(self, model, *, steps: int, muon_lr: float, adam_lr: float) -> None:
-        matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
-        others = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]
+        matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and not VOCABULARY & set(n.split("."))]
+        others = [p for n, p in model.named_parameters() if p.ndim != 2 or VOCABULARY & set(n.split("."))]
         self.parts = [
             torch.optim.Muon(matrices, lr=muon_lr, momentum=0.95, weight_decay=0.01),
             torch.optim.AdamW(others, lr=adam_lr, betas=(0.9, 0.95), weight_decay=0.0),
@@ -285,6 +286,19 @@ def train_target(recipe: Recipe, ids: np.ndarray, held: np.ndarray, work: Path, 
 
 
 @torch.inference_mode()
+def continued(model, ids: torch.Tensor, length: int, temperatures: torch.Tensor, generator) -> torch.Tensor:
+    """Let the model continue int64 [rows, prompt] to [rows, length], each at its temperature, float32 [rows, 1]."""
+    out, cache = [ids], None
+    for _ in range(length - ids.shape[1]):
+        result = model(out[-1], past_key_values=cache, use_cache=True, logits_to_keep=1)
+        cache = result.past_key_values
+        logits = result.logits[:, -1].float()
+        noise = -torch.empty_like(logits).exponential_(generator=generator).log()
+        out.append((logits + temperatures * noise).argmax(-1, keepdim=True))  # Gumbel-max; none at temperature 0
+    return torch.cat(out, 1)
+
+
+@torch.inference_mode()
 def write_text(model, ids: np.ndarray, recipe: Recipe, tokens: int, work: Path, device: str) -> np.ndarray:
     """Let the target continue training prompts at temperatures 0 to 1 -> uint16 [rows, context // 2 + 1].
 
@@ -304,15 +318,7 @@ def write_text(model, ids: np.ndarray, recipe: Recipe, tokens: int, work: Path, 
             rows.append(np.load(part))
             continue
         x = torch.from_numpy(np.stack([ids[s : s + prompt] for s in starts]).astype(np.int64)).to(device)
-        out, cache = [x], None
-        for _ in range(length - prompt):
-            result = writer(x, past_key_values=cache, use_cache=True, logits_to_keep=1)
-            cache = result.past_key_values
-            logits = result.logits[:, -1].float()
-            noise = -torch.empty_like(logits).exponential_(generator=generator).log()
-            x = (logits + temperatures * noise).argmax(-1, keepdim=True)  # Gumbel-max; no noise at temperature 0
-            out.append(x)
-        rows.append(torch.cat(out, 1).cpu().numpy().astype(np.uint16))
+        rows.append(continued(writer, x, length, temperatures, generator).cpu().numpy().astype(np.uint16))
         np.save(part, rows[-1])
         print(f"written {len(rows) * batch}/{count} rows", flush=True)
     return np.concatenate(rows)

@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary, ref
 
 import torch
 
 from ..models.language_model import ModelPair
-from ..models.protocol import Session
+from ..models.protocol import LanguageModel, Session
+from ..models.tree_cache import CacheSession
 from .drafting import CompiledDrafter, Drafter, DraftOptions, LevelDrafter, Reach, RootDrafter
 from .gpu.drafting import StaticDrafter
 from .gpu.judging import StaticJudge
@@ -21,6 +23,9 @@ from .verifiers import Verifier, sampling_of_draft
 DRAFTERS: tuple[Any, ...] = (CompiledDrafter, StaticDrafter, LevelDrafter, GrowingDrafter)
 CPU_JUDGES = (CompiledJudge, RowJudge)  # fastest first, where both models are on the CPU
 JUDGES = (StaticJudge, RowJudge)  # fastest first, elsewhere
+
+MOST_KEPT, SPARE = 2, 512  # runs of one target; slots that a kept run may have beyond what the next one needs
+_kept: WeakKeyDictionary[LanguageModel, dict[tuple, Any]] = WeakKeyDictionary()  # `Parts` of runs that are over
 
 
 class Parts(NamedTuple):
@@ -42,10 +47,14 @@ def assemble(
 ) -> Parts:
     """Choose a drafter and a judge, and open their sessions for `capacity` committed tokens."""
     target = pair.target
+    runs, kind = _kept.setdefault(target, {}), (pair.draft and ref(pair.draft), policy.fixed, verifier.name, sampling)
+    kept, needed = runs.pop(kind, None), capacity + padded(policy.max_size)
+    if kept is not None and needed <= kept.sessions[0].cache.capacity <= needed + SPARE:
+        return _begun_again(kept, generator)
     draft_sampling = sampling_of_draft(sampling, verifier)
     policy = policy.for_run(target, sampling.temperature)
     draft, own = pair.draft if policy.needs_draft else None, None
-    session = target.open(capacity + padded(policy.max_size), () if draft is None else draft.reads)
+    session = target.open(needed, () if draft is None else draft.reads)
     if draft is not None:
         own = draft.open(min(capacity, draft.max_context) + policy.max_inner + 1)
         generator_of_draft, context = _generator_on(draft.device, generator), draft.max_context
@@ -68,7 +77,30 @@ def assemble(
         generator=_generator_on(torch.device("cpu"), generator),  # the CPU verifier draws from it too
         explained_by=draft_sampling if sampling.greedy else sampling,
     )  # fmt: skip
+    if isinstance(judge, StaticJudge) and isinstance(drafter, StaticDrafter | RootDrafter):
+        judge.place = runs, kind
     return Parts(drafter, judge, [session] if own is None else [session, own])
+
+
+def keep(parts: Parts) -> None:
+    """Keep a run that is over, with its CUDA graphs, for the next of the same models, tree and sampling."""
+    if isinstance(parts.judge, StaticJudge) and parts.judge.place is not None:
+        runs, kind = parts.judge.place
+        runs[kind] = parts
+        while len(runs) > MOST_KEPT:
+            runs.pop(next(iter(runs)), None)
+
+
+def _begun_again(parts: Parts, generator: torch.Generator) -> Parts:
+    drafter, judge, sessions = parts
+    for session in sessions:
+        assert isinstance(session, CacheSession), "of static parts"
+        session.cache.length = 0
+    if isinstance(drafter, StaticDrafter):
+        device = drafter.options.generator.device
+        drafter.options = drafter.options._replace(generator=_generator_on(device, generator))
+    judge.generator = _generator_on(torch.device("cpu"), generator)
+    return parts
 
 
 def _generator_on(device: torch.device, generator: torch.Generator) -> torch.Generator:

@@ -14,7 +14,7 @@ from ..design.tree import TokenTree
 from ..models.finite_weights import overflow_words
 from ..models.language_model import ModelPair
 from ..models.protocol import Session, prefill
-from .assemble import Parts, assemble
+from .assemble import Parts, assemble, keep
 from .drafting import Drafter
 from .judging import RowJudge
 from .record import PROBABILITIES, TOKENS_ONLY, DecodeStep, StepDetails, outcomes_of
@@ -183,7 +183,7 @@ def _steps(
     cancel: threading.Event,
     details: StepDetails,
 ) -> Iterator[DecodeStep]:
-    drafter, judge, sessions = choose_parts()
+    drafter, judge, sessions = parts = choose_parts()
     for session, context in zip(sessions, contexts, strict=False):
         # the prompt's last token is the first root
         if len(sequence) <= context and not prefill(session, sequence[:-1], reader=sessions[-1], cancel=cancel):
@@ -194,8 +194,13 @@ def _steps(
         if step is None:
             return
         finished = step.finished
-        yield step
+        try:
+            yield step
+        except GeneratorExit:  # the caller has enough
+            keep(parts)
+            raise
         index += 1
+    keep(parts)
 
 
 def take_step(

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch.nn.functional import pad
 
+from ..native import sampling_ops
 from .residuals import BLOCK, Residuals, remaining_masses, row_sums, rows_at_once
 from .sampling import invert, sample_without_replacement, take_most_likely
 
@@ -47,6 +48,8 @@ def rank_acceptance_of_drawn(
     target: torch.Tensor, draft: torch.Tensor, children: torch.Tensor, first: torch.Tensor | None = None
 ) -> torch.Tensor:
     """`rank_acceptance` of children that were drawn without replacement already, int64 [N, W]."""
+    if sampling_ops.supports(target) and sampling_ops.supports(draft):
+        return sampling_ops.rank_acceptance(target, draft, children, first)
     residuals, masses = Residuals(target, draft, first), remaining_masses(draft, children)
     reached = torch.ones(len(target), 1, dtype=torch.float64, device=target.device)
     columns = []
@@ -273,19 +276,22 @@ def accepted_ranks(
     Returns:
         int64 [N], 1 to W; 0 where all W children were rejected.
     """
+    uniforms = torch.rand(len(tokens), 2 * width, dtype=torch.float64, device=target.device, generator=generator)
+    if sampling_ops.supports(target) and sampling_ops.supports(draft):
+        return sampling_ops.accepted_ranks(target, draft, tokens, first, uniforms, replace=replacement)
     some = rows_at_once(draft)
     firsts = repeat(None) if first is None else first.split(some)
-    parts = zip(target.split(some), draft.split(some), tokens[:, None].split(some), firsts, strict=False)
-    return torch.cat([_accepted_ranks(*part, width, generator, replacement) for part in parts])
+    parts = (target.split(some), draft.split(some), tokens[:, None].split(some), uniforms.split(some), firsts)
+    return torch.cat([_accepted_ranks(*part, width, replacement) for part in zip(*parts, strict=False)])
 
 
 def _accepted_ranks(
     target: torch.Tensor,
     draft: torch.Tensor,
     tokens: torch.Tensor,
+    uniforms: torch.Tensor,
     first: torch.Tensor | None,
     width: int,
-    generator: torch.Generator | None,
     replacement: bool,
 ) -> torch.Tensor:
     count, device = len(tokens), target.device
@@ -295,7 +301,7 @@ def _accepted_ranks(
     for before in range(width):
         wanted, offered = residuals.offer(tokens, mass, before)
         accept = torch.where(wanted > 0, offered / wanted.clamp_min(1e-300), 1.0)
-        taken = undecided & (_uniform(count, device, generator) < accept)
+        taken = undecided & (uniforms[:, 2 * before : 2 * before + 1] < accept)
         ranks[taken] = before + 1
         undecided &= ~taken
         if before + 1 == width or not undecided.any():
@@ -305,7 +311,7 @@ def _accepted_ranks(
             law = draft if residuals.first is None else residuals.first
             given = torch.where(mass > 0, law / mass.clamp_min(1e-300), even).scatter(1, drawn, 0.0)
             surplus = (given - residuals.rows(torch.arange(count, device=device))).clamp_min_(0.0)
-            rejected = invert(surplus.cumsum(1), _uniform(count, device, generator))
+            rejected = invert(surplus.cumsum(1), uniforms[:, 2 * before + 1 : 2 * before + 2])
             drawn = torch.cat([drawn, rejected.clamp_max(draft.shape[1] - 1)], 1)  # beyond only where nothing is left
         residuals.reject(mass, before, undecided)
         if not replacement:
@@ -331,7 +337,3 @@ def accepted_ranks_of_most_likely(
     """`accepted_ranks` where children are the draft's most likely tokens: the rank of the token among them."""
     hits = take_most_likely(draft, width) == tokens[:, None]
     return torch.where(hits.any(1), hits.int().argmax(1) + 1, 0)
-
-
-def _uniform(count: int, device: torch.device, generator: torch.Generator | None) -> torch.Tensor:
-    return torch.rand(count, 1, dtype=torch.float64, device=device, generator=generator)

@@ -185,6 +185,16 @@ int rows_largest(const float *x, int64_t rows, int64_t size, int64_t k, int64_t 
     return 0;
 }
 
+// `rows_largest`, with rows shared among threads.
+int rows_largest_shared(const float *x, int64_t rows, int64_t size, int64_t k, int64_t *indices, int threads) {
+    const int64_t part = rows < MANY ? rows : (rows + threads - 1) / threads;
+    int failed = 0;
+#pragma omp parallel for num_threads(threads) if (rows >= MANY) reduction(| : failed)
+    for (int64_t row = 0; row < rows; row += part)
+        failed |= rows_largest(x + row * size, part < rows - row ? part : rows - row, size, k, indices + row * k);
+    return failed;
+}
+
 typedef struct {
     float prob;
     int32_t place;
@@ -350,6 +360,18 @@ int rows_draw(const float *probs, const float *first, int64_t rows, int64_t size
     return 0;
 }
 
+// `rows_draw`, with rows shared among threads.
+int rows_draw_shared(const float *probs, const float *first, int64_t rows, int64_t size, int64_t k, int replace,
+                     const double *uniforms, int64_t *indices, int threads) {
+    const int64_t part = rows < MANY ? rows : (rows + threads - 1) / threads;
+    int failed = 0;
+#pragma omp parallel for num_threads(threads) if (rows >= MANY) reduction(| : failed)
+    for (int64_t row = 0; row < rows; row += part)
+        failed |= rows_draw(probs + row * size, first ? first + row * size : NULL, part < rows - row ? part : rows - row,
+                            size, k, replace, uniforms + row * k, indices + row * k);
+    return failed;
+}
+
 static double total(const double *x, int64_t size) {
     doubles sums = {0};
     int64_t i = 0;
@@ -411,6 +433,168 @@ void rows_surplus(const float *target, const float *draft, int64_t rows, int64_t
         }
         counts[row] = to;
     }
+}
+
+// What rejections leave of a row P, see `residuals.Residuals`; rest [size]. Of kept [2, size], target and draft, `count` may be
+// above 0 still and were drafted (size: not kept yet); `bare` is the mass of P that Q does not have.
+struct Residual {
+    const float *p, *q;
+    int64_t size, count;
+    double scale, offset, left, bare;
+    float *rest, *kept;
+};
+
+static double surplus(struct Residual *of, double scale, double offset) {  // what would be left
+    float *left = of->kept, *given = left + of->size;
+    const int whole = of->count == of->size || offset > 0.0;
+    const float *p = whole ? of->p : left, *q = whole ? of->q : given;
+    const int64_t count = whole ? of->size : of->count;
+    double sum = 0.0;
+    int64_t above = 0, to = 0;
+#pragma omp simd reduction(+ : sum, above)
+    for (int64_t i = 0; i < count; i++) {
+        const double over = p[i] - scale * q[i] - offset;
+        sum += over > 0.0 ? over : 0.0;
+        above += over > 0.0 && q[i] > 0.0f;
+    }
+    if (!whole) sum += of->bare;
+    if (offset > 0.0 || 2 * above > count) return sum;
+    if (whole) {
+        double bare = 0.0;
+#pragma omp simd reduction(+ : bare)
+        for (int64_t i = 0; i < count; i++) bare += q[i] > 0.0f ? 0.0 : p[i];
+        of->bare = bare;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        const float wanted = p[i], offered = q[i];
+        left[to] = wanted, given[to] = offered;
+        to += offered > 0.0f && wanted - scale * offered > 0.0;
+    }
+    of->count = to;
+    return sum;
+}
+
+// One more draw was rejected: from `first`, or NULL for Q of which `mass` was left after `drawn` tokens.
+static void reject(struct Residual *of, const float *first, double mass, int64_t drawn) {
+    double sum = 0.0, scale = of->scale, offset = of->offset;
+    if (first) {
+        for (int64_t i = 0; i < of->size; i++) {
+            const float over = of->p[i] - first[i];
+            sum += of->kept[i] = over > 0.0f ? over : 0.0f;
+        }
+        if (sum > 0.0) of->left = sum, of->p = memcpy(of->rest, of->kept, of->size * sizeof(float));
+        return;
+    }
+    if (mass > 0.0) scale += of->left / mass;
+    else offset += of->left / (double)(of->size - drawn > 1 ? of->size - drawn : 1);
+    sum = surplus(of, scale, offset);
+    if (sum > 0.0) of->left = sum, of->scale = scale, of->offset = offset;
+    else of->count = of->size;
+}
+
+// What the residual wants of a token, and what Q offers of it.
+static double wanted(const struct Residual *of, const float *law, int64_t token, double mass, int64_t drawn, double *offered) {
+    const double over = of->p[token] - of->scale * law[token] - of->offset;
+    *offered = mass > 0.0 ? law[token] / mass : 1.0 / (double)(of->size - drawn > 1 ? of->size - drawn : 1);
+    return over > 0.0 ? over / of->left : 0.0;
+}
+
+// Draw a token in proportion to what a law, of which `mass` is left, offers beyond what the residual wants; the law is -1
+// where it cannot be. sums [blocks]: scratch.
+static int64_t draw_rejected(const struct Residual *of, const float *law, double mass, int64_t drawn, double uniform,
+                             double *sums) {
+    const float share = mass > 0.0 ? (float)(1.0 / mass) : 1.0f, even = mass > 0.0 ? 0.0f : 1.0f / (float)(of->size - drawn);
+    const float scale = (float)of->scale, offset = (float)of->offset, inverse = (float)(1.0 / of->left), *p = of->p, *q = of->q;
+    double left = 0.0;
+    int64_t block = 0, found = of->size - 1;
+    for (int64_t from = 0; from < of->size; from += BLOCK, block++) {
+        const int64_t stop = from + BLOCK < of->size ? from + BLOCK : of->size;
+        float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t i = from; i < stop; i++) {
+            const float over = p[i] - scale * q[i] - offset, excess = law[i] * share + even - (over > 0.0f ? over * inverse : 0.0f);
+            sum += excess > 0.0f ? excess : 0.0f;
+        }
+        left += sums[block] = sum;
+    }
+    left *= uniform;
+    for (block = 0; block * BLOCK < of->size && left >= sums[block]; block++) left -= sums[block];
+    while (block && (block * BLOCK >= of->size || sums[block] <= 0.0)) block--;  // after rounding
+    for (int64_t i = block * BLOCK; i < of->size && i < (block + 1) * BLOCK; i++) {
+        const float over = p[i] - scale * q[i] - offset, excess = law[i] * share + even - (over > 0.0f ? over * inverse : 0.0f);
+        if (excess <= 0.0f) continue;
+        found = i;
+        if ((left -= excess) < 0.0) break;
+    }
+    return found;
+}
+
+static void sum_block(const float *row, int64_t size, int64_t block, double *sums) {  // of entries that are not below 0
+    const int64_t stop = (block + 1) * BLOCK < size ? (block + 1) * BLOCK : size;
+    double sum = 0.0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = block * BLOCK; i < stop; i++) sum += row[i] > 0.0f ? (double)row[i] : 0.0;
+    sums[block] = sum;
+}
+
+// For rows of `rank_acceptance`, [rows, size]; first: what first children are drawn from, NULL for draft. Of children [rows,
+// width] -> accepts [rows, width], the probability that each is the accepted one; or, without children, given tokens [rows]
+// that were committed -> ranks [rows], drawn by uniforms [rows, width, 2]. 0, or -1 when memory ran out.
+int rows_accepted(const float *target, const float *draft, const float *first, int64_t rows, int64_t size, int64_t width,
+                  const int64_t *children, double *accepts, const int64_t *tokens, int replace, const double *uniforms,
+                  int64_t *ranks, int threads) {
+    int failed = 0;
+#pragma omp parallel num_threads(threads) if (rows >= MANY) reduction(| : failed)
+    {
+        const int64_t blocks = (size + BLOCK - 1) / BLOCK;
+        double *sums = malloc(2 * blocks * sizeof(double) + 4 * size * sizeof(float)), *masses = sums + blocks;
+        float *rest = (float *)(masses + blocks), *undrawn = rest + 3 * size;
+        failed |= !sums;
+#pragma omp for schedule(dynamic)
+        for (int64_t row = 0; row < rows; row++) {
+            if (!sums) continue;
+            const float *q = draft + row * size, *law = first ? first + row * size : q;
+            struct Residual of = {target + row * size, q, size, size, 0.0, 0.0, 1.0, 0.0, rest, rest + size};
+            double mass = 1.0, reached = 1.0, offered;
+            memcpy(undrawn, q, size * sizeof(float));
+            if (children)
+                for (int64_t k = 0; k < width; k++) undrawn[children[row * width + k]] = -1.0f;
+            else
+                ranks[row] = 0;
+            for (int64_t block = 0; block < blocks; block++) sum_block(undrawn, size, block, masses);
+            const double others = children ? total(masses, blocks) : 0.0;
+            for (int64_t k = 0; k < width; k++, law = q) {
+                if (children) {
+                    const int64_t *drawn = children + row * width;
+                    double left = 0.0;
+                    for (int64_t after = width - 1; after >= k; after--) left += q[drawn[after]];
+                    mass = k ? left + others : 1.0;
+                    const double wants = wanted(&of, law, drawn[k], mass, k, &offered);
+                    double accept = offered > 0.0 ? wants / (offered > 1e-300 ? offered : 1e-300) : wants > 0.0;
+                    accept = accept < 1.0 ? accept : 1.0;
+                    accepts[row * width + k] = reached * accept;
+                    reached *= 1.0 - accept;
+                    if (reached > 0.0) reject(&of, law == q ? NULL : law, mass, k);
+                    continue;
+                }
+                const double *uniform = uniforms + (row * width + k) * 2, wants = wanted(&of, law, tokens[row], mass, k, &offered);
+                if (uniform[0] < (wants > 0.0 ? offered / wants : 1.0)) {
+                    ranks[row] = k + 1;
+                    break;
+                }
+                if (k + 1 == width) break;
+                const float *given = law == q ? undrawn : law;
+                const int64_t drawn = replace ? 0 : draw_rejected(&of, given, mass, k, uniform[1], sums);
+                reject(&of, law == q ? NULL : law, mass, k);
+                if (replace) continue;
+                undrawn[drawn] = -1.0f;
+                sum_block(undrawn, size, drawn / BLOCK, masses);
+                mass = total(masses, blocks);
+            }
+        }
+        free(sums);
+    }
+    return -failed;
 }
 
 // rest [size] = max(target - draft, 0), scaled to sum to 1; target itself where nothing is left.

@@ -36,9 +36,10 @@ _FUNCTIONS = {
         _FLAG,
     ),
     "rows_distribution": (_FLAG, _POINTER, _COUNT, _SINGLE, _POINTER, _POINTER),
-    "rows_largest": (_FLAG, _POINTER, _COUNT, _COUNT, _COUNT, _POINTER),
-    "rows_draw": (_FLAG, _POINTER, _POINTER, _COUNT, _COUNT, _COUNT, _FLAG, _POINTER, _POINTER),
+    "rows_largest_shared": (_FLAG, _POINTER, _COUNT, _COUNT, _COUNT, _POINTER, _FLAG),
+    "rows_draw_shared": (_FLAG, *[_POINTER] * 2, *[_COUNT] * 3, _FLAG, *[_POINTER] * 2, _FLAG),
     "rows_cut": (_FLAG, _POINTER, _COUNT, _COUNT, _COUNT, _REAL, _POINTER, _FLAG),
+    "rows_accepted": (_FLAG, *[_POINTER] * 3, *[_COUNT] * 3, *[_POINTER] * 3, _FLAG, *[_POINTER] * 2, _FLAG),
     "rows_to_float64": (None, _POINTER, _COUNT, _POINTER),
     "rows_residual": (None, _POINTER, _POINTER, _COUNT, _POINTER),
     "rows_surplus": (None, _POINTER, _POINTER, _COUNT, _COUNT, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER, _FLAG),
@@ -120,7 +121,8 @@ def largest(values: torch.Tensor, k: int) -> torch.Tensor:
     """Return the indices of the k largest of each row, largest first and equal ones in order, int64 [m, k]."""
     values = values.contiguous()
     indices = torch.empty(len(values), k, dtype=torch.int64)
-    _granted(compiled().rows_largest(values.data_ptr(), *values.shape, k, indices.data_ptr()))
+    threads = torch.get_num_threads()
+    _granted(compiled().rows_largest_shared(values.data_ptr(), *values.shape, k, indices.data_ptr(), threads))
     return indices
 
 
@@ -153,12 +155,45 @@ def draw(
     first = None if first is None else first.contiguous()
     indices = torch.empty(uniforms.shape, dtype=torch.int64)
     _granted(
-        compiled().rows_draw(
+        compiled().rows_draw_shared(
             probs.data_ptr(), None if first is None else first.data_ptr(), *probs.shape, uniforms.shape[1], replace,
-            uniforms.data_ptr(), indices.data_ptr(),
+            uniforms.data_ptr(), indices.data_ptr(), torch.get_num_threads(),
         )
     )  # fmt: skip
     return indices
+
+
+def rank_acceptance(
+    target: torch.Tensor, draft: torch.Tensor, children: torch.Tensor, first: torch.Tensor | None
+) -> torch.Tensor:
+    """Return how likely each child is the accepted one, float64 [m, W], see `rank_acceptance_of_drawn`."""
+    accepts, children = torch.empty(children.shape, dtype=torch.float64), children.contiguous()
+    _accepted(target, draft, first, children.shape[1], children.data_ptr(), accepts.data_ptr(), None, False, None, None)
+    return accepts
+
+
+def accepted_ranks(
+    target: torch.Tensor, draft: torch.Tensor, tokens: torch.Tensor, first: torch.Tensor | None,
+    uniforms: torch.Tensor, *, replace: bool,
+) -> torch.Tensor:  # fmt: skip
+    """Draw the rank of each row's accepted child, int64 [m], by two uniforms for each rank, float64 [m, 2 W]."""
+    ranks = torch.empty(len(tokens), dtype=torch.int64)
+    tokens, uniforms = tokens.contiguous(), uniforms.contiguous()
+    given = (None, None, tokens.data_ptr(), replace, uniforms.data_ptr(), ranks.data_ptr())
+    _accepted(target, draft, first, uniforms.shape[1] // 2, *given)
+    return ranks
+
+
+def _accepted(
+    target: torch.Tensor, draft: torch.Tensor, first: torch.Tensor | None, width: int, *given: int | None
+) -> None:
+    rows = [None if part is None else part.contiguous() for part in (target, draft, first)]
+    _granted(
+        compiled().rows_accepted(
+            *(None if part is None else part.data_ptr() for part in rows), *target.shape, width, *given,
+            torch.get_num_threads(),
+        )
+    )  # fmt: skip
 
 
 def _address(row: np.ndarray) -> int:

@@ -125,8 +125,7 @@ def measure_acceptance(
             return None
         if depths == 1:
             parts = [{name: answer[:, None] for name, answer in part.items()} for part in parts]
-        # chains began `depth` positions after the text did
-        seen = np.concatenate([part["calibration"][depth:, depth] for part in parts for depth in range(depths)])
+        seen = np.concatenate([part["calibration"][depth::depths, depth] for part in parts for depth in range(depths)])
         return (
             sum(part["ranks"].sum(axis=0) for part in parts),
             np.concatenate([part["outcomes"] for part in parts]),

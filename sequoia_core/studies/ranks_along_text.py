@@ -15,6 +15,7 @@ from ..decoding.sampling import (
     SamplingConfig,
     draft_probabilities,
     probabilities,
+    sample_with_replacement,
     sample_without_replacement,
     take_most_likely,
 )
@@ -28,6 +29,7 @@ from .prompt_loop import Report
 
 CHUNK = 128  # positions in one pass
 ROW_NUMBERS = 2_097_152  # of rows asked about at once on CPU: larger arrays come as new pages from the system each time
+AT_ONE_DEPTH = ("calibration",)  # questions about a position at one depth alone: i mod L at position i
 Answers = dict[str, np.ndarray]  # to each question, [N, ...]
 
 
@@ -46,6 +48,12 @@ class Rows(NamedTuple):
     tokens: torch.Tensor
     draws: torch.Generator
     first: torch.Tensor | None
+
+    def some(self, which: slice) -> "Rows":
+        return Rows(
+            self.target[which], self.draft[which], self.tokens[which], self.draws,
+            None if self.first is None else self.first[which],
+        )  # fmt: skip
 
 
 Question = Callable[[Rows], torch.Tensor]  # answers with [N, ...]
@@ -73,9 +81,9 @@ def outcome_question(verifier: Verifier, width: int, *, teacher_forced: bool, ge
     """
 
     def ask(rows: Rows) -> torch.Tensor:
-        tokens = torch.multinomial(rows.target, 1, generator=generator)[:, 0] if teacher_forced else rows.tokens
+        tokens = sample_with_replacement(rows.target, 1, generator)[:, 0] if teacher_forced else rows.tokens
         ranks = verifier.outcomes(rows.target, rows.draft, tokens, width, generator, rows.first)
-        return torch.stack([ranks, (rows.draft.argmax(1) == tokens).long()], 1)
+        return torch.stack([ranks, (take_most_likely(rows.draft, 1)[:, 0] == tokens).long()], 1)
 
     return ask
 
@@ -217,14 +225,14 @@ def ranks_along(
     Args:
         depths: L, above 1 for a draft head alone. Answers are then [N, L, ...]: first with the target's true states,
             then by chains of the head's own outputs that began one, two, … positions before, which what decoding drafts
-            deeper is like; zeros where no chain began.
+            deeper is like; zeros where no chain began, and where a question is asked `AT_ONE_DEPTH`.
     """
     target, draft = pair.target, pair.draft
     assert draft is not None, "questions are about both models"
     parts: dict[str, list[torch.Tensor]] = {name: [] for name in questions}
     written = torch.tensor(text, dtype=torch.int64, device=draft.device).split(CHUNK)
     draft_sampling = SamplingConfig(temperature=1.0) if sampling.greedy else sampling
-    ids, first = torch.tensor([*prompt, *text[:-1]], dtype=torch.int64), len(prompt) - 1
+    ids, first, done = torch.tensor([*prompt, *text[:-1]], dtype=torch.int64), len(prompt) - 1, 0
     reader = draft.open(len(ids) + (depths - 1) * (CHUNK + depths))
     for target_logits, draft_logits, tokens in zip(
         _logits_along(ids, first, target.open(len(ids), draft.reads), reader, cancel),
@@ -239,17 +247,22 @@ def ranks_along(
             stop = min(at + some, len(tokens))
             target_rows = probabilities(target_logits[0][at:stop], sampling).to(draft.device)
             answers: dict[str, list[torch.Tensor]] = {name: [] for name in questions}  # by depth
-            for logits in draft_logits:
+            for depth, logits in enumerate(draft_logits):
                 missing = len(tokens) - len(logits)  # of the text's first positions: no chain began before it
                 begun = min(max(at, missing), stop)
                 block = logits[begun - missing : stop - missing]
                 draft_rows, first_rows = draft_probabilities(block, draft_sampling) if len(block) else (block, None)
                 rows = Rows(target_rows[begun - at :], draft_rows, tokens[begun:stop], generator, first_rows)
                 for name, ask in questions.items():
-                    found = ask(rows).cpu() if len(block) else answers[name][0][:0]
-                    answers[name].append(torch.cat([found.new_zeros(begun - at, *found.shape[1:]), found]))
+                    every = slice((depth - done - begun) % depths, None, depths)
+                    which = every if name in AT_ONE_DEPTH else slice(None)
+                    found = ask(rows.some(which)).cpu() if len(rows.tokens[which]) else answers[name][0][:0]
+                    answer = found.new_zeros(stop - at, *found.shape[1:])
+                    answer[begun - at :][which] = found
+                    answers[name].append(answer)
             for name, by_depth in answers.items():
                 parts[name].append(torch.stack(by_depth, 1) if depths > 1 else by_depth[0])
+        done += len(tokens)
     return {name: torch.cat(chunks).numpy() for name, chunks in parts.items()}
 
 

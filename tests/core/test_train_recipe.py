@@ -6,11 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 from transformers import LlamaForCausalLM
 
 from sequoia_core import decode, load_pair
 from sequoia_core.design.plain_trees import chain_tree
+from sequoia_core.models.heads.head_files import load_head
 
 ROOT = Path(__file__).parents[2]
 
@@ -61,3 +63,19 @@ def test_a_grown_draft_gives_what_the_one_it_grew_from_gives(monkeypatch):
     assert (found - wanted).abs().max() < 0.01
     for name, weight in grown.named_parameters():
         assert weight.count_nonzero() or "o_proj" in name or "down_proj" in name, f"{name}: nothing would move it"
+
+
+@pytest.mark.slow
+def test_a_head_is_trained_on_what_its_target_wrote_and_training_goes_on(tmp_path):
+    target = ROOT / "assets" / "demo" / "target"
+    command = [sys.executable, "scripts/train_head.py", "--target", target, "--out", tmp_path / "head"]
+    command += ["--vocabulary", "512", "--inner", "64", "--files", "2", "--rows", "8", "--steps"]
+    for steps in (1, 2):
+        run = subprocess.run([*map(str, command), str(steps)], cwd=ROOT, capture_output=True, text=True, timeout=280)
+        assert run.returncode == 0, run.stderr
+        assert ("written" in run.stdout) == (steps == 1)
+    assert "step 0 " not in run.stdout
+    facts = json.loads((tmp_path / "head" / "training.json").read_text())
+    assert facts["steps"] == 2 and 0 < facts["accepted"][2] < facts["accepted"][0] < 1
+    head = load_head(tmp_path / "head", LlamaForCausalLM.from_pretrained(target))
+    assert len(head.tokens) == 512 and head.tokens.diff().min() > 0

@@ -25,6 +25,7 @@ class StaticJudge(RowJudge):
         assert isinstance(session, CacheSession), "only these are static"
         self.held = session
         self.first = torch.zeros(1, dtype=torch.int64, device=session.device)
+        self.place: tuple[dict, tuple] | None = None  # where `assemble` keeps it once its run is over, and its key
         self.passes: StaticPass | None = None  # of the step's tree
         self._sizes: dict[tuple, _OneSize] = {}
         self._plan: TreePlan | None = None  # of the step before

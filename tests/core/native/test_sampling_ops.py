@@ -10,6 +10,7 @@ import torch
 
 from sequoia_core import TokenTree, autoregressive, decode
 from sequoia_core.decoding import sampling
+from sequoia_core.decoding.rank_acceptance import accepted_ranks, rank_acceptance_of_drawn
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.decoding.verifiers import VERIFIERS
 from sequoia_core.decoding.walk import WALKS, ScoredTree, walk_greedily, walk_tree
@@ -269,3 +270,24 @@ def test_a_walk_over_a_row_that_is_not_finite_is_none():
     tokens, uniforms = torch.zeros(TREE.size, dtype=torch.int64), torch.rand(TREE.size, dtype=torch.float64)
     assert walker().greedily(target, tokens) is None
     assert walker().sampled("sequoia", target, 1.0, tokens, target.softmax(-1), uniforms) is None
+
+
+@pytest.mark.parametrize("size", [2, 6, 64, 130, 4096])
+@pytest.mark.parametrize("cut", [False, True])
+@pytest.mark.parametrize("replace", [False, True])
+def test_ranks_along_a_text(size, cut, replace, twins):
+    """Also of rows whose mass ends before the ranks do, and of first children from a row of their own."""
+    shared, width = 3 * logits(40, size), min(size, 32)
+    target, draft = shared.softmax(1), (shared + logits(40, size, seed=1)).softmax(1)
+    draft[::2, size // 2 :] = 0.0
+    draft /= draft.sum(1, keepdim=True)
+    first = torch.where(draft >= draft.topk(min(size, 3)).values[:, -1:], draft, 0.0) if cut else None
+    tokens = torch.multinomial(target, 1, generator=torch.Generator().manual_seed(2))[:, 0]
+    ranks = twins(
+        lambda: accepted_ranks(
+            target, draft, tokens, width, torch.Generator().manual_seed(3), first, replacement=replace
+        )
+    )
+    assert torch.equal(*ranks) and (size == 2 or len(ranks[0].unique()) > 3)
+    children = sampling.sample_without_replacement(draft, width, torch.Generator().manual_seed(4), first)
+    torch.testing.assert_close(*twins(rank_acceptance_of_drawn, target, draft, children, first), rtol=1e-9, atol=1e-12)

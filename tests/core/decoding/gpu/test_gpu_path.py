@@ -443,29 +443,34 @@ def simulated(work):
 
 
 GRAPHED = {
-    "static": (TREES["ragged"], SamplingConfig()),
+    "static": (policy_of(TREES["ragged"]), SamplingConfig()),
     "SpecExec": (SpecExecTree(max_size=13, max_depth=5, beam=3, branch=5), SamplingConfig()),
-    "sampled": (TREES["ragged"], SamplingConfig(0.8)),
-    "alone": (TokenTree(np.array([-1])), SamplingConfig()),
+    "sampled": (policy_of(TREES["ragged"]), SamplingConfig(0.8)),
+    "alone": (policy_of(TokenTree(np.array([-1]))), SamplingConfig()),
 }
 
 
 @pytest.mark.parametrize("case", GRAPHED)
-def test_text_stays_where_phases_are_captured_and_replayed(case, monkeypatch):
+def test_text_stays_where_phases_are_captured_and_replayed_by_the_next_run_too(case, monkeypatch):
     tree, sampling = GRAPHED[case]
-    texts, captures = [], []
-    for capture in (None, lambda work: captures.append(1) or simulated(work)):
+    texts, captures = [], [0]
+
+    def text(pair, prompt, count):
+        options = {"sampling": sampling, "generator": torch.Generator().manual_seed(0)}
+        return tokens_of(decode(prompt, pair, tree=tree, max_new_tokens=count, **options))
+
+    for capture in (None, lambda work: captures.append(captures.pop() + 1) or simulated(work)):
         with pretend_device() as device:
             if capture is not None:
                 monkeypatch.setitem(phases.GRAPHS, device.type, capture)
-            models = [HuggingFaceModel(tiny_llama(seed).model.to(device), "there") for seed in (1, 1)]
-            steps = decode(
-                PROMPT, pair_of(*models), tree=tree, sampling=sampling, max_new_tokens=40,
-                generator=torch.Generator().manual_seed(0),
-            )  # fmt: skip
-            texts.append(tokens_of(steps))
-    assert texts[0] == texts[1]
-    assert len(captures) >= {"static": 6, "SpecExec": 2, "sampled": 6, "alone": 3}[case]
+            own = [pair_of(*(HuggingFaceModel(tiny_llama(1).model.to(device), "there") for _ in "ab")) for _ in "ab"]
+            text(own[0], [9, 8, 7, 6, 5], 60)
+            (before,) = captures
+            texts.append(text(own[0], PROMPT, 40))
+            assert captures == [before] or tree.fixed is None
+            texts.append(text(own[1], PROMPT, 40))
+    assert texts == 4 * texts[:1]
+    assert captures[0] >= {"static": 6, "SpecExec": 2, "sampled": 6, "alone": 3}[case]
 
 
 def test_a_phase_that_no_graph_can_capture_runs_as_before_and_says_so(monkeypatch):
