@@ -35,6 +35,7 @@ from sequoia_core.design.prediction import best_chain, predict, without_depth
 from sequoia_core.design.tree_files import tree_from_bytes
 from sequoia_core.files.model_names import DEMO_PAIR
 from sequoia_core.files.prompt_files import load_prompts
+from sequoia_core.models.language_model import ModelPair
 from sequoia_core.native.instruction_sets import instructions_in_use
 from sequoia_core.native.processor import processor_name
 from sequoia_core.studies.measure_acceptance import measure_acceptance
@@ -105,14 +106,18 @@ def section(place: str, temperature: float, args: argparse.Namespace) -> dict:
         name: load_pair(DEMO_PAIR / "target", DEMO_PAIR / folder, device="cpu", dtype="bfloat16", offload=offload)
         for name, folder in DRAFTS.items()
     }
-    first = pairs["small"]
+    first, *others = pairs.values()
+    for other in others:
+        other.target.close()
+    # one target for all: three would take turns in the processor's cache
+    pairs = {name: ModelPair(first.target, pair.draft, first.tokenizer) for name, pair in pairs.items()}
     ids = [first.tokenizer.encode(text) for text in load_prompts(ROOT / "assets" / "prompts" / "not-looping.jsonl")]
-    raced, others = ids[: args.prompts], ids[args.prompts :][: args.calibration]
+    raced, unraced = ids[: args.prompts], ids[args.prompts :][: args.calibration]
     context = round(np.mean(list(map(len, raced))) + args.tokens / 2)
     methods["plain"] = own_method(first, ROOT_ONLY, sampling)
     for name, pair in pairs.items():
         in_memory = pair if offload is None else load_pair(DEMO_PAIR / "target", DEMO_PAIR / DRAFTS[name], device="cpu")
-        vector = measure_acceptance(others, in_memory, sampling=sampling, max_new_tokens=args.tokens)
+        vector = measure_acceptance(unraced, in_memory, sampling=sampling, max_new_tokens=args.tokens)
         profile = measure_profile(pair, sizes=sizes, context=context, repeats=args.repeats)
         found = {"p1": vector.levels[:, 0].tolist(), "any": vector.levels.sum(1).tolist(), "c": profile.c}
         trees = trees_of(name, vector, profile)
@@ -131,8 +136,7 @@ def section(place: str, temperature: float, args: argparse.Namespace) -> dict:
     results = {name: MethodResult() for name in methods}
     for name, decoded in take_turns(methods, raced, args.tokens):
         results[name].add(decoded)
-    for pair in pairs.values():
-        pair.target.close()
+    first.target.close()
     results["autoregressive"] = results["plain"]
     rows = {}
     for name in methods:

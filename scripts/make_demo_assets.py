@@ -440,7 +440,7 @@ def write_card(pair) -> None:
     card = f"""# The demo pair
 
 Llama-architecture models with one byte-level BPE tokenizer of {shape["vocab"]} tokens, trained from scratch on
-Python source code by `scripts/train_demo_pair.py`: a target and two drafts. They make every page work without a
+Python source code by `scripts/train_demo_pair.py`: a target, two drafts and a head. They make every page work without a
 download; they write plausible-looking Python and nothing more.
 
 | | target | small draft | large draft |
@@ -469,8 +469,8 @@ small one, {target_ms:.2f} with the target ({profile.device}).
 {head["draft_vocab_size"]:,} tokens. Trained by
 `scripts/train_head.py` on {trained["written_tokens"]:,} tokens that the target wrote at T = 0, 0.6 and 1, fed its own \
 output for three steps:
-{trained["steps"]:,} steps of 16,384 tokens, {trained["minutes"]:g} minutes on an NVIDIA H200. Accepted on unseen texts \
-at T = 1 by depth: {" ".join(f"{p:.3f}" for p in trained["accepted"])}.
+{trained["steps"]:,} steps of 16,384 tokens, {trained["minutes"]:g} minutes on an NVIDIA H200. Accepted on unseen \
+texts at T = 1 by depth: {" ".join(f"{p:.3f}" for p in trained["accepted"])}.
 
 **Looping.** Greedy text of small models repeats itself, and repetition is easy to draft: of {len(outputs)} held-out
 prompts continued by 128 tokens, {looping:.0%} loop (more than half of their 4-grams occurred before).

@@ -45,8 +45,9 @@ def section(vector: AcceptanceVector) -> None:
     )
     st.markdown(
         f":material/layers: The first guess of a step comes from the target's true states, those below from the head's "
-        f"own output: it is right {', '.join(f'{row[0]:.0%}' for row in matrix.probs)} of the time at depth "
-        f"{', '.join(map(str, depths))}. Trees are planned by this matrix. {_loss(vector, flat)}"
+        f"own output: the first choice is right {matrix.probs[0, 0]:.0%} of the time at depth 1 and "
+        f"{matrix.probs[-1, 0]:.0%} at depth {len(matrix.probs)}. Trees are planned by this matrix. "
+        + _loss(vector, flat)
     )
 
 
