@@ -4,13 +4,14 @@ import streamlit as st
 
 from ui import controls, menu, page_setup
 from ui.jobs import job_panel, session_jobs
+from ui.measuring import state_chip
 from ui.overview import chain
 from ui.session import session
 
 DOORS = (
-    ("decode", "Watch one", ":material/play_circle:", "Decode your prompt and see why each guess is kept."),
-    ("draft", "My own models", ":material/checklist:", "How often is your draft right, and which tree is best?"),
-    ("server", "My server", ":material/dns:", "Which draft length pays on it, and what is wrong?"),
+    ("decode", "Watch one", ":material/play_circle:", "Your prompt, guess by guess."),
+    ("draft", "My models", ":material/checklist:", "Which tree is best for them?"),
+    ("server", "My server", ":material/dns:", "How many guesses pay on it?"),
 )
 
 
@@ -30,15 +31,18 @@ st.fragment(chain.draw_stage, run_every=job_panel.POLL_SEC if running else None)
 if job is not None and job.state == "done":
     chain.draw_result(job.result)
 if not running:
+    lacks_draft = controls.lacks_draft("The whole chain")
+    with st.container(horizontal=True, vertical_alignment="center"):
+        start = controls.primary_button(
+            f"Run the whole chain on the {session.pair_name()}",
+            icon=":material/rocket_launch:",
+            key="chain_start",
+            disabled=lacks_draft,
+            help="Times this machine, counts right guesses until the best tree is settled (for at most 15 seconds), "
+            "and decodes with that tree and without it. Takes about half a minute on two cores.",
+        )
+        state_chip.draw(measures=False)
+    if start:
+        chain.start()
     doors()
-lacks_draft = controls.lacks_draft("The whole chain")
-if not running and controls.primary_button(
-    f"Run the whole chain on the {session.pair_name()}",
-    icon=":material/rocket_launch:",
-    key="chain_start",
-    disabled=lacks_draft,
-    help="Times this machine, counts right guesses until the best tree is settled (for at most 15 seconds), and "
-    "decodes with that tree and without it. Takes about half a minute on two cores.",
-):
-    chain.start()
 menu.draw_next("Start")

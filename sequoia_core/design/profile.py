@@ -232,6 +232,10 @@ class HardwareProfile:
             profiles.append(replace(self, **again, verify_samples=(), draft_samples=(), overhead_samples=()))
         return profiles
 
+    def is_of(self, device: str) -> bool:
+        """Whether the times are of a device of that name, with or without its number of threads."""
+        return self.device.split(", ")[0] == device.split(", ")[0]
+
     def differences(
         self,
         *,
@@ -260,7 +264,7 @@ class HardwareProfile:
                 phrases.append(f"{role} {measured}, not {name}")
         if self.dtype != dtype:
             phrases.append(f"measured in {self.dtype}, not {dtype}")
-        if self.device.split(", ")[0] != device.split(", ")[0]:
+        if not self.is_of(device):
             phrases.append(f"measured on {self.device}, not on {device}")
         own = self.meta.get("instructions")
         if own and instructions and own != instructions:

@@ -23,6 +23,7 @@ from tests.app.conftest import (
     open_page,
     profile,
     settled,
+    state_of,
     vector,
     wait_for,
 )
@@ -285,7 +286,7 @@ def test_adaptive_trees_decode_once_a_calibration_was_measured_here(assets, tiny
     )  # on this machine growing pays
     page = dynamic("adaptive")
     assert "need a vector with a calibration" in page.warning[0].value and page.button(key="decode_start").disabled
-    page = settled(page.button(key="decode_measure").click().run())
+    page = settled(page.button(key="measure_here").click().run())
     job = page.session_state["studio_jobs"]["measure"]
     wait_for(lambda: not job.active, seconds=60)
     page = settled(page.run())
@@ -303,7 +304,7 @@ def test_adaptive_trees_decode_once_a_calibration_was_measured_here(assets, tiny
 
 def test_where_growing_does_not_pay_the_adaptive_policy_decodes_with_a_static_tree(assets, tiny_pair) -> None:
     growing_never_pays(assets)
-    page = settled(dynamic("adaptive").button(key="decode_measure").click().run())
+    page = settled(dynamic("adaptive").button(key="measure_here").click().run())
     job = page.session_state["studio_jobs"]["measure"]
     wait_for(lambda: not job.active, seconds=60)
     page = settled(page.run())
@@ -457,7 +458,7 @@ def test_nothing_is_expected_at_settings_nobody_measured(setting, missing, asset
 
 def test_the_missing_vector_is_measured_where_it_is_missed(assets, tiny_pair, monkeypatch) -> None:
     page = open_page("decode", tokens="16", temperature="0.6")
-    page = settled(page.button(key="decode_measure").click().run())
+    page = settled(page.button(key="measure_here").click().run())
     job = page.session_state["studio_jobs"]["measure"]
     wait_for(lambda: not job.active, seconds=60)
     assert job.state == "done", job.error
@@ -479,7 +480,7 @@ def test_times_of_another_machine_predict_no_speed(assets) -> None:
     profile(device="some other processor").save(assets / "profiles" / "cpu-2core.json")
     page = open_page("decode")
     assert "tokens per step" in words(page) and "no speedup predicted" in words(page)
-    assert "measured on some other processor" in words(page)
+    assert "Measured on some other processor" in state_of(page).help
 
 
 def test_a_run_whose_server_is_gone_is_marked_stopped_once(assets) -> None:

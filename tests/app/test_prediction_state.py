@@ -24,6 +24,12 @@ def test_what_was_measured_on_this_pair_here_needs_nothing() -> None:
     ("state", "words", "found"),
     [
         ("another machine", "measured on some other processor", profile(device="some other processor, 64 threads")),
+        (
+            "weights elsewhere",
+            "the target's weights on disk, not in memory",
+            replace(profile(), meta=profile().meta | {"offload": "disk"}),
+        ),
+        ("measured otherwise", "in bfloat16, not float32", replace(profile(), dtype="bfloat16")),
         ("missing", "does not say", replace(vector(), holds_for=None)),
         ("missing", "with the draft small", replace(vector(), holds_for=replace(vector().holds_for, draft="small"))),
     ],
@@ -32,11 +38,12 @@ def test_other_states_say_why_and_offer_to_measure(state, words, found, assets) 
     is_vector = isinstance(found, AcceptanceVector)
     (assets / "acceptance" / "other.json").unlink()
     found.save(assets / ("acceptance/demo-t0.json" if is_vector else "profiles/cpu-2core.json"))
-    for name in ("tree", "machine", "draft", "race"):
+    for name in ("overview", "tree", "machine", "draft", "race"):
         page = open_page(name)
         chip = state_of(page)
         assert state in chip.value and words in chip.help.lower()
-        assert page.button(key="measure_here").label == "Measure (10 s)"
+        if name != "overview":  # which has the whole chain for it
+            assert page.button(key="measure_here").label == "Measure (10 s)"
 
 
 def test_the_button_measures_what_is_missing_and_no_more(assets, tiny_pair) -> None:

@@ -49,7 +49,7 @@ def tells(page, stage, words: str) -> None:
 @pytest.mark.timeout(600)
 def test_something_moves_in_every_second_from_the_first_pass_to_the_text(page, server):
     stage = start(page, server)
-    stage.locator(".promise").filter(has_text="your last run").wait_for(timeout=LONG_MS)  # it ends with its own text
+    stage.locator(".origin").filter(has_text="Your last run").wait_for(timeout=LONG_MS)  # it ends with its own text
     settle(page)
     film = page.evaluate("window.pictures")
     still = [(round(after["at"] - before["at"], 2), before["told"]) for before, after in pairwise(film)]

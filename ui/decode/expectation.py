@@ -10,18 +10,14 @@ from sequoia_core import AcceptanceVector, TokenTree
 from sequoia_core.design.bootstrap import Estimate
 from sequoia_core.design.conditions import Conditions
 from sequoia_core.files.written_context import written_context
-from ui import controls
-from ui.jobs import job_panel
 from ui.markdown import escaped
-from ui.measuring import acceptance as measurement
+from ui.measuring import state_chip
 from ui.phrases import beside, shape
 from ui.session import core_cache, predictions, session, tree_choice, tree_in_use, tree_kinds
 from ui.session.tree_choice import TreeChoice
 
 if TYPE_CHECKING:
     from sequoia_core.decoding.tree_policy import TreePolicy
-
-PROMPTS, NEW_TOKENS = 8, 64  # of the measurement offered here
 
 
 def draw(
@@ -32,7 +28,7 @@ def draw(
         if choice.tree is None:
             st.warning(choice.origin, icon=":material/account_tree:")
             if tree_choice.needs_vector(choice, vector):
-                offer_measurement(wanted)
+                state_chip.draw(wanted)
             return None, None
         if isinstance(choice.tree, TokenTree):
             of = shape(choice.tree.size, choice.tree.depth)
@@ -44,8 +40,8 @@ def draw(
             f":material/account_tree: {escaped(choice.origin)}: {of} · {tokens} tokens, {escaped(wanted.sampling)} · "
             f"{words or 'no prediction at these settings yet'}"
         )
-        if not words:
-            offer_measurement(wanted)
+        if not tree_kinds.looks_up(choice.tree):
+            state_chip.draw(wanted, vector if words else None)
     _draw_shorter_draft()
     return expected, speedup
 
@@ -56,7 +52,8 @@ def _of_tree(tree: TokenTree, vector: AcceptanceVector | None) -> tuple[str, flo
         return "", None, None
     expected, found = core_cache.tokens_per_step(vector, tree).value, predictions.prediction(tree, vector, prompts=1)
     speedup = None if found is None else found.speedup
-    return _said(expected, speedup, predictions.no_prediction(tree, vector) or ""), expected, speedup
+    why = "" if predictions.profile_faults() else f": {predictions.no_prediction(tree, vector)}"
+    return _said(expected, speedup, why), expected, speedup
 
 
 def _of_policy(policy: TreePolicy, vector: AcceptanceVector | None) -> tuple[str, float | None, Estimate | None]:
@@ -68,13 +65,12 @@ def _of_policy(policy: TreePolicy, vector: AcceptanceVector | None) -> tuple[str
     if profile is None or not calibrated or policy.max_size > profile.max_size:
         return "no prediction: it takes a profile of that size" if calibrated else "", None, None
     found = core_cache.policy_prediction(tree_kinds.current(), *tree_in_use.shape(), vector, profile, 1)
-    expected, faults = found.tokens_per_step.value, predictions.profile_faults()
-    speedup = None if faults else found.speedup
-    return _said(expected, speedup, "; ".join(faults)), expected, speedup
+    expected, speedup = found.tokens_per_step.value, None if predictions.profile_faults() else found.speedup
+    return _said(expected, speedup), expected, speedup
 
 
-def _said(expected: float, speedup: Estimate | None, why: str) -> str:
-    speed = f"no speedup predicted: {escaped(why)}" if speedup is None else f"predicted {spoken(speedup)}"
+def _said(expected: float, speedup: Estimate | None, why: str = "") -> str:
+    speed = f"no speedup predicted{why}" if speedup is None else f"predicted {spoken(speedup)}"
     return f"expected {expected:.2f} tokens per step, {speed}"
 
 
@@ -82,23 +78,6 @@ def spoken(speedup: Estimate) -> str:
     """Write a predicted speedup and between which bounds a single prompt will be."""
     sure = beside(speedup.low, speedup.high, unit="× for one prompt")
     return f"{speedup.value:.2f}×{sure} vs 1.00× autoregressive"
-
-
-def offer_measurement(wanted: Conditions) -> None:
-    """Offer to measure the vector that is missing here; a new one always has a calibration."""
-    if controls.lacks_draft("An expectation"):
-        return
-    if st.button(
-        "Measure it",
-        icon=":material/speed:",
-        key="decode_measure",
-        disabled=job_panel.is_active("measure"),
-        help=f"No acceptance vector was measured at {escaped(wanted.sampling)} on the {session.pair_name()}; in use is "
-        f"{escaped(session.acceptance_source())}. On {PROMPTS} shipped prompts, {NEW_TOKENS} new tokens each: seconds "
-        "with the demo pair. The draft page has all settings.",
-    ):
-        measurement.start_for(wanted, prompts=PROMPTS, tokens=NEW_TOKENS)
-    job_panel.draw("measure")
 
 
 def _draw_shorter_draft() -> None:

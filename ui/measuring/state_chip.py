@@ -1,6 +1,8 @@
 """One chip that says everywhere what predictions rest on, and one button that measures what is missing."""
 
-from typing import Literal
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
 
 import streamlit as st
 
@@ -8,11 +10,17 @@ from ui.jobs import job_panel, session_jobs
 from ui.markdown import escaped
 from ui.measuring import acceptance, profile
 from ui.session import predictions, session
-from ui.session.predictions import ANOTHER, MEASURED, MISSING, MODELLED
+from ui.session.predictions import ANOTHER, MEASURED, MISSING, MODELLED, OTHERWISE, PLACED
+
+if TYPE_CHECKING:
+    from sequoia_core import AcceptanceVector
+    from sequoia_core.design.conditions import Conditions
 
 LOOKS: dict[str, tuple[str, Literal["green", "gray"]]] = {
     MEASURED: (":material/verified:", "green"),
     ANOTHER: (":material/swap_horiz:", "gray"),
+    OTHERWISE: (":material/swap_horiz:", "gray"),
+    PLACED: (":material/swap_horiz:", "gray"),
     MODELLED: (":material/functions:", "gray"),
     MISSING: (":material/help:", "gray"),
 }
@@ -21,16 +29,21 @@ PROFILE = {"largest": 64, "context": 128, "repeats": 9}
 PROMPTS, NEW_TOKENS = 32, 64  # of the acceptance measured; with loading about 10 s on two cores
 
 
-def draw() -> None:
-    """Draw the chip, and the button where something can be measured."""
-    state = predictions.state()
+def draw(wanted: Conditions | None = None, vector: AcceptanceVector | None = None, *, measures: bool = True) -> None:
+    """Draw the chip, and the button where something can be measured: of all predictions, or those of one decode.
+
+    Args:
+        wanted, vector: as `predictions.state` has them.
+        measures: False where the page has another button for it.
+    """
+    state = predictions.state(wanted, vector)
     icon, color = LOOKS[state.name]
-    with st.container(horizontal=True, vertical_alignment="center", key="prediction_state"):
-        held = session.acceptance().holds_for
+    with st.container(horizontal=True, vertical_alignment="center", width="content", key="prediction_state"):
+        held = wanted or session.acceptance().holds_for
         at = "" if held is None else f", {held.sampling}"
         words = f"Predictions here rest on: {state.name}{escaped(at)}. {_why(state.why)}"
-        st.badge(f"{state.name}{escaped(at)}", icon=icon, color=color, help=words)
-        if state.name == MEASURED or session.pair_spec().is_alone:
+        st.badge(f"Predictions: {state.name}{escaped(at)}", icon=icon, color=color, help=words)
+        if state.name == MEASURED or session.pair_spec().is_alone or not measures:
             return
         running = [name for name in JOBS if job_panel.is_active(name)]
         if running:
@@ -43,21 +56,20 @@ def draw() -> None:
             help=f"Times passes of the {session.pair_name()} on this machine and how often its draft is right, on "
             f"{PROMPTS} shipped prompts, as far as that is not known. Every page then plans with it.",
         ):
-            measure()
+            measure(wanted, vector)
 
 
 def _why(words: str) -> str:
     return f"{escaped(words[0].upper() + words[1:])}." if words else "Acceptance and times are of this pair here."
 
 
-def measure() -> None:
+def measure(wanted: Conditions | None = None, vector: AcceptanceVector | None = None) -> None:
     """Queue what predictions for the pair in use on this machine lack."""
     session.leave_scenario()
     if predictions.profile_faults():
         profile.submit(**PROFILE, bound=False)
-    if predictions.vector_faults():
-        wanted = predictions.conditions(*session.sampling())
-        acceptance.start_for(wanted, prompts=PROMPTS, tokens=NEW_TOKENS)
+    if predictions.vector_faults() if wanted is None else vector is None:
+        acceptance.start_for(wanted or predictions.conditions(*session.sampling()), prompts=PROMPTS, tokens=NEW_TOKENS)
     st.rerun()
 
 

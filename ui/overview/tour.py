@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ui import scenarios
-from ui.runs import kept_runs, runs
+from ui.runs import kept_runs
 from ui.session import core_cache, session
 from ui.token_tree import two_ways
 
@@ -40,13 +40,14 @@ def _ways() -> dict[str, Any]:
     """Describe the session's last greedy run beside its baseline, else the recorded one; nothing where none ships."""
     run = session.last_run()
     if run is not None and run["baseline"] and run["temperature"] == 0 and run["steps"]:
-        origin, vector, profile = "your last run", session.acceptance(), session.profile()
+        origin, vector, profile = "Your last run", session.acceptance(), session.profile()
     else:
-        run, origin = next(iter(kept_runs.recorded()), None), "recorded on two cores of an AMD EPYC"
+        run, origin = next(iter(kept_runs.recorded()), None), "Recorded on two cores of an AMD EPYC"
         parts = (scenarios.parts(one) for one in scenarios.known().values() if one.name == RECORDED_IN)
         vector, profile = next(parts, (None, None))
     if run is None:
         return {}
     drafts = [] if profile is None else core_cache.supposed_drafts(vector, profile)
-    place = f", target read from {run['offload']}" if run.get("offload") else ""
-    return two_ways.about(run, drafts, label=f"{origin}: {runs.pair_of(run)}{place}")
+    place = f" on {run['offload']}" if run.get("offload") else ""
+    label = f"{origin}: {run['target']}{place}, {run['draft']}."
+    return two_ways.about(run, drafts, label=label)

@@ -84,25 +84,34 @@ def dtype_of(spec: PairSpec) -> str:
 
 
 MEASURED, ANOTHER, MODELLED, MISSING = "measured here", "another machine", "modelled", "missing"
+OTHERWISE, PLACED = "measured otherwise", "weights elsewhere"  # on this machine, of another pair or dtype; of this one
 
 
 class State(NamedTuple):
-    """What predictions rest on: one of the four words above, and why it is not `MEASURED`; safe in no markdown."""
+    """What predictions rest on: one of the words above, and why it is not `MEASURED`; safe in no markdown."""
 
     name: str
     why: str
 
 
-def state() -> State:
-    """Say what the predictions of all pages rest on, by the vector and the profile in use."""
-    vector, hardware, found = session.acceptance(), session.profile(), faults()
+def state(wanted: Conditions | None = None, vector: AcceptanceVector | None = None) -> State:
+    """Say what the predictions of all pages rest on, by the vector and the profile in use.
+
+    Of one decode `wanted`: by the vector that holds for it, None where there is none.
+    """
+    hardware = session.profile()
+    if wanted is not None and vector is None:
+        return State(MISSING, f"acceptance was not measured for this at {wanted.sampling}")
+    found = faults() if wanted is None else profile_faults()
     if not found:
         return State(MEASURED, "")
     if hardware is None:
         return State(MISSING, "; ".join(found))
-    if session.scenario() is None and (apart := pair_mismatches(vector, hardware)):
+    if session.scenario() is None and (apart := pair_mismatches(vector or session.acceptance(), hardware)):
         return State(MISSING, " ".join(apart).rstrip("."))
-    return State(MODELLED if hardware.modelled else ANOTHER, "; ".join(found))
+    here = PLACED if len(found) == 1 and hardware.offload != session.pair_spec().offload else OTHERWISE
+    name = MODELLED if hardware.modelled else here if hardware.is_of(machine.device_name()) else ANOTHER
+    return State(name, "; ".join(found))
 
 
 def supposed(tree: TokenTree) -> Prediction | None:

@@ -148,7 +148,7 @@ function paintNode(spots, parts, node) {
     return
   }
   const gauge = node.q === null || spots.column < GAUGE_COLUMN ? 0 : 11
-  const room = spots.column - 20 - gauge
+  const room = spots.column - 18 - gauge
   const text = shorten(node.text, room)
   const height = Math.min(spots.row - 2.5, spots.tall ? 29 : 19)
   const inner = Math.max(widthOf(text), spots.tall && gauge ? 80 : 8)

@@ -38,7 +38,7 @@ function arrange(view) {
   view.width = el.stage.clientWidth
   view.stageHeight = el.stage.clientHeight || STAGE_HEIGHT
   const isPhone = view.width < NARROW && rowHeight(view, leaves) >= PILL_ROW
-  const least = view.spread ? 118 : isPhone ? 84 : 10
+  const least = view.spread ? 118 : isPhone ? 84 : view.least || 10
   view.column = Math.min(170, Math.max(least, (view.width - 20) / columns))
   view.fullWidth = Math.max(view.width, Math.ceil(columns * view.column + 20))
   const room = view.stageHeight - (view.fullWidth > view.width ? SCROLLBAR : 0)

@@ -9,6 +9,7 @@ const GAIN = 0.6 // by so much of its way a step
 const BEAT_MS = 40 // between two pictures
 const REST_MS = 4000 // at the end, before it begins again,
 const TIMES = 2 // in all: a page that nobody looks at costs nothing
+const WORD_COLUMN = 72 // px: a word of eight letters
 const DRAFTED = 0.35 // of a step that is played: the tree has grown; then it is checked,
 const CHECKED = 0.65 // and from here on what is kept is shown
 const plays = new WeakMap()
@@ -41,13 +42,14 @@ const choose = () => {}
 
 function createPlay(parent) {
   const find = (name) => parent.querySelector("." + name)
-  const names = ["tt", "play", "speeds", "scrub", "clock", "told", "stage", "graph", "edges", "bonus-edge", "nodes", "field", "quality", "draft", "promise", "measured", "costs", "guesses",
+  const names = ["tt", "play", "speeds", "scrub", "clock", "told", "stage", "graph", "edges", "bonus-edge", "nodes", "field", "quality", "draft", "promise", "hits", "origin", "measured", "costs", "guesses",
     "gauge-key", "q-name", "found-key", "both-key"]
   const el = Object.fromEntries(names.map((name) => [name, find(name)]))
   const ways = [...parent.querySelectorAll(".way:not(.counted)")].map((way) => ({
     way, passes: way.querySelector(".passes"), typed: way.querySelector(".typed"), prompt: way.querySelector(".prompt"), body: way.querySelector(".body"), shown: -1,
   }))
-  const view = { el, ways, epoch: null, time: 0, speed: 0, playing: false, reveal: null, chosen: null }
+  const acts = [...parent.querySelectorAll(".acts li")]
+  const view = { el, ways, acts, epoch: null, time: 0, speed: 0, playing: false, reveal: null, chosen: null }
   el.play.onclick = () => {
     view.seen = TIMES - 1
     play(view, !view.playing)
@@ -107,14 +109,17 @@ function suppose(view, index) {
   const { data, el } = view
   const draft = data.drafts[index]
   view.supposed = index === data.measured || !draft ? null : draft
+  view.least = view.supposed ? 0 : WORD_COLUMN
   if (view.supposed) draft.read ??= readShape(draft)
   view.schedule = view.supposed ? (draft.schedule ??= scheduleOf(view, draft)) : view.ran
   el.measured.hidden = !view.supposed
   el.draft.setAttribute("aria-valuetext", draft ? `first guess right ${percent(draft.first)}` : "")
   el.tt.classList.toggle("supposed", Boolean(view.supposed))
   const [tokens, speedup] = view.supposed ? [draft.tokens, draft.speedup] : [view.texts.length / data.steps.length, paceOf(view)]
-  const found = `${tokens.toFixed(1)} tokens a pass, ${speedup.toFixed(2)}× as fast`
-  el.promise.textContent = draft ? `first guess right ${percent(draft.first)}: ${found} (${view.supposed ? "predicted" : data.label})` : ""
+  const beside = view.supposed ? " (predicted)" : data.predicted ? ` (predicted ${data.predicted.toFixed(2)}×)` : ""
+  el.promise.textContent = `${tokens.toFixed(1)} tokens a pass, ${speedup.toFixed(2)}× as fast${beside}, same text`
+  el.hits.textContent = draft ? `first guess right ${percent(draft.first)}` : ""
+  el.origin.textContent = `A pass is one run of the large model, ${(tokens / speedup).toFixed(1)} times as long with a tree. ${data.label}`
   redraw(view)
 }
 
@@ -238,11 +243,12 @@ function drawStep(view, index, share) {
     for (const part of [parts.group, parts.edge].filter(Boolean)) part.classList.toggle("later", shape.depths[node] > levels)
   })
   view.el.stage.classList.toggle("checked", phase === 1)
-  const drafted = count(shape.parents.length - 1, "guess", "guesses")
-  const passes = view.schedule.ends.length
-  const predicted = view.supposed ? null : view.data.predicted
-  view.el.told.textContent = over ? `Done: ${count(passes, "pass", "passes")} instead of ${view.texts.length}, ${paceOf(view).toFixed(1)} times as fast${predicted ? ` (predicted ${predicted.toFixed(1)})` : ""}, the same text.` : ["1 · The small model guesses a tree of next tokens.", `2 · The large model checks all ${drafted} in one pass.`,
-    `3 · ${count(kept - 1, "guess", "guesses")} right, and one token of its own: ${count(kept, "token")} from one pass, the same as without a draft.`][phase]
+  const told = [`The small model guesses a tree of ${count(shape.parents.length - 1, "next token")}.`, "The large model checks them all in one pass.",
+    `${count(kept - 1, "guess is", "guesses are")} right, and it adds one of its own: ${count(kept, "token")} from one pass.`]
+  view.acts.forEach((act, at) => {
+    act.textContent = told[at]
+    act.classList.toggle("now", over || at === phase)
+  })
 }
 
 function place(view, shape, index) {

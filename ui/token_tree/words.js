@@ -31,8 +31,9 @@ function widthOf(text) {
 
 function shorten(text, room) {
   const letters = Array.from(visible(text))
-  if (widthOf(letters.join("")) <= Math.max(room, CHAR_WIDTH)) return letters.join("")
-  if (letters.length > 2 && letters[0] === "·") letters.shift()
+  const fits = () => widthOf(letters.join("")) <= Math.max(room, CHAR_WIDTH)
+  if (!fits() && letters.length > 2 && letters[0] === "·") letters.shift()
+  if (fits()) return letters.join("")
   while (letters.length > 1 && widthOf(letters.join("") + "…") > room) letters.pop()
   return letters.join("") + "…"
 }
