@@ -11,7 +11,7 @@ responses: assets/responses/demo-greedy.jsonl, what the target answers to them g
 profile: assets/profiles/cpu-2core*.json; without AMX in bfloat16 only, in a file of that processor's own
 run, race, tokens: assets/runs/recorded.jsonl, race.json, example-tokens.json   card: assets/demo/README.md
 disk: assets/scenarios/profiles/demo-*-disk.json, with the target's weights on disk (a scenario names it)
-vectors, profile and disk are measured for the larger draft too, where assets/demo/draft-large is there
+vectors, profile and disk are measured for the larger draft and the head too, where they are there
 robustness: assets/runs/robustness.json, of benchmarks/robustness.py and two checks of the robustness page
 growth: assets/runs/growth.json, of benchmarks/dynamic.py --growth
 prose.jsonl and chat.jsonl in assets/prompts are written by hand
@@ -36,11 +36,12 @@ ROOT = Path(__file__).resolve().parent.parent
 ASSETS = ROOT / "assets"
 RESPONSES = ASSETS / "responses" / "demo-greedy.jsonl"
 PROMPT_COUNT, VARIED_COUNT = 240, 32  # a prediction of +-5 % takes 90 to 150
+HEAD_PROMPTS = 64  # of those: a head's vector holds eight depths
 EDIT_COUNT, EDIT_TOKENS = 32, (96, 200)  # functions, and tokens of one
 SHORTEST, LONGEST, PER_FILE = 48, 96, 8  # tokens of a prompt; prompts of one file
 TEMPERATURES = (0.0, 0.6)
 DTYPE = "bfloat16"  # as the app runs them where passes are compiled
-DRAFTS = {"": "draft", "-large": "draft-large"}  # by what files of theirs have in their names
+DRAFTS = {"": "draft", "-large": "draft-large", "-head": "head"}  # by what files of theirs have in their names
 EXAMPLE_SIZES, EXAMPLE_DEPTHS = (16, 32, 64), range(3, 25)  # of the trees with texts
 PARTS = "prompts varied edits responses vectors profile disk run tokens race robustness growth sweep card"
 SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
@@ -211,9 +212,10 @@ def write_vectors() -> None:
 
     for name, pair in loaded_pairs(DTYPE):
         for temperature in TEMPERATURES:
-            vector = measure_acceptance(encoded_prompts(pair), pair, sampling=SamplingConfig(temperature))
+            prompts = encoded_prompts(pair)[: HEAD_PROMPTS if pair.draft.reads else None]
+            vector = measure_acceptance(prompts, pair, sampling=SamplingConfig(temperature))
             vector.meta["pair"] = f"{pair.target.name} ← {pair.draft.name}"
-            vector.meta["source"] = f"measured on {PROMPT_COUNT} held-out prompts x 128 tokens that the target wrote"
+            vector.meta["source"] = f"measured on {len(prompts)} held-out prompts x 128 tokens that the target wrote"
             vector.save(ASSETS / "acceptance" / f"demo{name}-t{temperature:g}.json")
             print(f"{pair.draft.name}, T={temperature}: p = {vector.probs[:6].round(4)}, sum {vector.probs.sum():.4f}")
 
@@ -420,9 +422,10 @@ def write_card(pair) -> None:
     from sequoia_core import HardwareProfile, autoregressive
     from sequoia_core.studies.race import repeated_share
 
-    facts, large = (
-        json.loads((ASSETS / "demo" / name).read_text()) for name in ("training.json", "training-large-draft.json")
-    )
+    files = ("training.json", "training-large-draft.json", "head/training.json", "head/config.json")
+    facts, large, trained, head = (json.loads((ASSETS / "demo" / name).read_text()) for name in files)
+    reads = ", ".join(f"{place + 1}" for place in head["eagle_config"]["eagle_aux_hidden_state_layer_ids"])
+    head_mb = (ASSETS / "demo" / "head" / "model.safetensors").stat().st_size / 1e6
     profile = HardwareProfile.load(ASSETS / "profiles" / f"{PROFILES[DTYPE]}.json")
     outputs = [
         [token for step in autoregressive(ids, pair) for token in step.new_tokens] for ids in encoded_prompts(pair)
@@ -437,7 +440,7 @@ def write_card(pair) -> None:
     card = f"""# The demo pair
 
 Llama-architecture models with one byte-level BPE tokenizer of {shape["vocab"]} tokens, trained from scratch on
-Python source code by `scripts/train_demo_pair.py`: a target and two drafts. They make every page work without a
+Python source code by `scripts/train_demo_pair.py`: a target, two drafts and a head. They make every page work without a
 download; they write plausible-looking Python and nothing more.
 
 | | target | small draft | large draft |
@@ -460,10 +463,19 @@ that the target wrote. The large one is the small one made wider and deeper, tra
 same way, then for {second:,}, one batch in eight of corpus text. A pass over one token takes {draft_ms:.2f} ms with the
 small one, {target_ms:.2f} with the target ({profile.device}).
 
+**Head** (`head`). EAGLE-3 as first published, {trained["parameters"]:,} parameters, {head_mb:.1f} MB: one layer of \
+{head["hidden_size"]}, {head["num_attention_heads"]} heads,
+{head["intermediate_size"]} inside, on the target's states after {reads} layers and its embedding; it can propose \
+{head["draft_vocab_size"]:,} tokens. Trained by
+`scripts/train_head.py` on {trained["written_tokens"]:,} tokens that the target wrote at T = 0, 0.6 and 1, fed its own \
+output for three steps:
+{trained["steps"]:,} steps of 16,384 tokens, {trained["minutes"]:g} minutes on an NVIDIA H200. Accepted on unseen \
+texts at T = 1 by depth: {" ".join(f"{p:.3f}" for p in trained["accepted"])}.
+
 **Looping.** Greedy text of small models repeats itself, and repetition is easy to draft: of {len(outputs)} held-out
 prompts continued by 128 tokens, {looping:.0%} loop (more than half of their 4-grams occurred before).
 
-**Acceptance**, on the held-out prompts of `assets/prompts`, on text that the target wrote:
+**Acceptance**, on the held-out prompts of `assets/prompts`, on text that the target wrote; of the head at depth 1:
 
 | draft | temperature | p_1 … p_8 | sum of 32 ranks | positions |
 |---|---|---|---|---|

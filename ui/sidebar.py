@@ -130,7 +130,8 @@ def _title(spec: PairSpec) -> str:
     """Name the pair in use."""
     if spec.is_alone or not spec.is_demo:
         return session.models_name()
-    return "Demo pair, shipped" if spec.target is None else "Demo pair with its large draft, shipped"
+    own = session.OTHER_DEMO_DRAFTS.get(spec.names[1])
+    return f"Demo pair{'' if own is None else f' with its {own}'}, shipped"
 
 
 def _demo_draft(spec: PairSpec) -> tuple[str | None, str | None]:

@@ -76,7 +76,7 @@ def open_pair(spec: PairSpec) -> ModelPair:
 
     from ..models.default_dtype import default_dtype
     from ..models.loading import load
-    from ..models.protocol import dtype_name
+    from ..models.protocol import TORCH_DTYPES, dtype_name
 
     logging.disable_progress_bar()
     logging.set_verbosity_error()
@@ -87,7 +87,7 @@ def open_pair(spec: PairSpec) -> ModelPair:
         print(remark, file=sys.stderr)
     if spec.dtype is None:
         chosen = default_dtype(spec.target, gpu=pair.target.device.type != "cpu")
-        other = "; --dtype chooses another" if pair.in_transformers else ""
+        other = "; --dtype chooses another" if dtype_name(pair.target) in TORCH_DTYPES else ""
         tell(f"Loaded in {dtype_name(pair.target)} ({chosen.reason}){other}.")
     return pair
 

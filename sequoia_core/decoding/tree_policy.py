@@ -50,7 +50,7 @@ class TreePolicy(Protocol):
 
     @property
     def needs_draft(self) -> bool:
-        return True
+        return self.fixed is None or self.fixed.size > 1
 
     @property
     def looks_up(self) -> bool:
@@ -79,10 +79,6 @@ class FixedTree(TreePolicy):
 
     fixed: TokenTree = field()
     verifiers: tuple[str, ...] = field(default_factory=lambda: tuple(VERIFIERS))
-
-    @property
-    def needs_draft(self) -> bool:
-        return self.fixed.size > 1
 
     @property
     def max_size(self) -> int:

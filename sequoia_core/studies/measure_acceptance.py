@@ -33,7 +33,7 @@ from .ranks_along_text import (
 
 TARGET_TEXT = "measured on text the target wrote"
 OWN_TEXT = "measured on the user's own text"
-DEPTHS = 4  # levels that are measured of a draft head
+DEPTHS = 8  # levels that are measured of a draft head: what it was not trained for falls late
 # sums [L, W], outcomes [N, L, 2] and calibration by prompt; L = 1 but for a draft head
 Found = tuple[list[np.ndarray], list[np.ndarray], list[Calibration]]
 

@@ -160,9 +160,9 @@ def race(
     trees = {"autoregressive": ROOT_ONLY, **trees}
     methods = {name: own_method(pair, tree, sampling, seed=seed) for name, tree in trees.items()}
     lanes: dict[str, Method] = {}
-    if with_transformers and pair.in_transformers:
+    if with_transformers and isinstance(pair.target, HuggingFaceModel):
         lanes["hf_generate"] = transformers_method(pair, sampling, assisted=False, length_hint=None)
-        for hint in ASSISTANT_TOKENS:
+        for hint in ASSISTANT_TOKENS if pair.in_transformers else ():
             lanes[f"hf_assisted/{hint}"] = transformers_method(pair, sampling, assisted=True, length_hint=hint)
     results = {name: MethodResult() for name in (*methods, *lanes)}
     methods |= {name: unless_it_fails(lane, results[name]) for name, lane in lanes.items()}
@@ -176,8 +176,10 @@ def race(
         ran = [result for result in settings if not result.left_out]
         results["hf_assisted"] = max(ran, key=lambda result: result.tokens_per_sec, default=settings[0])
     elif with_transformers:
+        head = pair.draft is not None and pair.draft.reads
         in_another = "a GGUF file, which transformers would run in another format"
-        results |= {name: MethodResult(left_out=in_another) for name in ("hf_generate", "hf_assisted")}
+        for name in ("hf_generate", "hf_assisted"):
+            results.setdefault(name, MethodResult(left_out="transformers takes no draft head" if head else in_another))
     return results
 
 
@@ -190,12 +192,11 @@ def transformers_method(
     prompt_lookup: int | None = None,
 ) -> Method:
     """Return a runner of `model.generate`: plain, with the draft as assistant, or with prompt lookup."""
-    draft = needed_draft(pair.draft, "assisted generation runs two models")
-    if not (isinstance(pair.target, HuggingFaceModel) and isinstance(draft, HuggingFaceModel)):
-        raise ValueError("transformers: found a GGUF file, expected two models of transformers to generate with")
-    model, assistant = pair.target.model, draft.model
+    target, draft = pair.target, needed_draft(pair.draft, "assisted generation runs two models") if assisted else None
+    if not isinstance(target, HuggingFaceModel) or not isinstance(draft, HuggingFaceModel | None):
+        raise ValueError("transformers: found another kind of model, expected transformers' own to generate with")
     config = request_config(sampling, prompt_lookup_num_tokens=prompt_lookup)
-    extra = {"assistant_model": assistant} if assisted else {}
+    extra = {} if draft is None else {"assistant_model": draft.model}
     drafting = GenerationConfig()  # transformers looks for it among the assistant's own settings
     if length_hint is not None:
         drafting.num_assistant_tokens = length_hint
@@ -203,7 +204,7 @@ def transformers_method(
         drafting.assistant_confidence_threshold = 0.0
 
     def run(prompt: Sequence[int], length: int, turn: int, report: Report) -> Decoded:
-        ids = torch.tensor([list(prompt)], device=pair.target.device)
+        ids = torch.tensor([list(prompt)], device=target.device)
         config.max_new_tokens = length
         torch.manual_seed(turn)  # transformers samples from the global generator
         passes = 0
@@ -213,12 +214,13 @@ def transformers_method(
             passes += 1
 
         with ExitStack() as undo:
-            undo.enter_context(only_the_request(assistant, draft.vocab_size, drafting))
-            undo.enter_context(only_the_request(model, pair.target.vocab_size))
-            undo.callback(model.register_forward_hook(count).remove)
+            if draft is not None:
+                undo.enter_context(only_the_request(draft.model, draft.vocab_size, drafting))
+            undo.enter_context(only_the_request(target.model, target.vocab_size))
+            undo.callback(target.model.register_forward_hook(count).remove)
             started = time.perf_counter()
             # without a mask, tokens of the prompt that look like padding would not be read
-            output = model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config, **extra)
+            output = target.model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config, **extra)
             seconds = time.perf_counter() - started
         text = output[0, ids.shape[1] :].tolist()
         if len(text) != length:

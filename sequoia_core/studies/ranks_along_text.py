@@ -246,7 +246,7 @@ def ranks_along(
         for at in range(0, len(tokens), some):
             stop = min(at + some, len(tokens))
             target_rows = probabilities(target_logits[0][at:stop], sampling).to(draft.device)
-            answers: dict[str, list[torch.Tensor]] = {name: [] for name in questions}  # by depth
+            answers: dict[str, list[torch.Tensor | None]] = {name: [] for name in questions}  # by depth
             for depth, logits in enumerate(draft_logits):
                 missing = len(tokens) - len(logits)  # of the text's first positions: no chain began before it
                 begun = min(max(at, missing), stop)
@@ -256,12 +256,16 @@ def ranks_along(
                 for name, ask in questions.items():
                     every = slice((depth - done - begun) % depths, None, depths)
                     which = every if name in AT_ONE_DEPTH else slice(None)
-                    found = ask(rows.some(which)).cpu() if len(rows.tokens[which]) else answers[name][0][:0]
-                    answer = found.new_zeros(stop - at, *found.shape[1:])
-                    answer[begun - at :][which] = found
+                    answer = None
+                    if len(rows.tokens[which]):
+                        found = ask(rows.some(which)).cpu()
+                        answer = found.new_zeros(stop - at, *found.shape[1:])
+                        answer[begun - at :][which] = found
                     answers[name].append(answer)
             for name, by_depth in answers.items():
-                parts[name].append(torch.stack(by_depth, 1) if depths > 1 else by_depth[0])
+                one = next(answer for answer in by_depth if answer is not None)
+                whole = [torch.zeros_like(one) if answer is None else answer for answer in by_depth]
+                parts[name].append(torch.stack(whole, 1) if depths > 1 else one)
         done += len(tokens)
     return {name: torch.cat(chunks).numpy() for name, chunks in parts.items()}
 

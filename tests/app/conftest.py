@@ -70,9 +70,10 @@ def assets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run_job(page: AppTest, kind: str) -> AppTest:
+def run_job(page: AppTest, kind: str, label: str = "") -> AppTest:
     """Press the button that starts a job of that kind, wait until it has ended without a fault, and draw the page."""
-    settled(page.button(key=f"{kind}_start").click().run())
+    button = next(each for each in page.button if each.key == f"{kind}_start" or (label and label in each.label))
+    settled(button.click().run())
     job = page.session_state["studio_jobs"][kind]
     wait_for(lambda: not job.active)
     assert job.error is None, job.error

@@ -87,6 +87,7 @@ def test_published_rates_of_a_head_are_an_example_too(with_example) -> None:
     said = words(page)
     assert "Published, without an interval" in said and "releases/tag/v0.6.0, 2026-06-16" in said
     assert "95%" not in said and "independent" not in said
+    assert any("Measure yours" in caption.value for caption in page.caption)
     assert len(json.loads(page.get("plotly_chart")[0].proto.spec)["data"]) == 1  # the demo pair is not drawn beside it
 
 

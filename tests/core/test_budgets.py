@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-LINES = {"sequoia_core": 30_700, "ui": 12_580, "pages": 870, "tests": 35_455}
+LINES = {"sequoia_core": 30_835, "ui": 12_725, "pages": 870, "tests": 35_625}
 FILE_LINES = 350  # of the engine and the app
-WORDS = 16_340
+WORDS = 16_800
 
 
 def length(path: Path) -> int:

@@ -508,6 +508,13 @@ def said_of(page, text: str) -> str:
     return page.locator(".details").inner_text()
 
 
+def test_a_head_says_what_each_guess_was_drafted_from(page) -> None:
+    shown(page, head=True)
+    assert "from true states" in said_of(page, "wrong") and "guessed" in said_of(page, "below")
+    shown(page)
+    assert "states" not in said_of(page, "wrong")
+
+
 def test_each_node_says_what_it_adds_and_costs(page) -> None:
     shown_shaped(page, MARGINAL)
     words = said_of(page, "wrong")

@@ -1,6 +1,6 @@
 """Plotly figures of the app's results: plain functions, no streamlit, nothing computed that the core computes."""
 
-from ui.charts.acceptance import acceptance_figure, rejection_figure
+from ui.charts.acceptance import acceptance_figure, depth_figure, depth_worth_figure, rejection_figure
 from ui.charts.compare import compare_figure
 from ui.charts.growth import growth_figure
 from ui.charts.hardware import draft_cost_figure, speedup_heatmap, speedup_surface_3d, verify_time_figure
@@ -15,6 +15,8 @@ __all__ = [
     "acceptance_figure",
     "compare_figure",
     "comparison_figure",
+    "depth_figure",
+    "depth_worth_figure",
     "growth_figure",
     "marginal_cost_figure",
     "regret_figure",

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import plotly.graph_objects as go
 
-from ui.charts.style import GREY, SERIES, bars, line, log2_ticks, points
+from sequoia_core.design.bootstrap import interval
+from ui.charts.style import BLUE, GREY, RUST, SCALE, SERIES, bars, line, log2_ticks, points
 from ui.charts.style import figure as new_figure
 from ui.markdown import for_chart
+from ui.phrases import between
 
 if TYPE_CHECKING:
     from sequoia_core import AcceptanceVector
+    from sequoia_core.design.acceptance_matrix import AcceptanceMatrix
 
 HEIGHT = 320  # the first screen holds it below figures and controls
 RANKS = 8  # shown apart: of most vectors the others add up to a few percent
@@ -53,6 +56,57 @@ def acceptance_figure(vectors: Mapping[str, AcceptanceVector], *, log: bool = Fa
     if log:
         figure.update_yaxes(type="log", dtick=1, exponentformat="power")
     return figure
+
+
+def depth_figure(matrix: AcceptanceMatrix) -> go.Figure:
+    """Draw a head's chances by depth and rank as a map, with 95% intervals on hover; ranks beyond `RANKS` together."""
+
+    def shown(probs: np.ndarray) -> np.ndarray:
+        return np.concatenate([probs[..., :RANKS], probs[..., RANKS:].sum(-1, keepdims=True)], -1)
+
+    probs, again = shown(matrix.probs), matrix.resampled()
+    depths = [*map(str, range(1, len(probs))), f"{len(probs)}, deeper"]
+    ranks = [*map(str, range(1, probs.shape[1])), "rest"]
+    sure = np.full(probs.shape, "", dtype=object)
+    if again is not None:
+        low, high = interval(shown(again))
+        for place in np.ndindex(probs.shape):
+            sure[place] = f" ({between(low[place], high[place], '{:.1%}')})"
+    return new_figure(
+        go.Heatmap(
+            x=ranks,
+            y=depths,
+            z=np.sqrt(probs),  # so that small ones differ in colour too
+            text=[[f"{p:.0%}" if p >= 0.0995 else f"{p:.1%}" for p in row] for row in probs],
+            texttemplate="%{text}",
+            customdata=np.dstack([probs, sure]),
+            hovertemplate="depth %{y}, rank %{x}: %{customdata[0]:.2%}%{customdata[1]}<extra></extra>",
+            colorscale=SCALE,
+            showscale=False,
+            xgap=2,
+            ygap=2,
+        ),
+        x="rank k, in the order drafted",
+        y="depth",
+        height=HEIGHT,
+        xaxis={"type": "category", "showgrid": False},
+        yaxis={"type": "category", "autorange": "reversed", "showgrid": False},
+    )
+
+
+def depth_worth_figure(by_depth: Sequence[float], alike: Sequence[float]) -> go.Figure:
+    """Draw the tokens that each depth adds to a chain, [L], and that it would add if all depths were as the first."""
+    depths = list(range(1, len(by_depth) + 1))
+    told = "depth %{x}: %{y:.3f} tokens per step"
+    return new_figure(
+        go.Bar(x=depths, y=list(by_depth), name="as measured", marker={"color": BLUE}, hovertemplate=told),
+        points(depths, list(alike), "if all were as the first", RUST, symbol="diamond", hover=told),
+        x="depth",
+        y="tokens per step added to a chain",
+        height=HEIGHT,
+        xaxis={"tickvals": depths},
+        yaxis={"rangemode": "tozero"},
+    )
 
 
 def rejection_figure(vectors: Mapping[str, AcceptanceVector]) -> go.Figure:

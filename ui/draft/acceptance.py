@@ -7,7 +7,7 @@ from sequoia_core.design.acceptance_files import ENTRIES
 from sequoia_core.design.plain_trees import chain_limit
 from ui import charts, controls, uploads
 from ui.cards import Card, cards, number
-from ui.draft import changing, declaring, supposing, which_draft
+from ui.draft import by_depth, changing, declaring, supposing, which_draft
 from ui.markdown import escaped
 from ui.measuring import acceptance as measurement
 from ui.measuring import state_chip
@@ -163,6 +163,7 @@ def section() -> None:
         alt="Probability that the first k children are all rejected, falling with k on log-log axes",
     )
 
+    by_depth.section(vector)
     st.markdown(f":material/label: **Current:** {escaped(session.acceptance_source())}")
     state_chip.draw()
     ending = vector.meta.get("prompt_ending")

@@ -63,6 +63,7 @@ def decode_beside_baseline(
     used = {
         "device": str(pair.target.device), "dtype": dtype_name(pair.target), "prompt_tokens": len(prompt),
         "settings_left_out": in_words(left_out_settings(pair.target)),
+        "head": pair.draft is not None and bool(pair.draft.reads),
     }  # fmt: skip
     run = request.header() | used | read
     keep(run)

@@ -51,6 +51,7 @@ def race_work(entrants: Mapping[str, DecodeRequest]) -> Callable[[JobContext], R
             "device": str(pair.target.device), "dtype": dtype_name(pair.target), "prompt_tokens": len(prompt),
             **common.prompting.record(pair.tokenizer),
             "settings_left_out": in_words(left_out_settings(pair.target)),
+            "head": pair.draft is not None and bool(pair.draft.reads),
         }  # fmt: skip
         sampling = SamplingConfig(temperature=common.temperature, top_p=common.top_p)
         methods = {

@@ -64,6 +64,7 @@ class _Header(_Strict):
     seed: int
     target: str | None
     draft: str | None
+    head: bool = False
     dtype: str | None
     device: str | None
     settings_left_out: Annotated[

@@ -224,6 +224,7 @@ class DecodeRequest:
             "seed": self.seed,
             "target": target,
             "draft": draft,
+            "head": False,
             "dtype": None,
             "offload": self.models.offload,
             "device": None,

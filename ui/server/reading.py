@@ -55,6 +55,9 @@ def _example() -> Reading | None:
         help="What was recorded here, and rates that others published of heads trained for one target.",
     )
     path = examples[chosen]
+    if path != recorded:
+        words = "Measure yours: a draft head by depth and rank, on your texts"
+        controls.page_link(st, "draft", words, ":material/play_circle:", acceptance_way="Measure")
     return Reading((path.read_bytes(), path.name), None, is_example=path == recorded)
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sequoia_core.design.draft_choice import DraftPlan
     from sequoia_core.design.growth import Curve
     from sequoia_core.design.planning import BestShape, ShapeSpread, SpeedupSurface
-    from sequoia_core.design.prediction import Prediction
+    from sequoia_core.design.prediction import Prediction, WithoutDepth
     from sequoia_core.design.tree_comparison import Regret
     from ui.token_tree.two_ways import SupposedDraft
 
@@ -187,6 +187,14 @@ def planned(
     surface = surface_within_reach(vector, profile, max_size=USUAL_SIZE, paper=paper)
     best, tree = plan_on(surface, vector, profile)
     return surface, best if paper else shape_of(tree, vector, profile), tree
+
+
+@st.cache_resource(show_spinner="Planning without depth…", max_entries=16, hash_funcs=_SAMPLE_HASH)
+def without_depth(vector: AcceptanceVector, profile: HardwareProfile) -> WithoutDepth | None:
+    """Return what planning by the first depth alone would lose; None for a draft without depths."""
+    from sequoia_core.design import prediction
+
+    return prediction.without_depth(planned(vector, profile)[2], vector, profile, max_size=USUAL_SIZE)
 
 
 @st.cache_resource(show_spinner=False, max_entries=64, hash_funcs=_SAMPLE_HASH)

@@ -18,7 +18,11 @@ from ui.session.pair_loading import PairKeeper, Progress
 if TYPE_CHECKING:
     from sequoia_core.models.language_model import ModelPair
 
-DEMO_DRAFTS = {"Small, quick": "draft", "Large, right more often": "draft-large"}  # folders beside the demo target
+DEMO_DRAFTS = {  # folders beside the demo target
+    "Small, quick": "draft",
+    "Large, right more often": "draft-large",
+    "Head on the large model (EAGLE-3)": "head",
+}
 HUB_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "model.safetensors", "model-*-of-*.safetensors")
 _LOG = logging.getLogger(__name__)
 

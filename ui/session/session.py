@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 MAX_OWN = 12  # vectors a session keeps of its own
 MAX_RUNS = 16  # a race leaves five
 SCENARIO_SETS = ("acceptance", "acceptance_source", "profile", "profile_source", "varied")
+OTHER_DEMO_DRAFTS = {"demo draft-large": "large draft", "demo head": "head"}  # by their names in records
 MAX_NODES = 1_000_000  # of the trees of all kept runs: some 100 MB of records; two of the largest runs
 
 
@@ -243,9 +244,8 @@ def pair_name() -> str:
     place = "" if spec.offload is None else f" with its target {PLACES[spec.offload]}"
     if not spec.is_demo:
         return f"pair {models_name()}{place}"
-    return (
-        f"demo pair{place}" if spec.target is None else f"demo pair with its large draft{place.replace('with', 'and')}"
-    )
+    own = OTHER_DEMO_DRAFTS.get(spec.names[1])
+    return f"demo pair{place}" if own is None else f"demo pair with its {own}{place.replace('with', 'and')}"
 
 
 def models_name() -> str:

@@ -124,6 +124,7 @@ def run_about(run: Mapping[str, Any]) -> dict[str, Any]:
     verifier = "greedy" if run["temperature"] == 0 else run["verifier"]
     return {
         "prompt": run["prompt"],
+        "head": run.get("head", False),  # its first guesses read true states, deeper ones its own output
         "greedy": verifier == "greedy",  # there the rule is equality with the target's most likely token
         "after_rejection": AFTER_REJECTION[verifier],
         "drawn": DRAWN[verifier],

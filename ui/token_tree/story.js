@@ -48,9 +48,15 @@ function storyOf(view, step, node, parent) {
     `Child of rank ${shape.ranks[node]} below ${quote(step.tokens[parent])}: ${isDrafted(step, node) ? "draft probability" : LOOKUP} ` +
       `${percent(step.draft[node])}, target probability ${percent(step.target[node])}.`,
     ...(found ? passageOf(found) : []),
+    ...(view.about.head && isDrafted(step, node) ? [stateStory(parent)] : []),
     decisionStory(view, step, node, parent),
     ...(step.marginal ? [gainStory(step.marginal, node)] : []),
   ]
+}
+
+function stateStory(parent) {
+  if (parent === 0) return "Drafted from true states: the head read what the target had computed for the text so far."
+  return "Drafted from guessed states: the target has not read the tokens before it, so the head went by its own output."
 }
 
 function bonusStory(view, step, last) {

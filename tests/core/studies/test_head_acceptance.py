@@ -31,7 +31,7 @@ def measured(tiny_target, tiny_head):
     return measure_acceptance(PROMPTS, pair_of(tiny_target, tiny_head), width=8, max_new_tokens=40)
 
 
-@pytest.mark.parametrize("tree", [chain_tree(3), k_ary_tree(2, 3), k_ary_tree(3, DEPTHS)], ids=lambda tree: tree.size)
+@pytest.mark.parametrize("tree", [chain_tree(DEPTHS), k_ary_tree(2, 3), k_ary_tree(3, 4)], ids=lambda tree: tree.size)
 def test_greedy_trees_do_along_the_measured_text_what_they_do_in_decoding(tree, measured, tiny_target, tiny_head):
     """Step by step: each node on the accepted path sees what a chain along the text sees."""
     texts = replay(tree, measured)
@@ -53,7 +53,7 @@ def test_each_level_is_that_of_chains_without_a_session(measured, tiny_target, t
             draft = draft_probabilities(row[None], SamplingConfig(1.0))[0]
             counted[depth] += GREEDY.ranks(target, draft, 8, torch.Generator())[0].numpy()
     np.testing.assert_allclose(measured.by_depth.prompt_sums[0], counted, atol=1e-6)
-    assert measured.by_depth.trials[:, 0].tolist() == [120, 117, 114, 111]
+    assert measured.by_depth.trials[:, 0].tolist() == [120 - 3 * depth for depth in range(DEPTHS)]
     np.testing.assert_allclose(measured.by_depth.probs[0], measured.probs)
 
 
@@ -99,7 +99,7 @@ def test_sampled_acceptance_is_the_rules_own_by_depth():
             wanted += float(torch.minimum(row, other).sum().detach())  # of one child, on average over its draws
         found = vector.by_depth.prompt_sums[0, depth, 0]
         assert 0 < found < len(text) and abs(found - wanted) < 3.0
-    assert vector.by_depth.prompt_trials[0].tolist() == [9, 8, 7, 6]
+    assert vector.by_depth.prompt_trials[0].tolist() == list(range(9, 9 - DEPTHS, -1))
 
 
 def test_a_plan_goes_by_depth():

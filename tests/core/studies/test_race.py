@@ -4,6 +4,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from sequoia_core.decoding.growing.policies import AdaptiveTree
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.design.acceptance import AcceptanceVector
 from sequoia_core.design.plain_trees import chain_tree, k_ary_tree
@@ -15,6 +16,7 @@ from sequoia_core.studies import bench as benchmark
 from sequoia_core.studies import race as racing
 from sequoia_core.studies.bench import bench
 from sequoia_core.studies.race import Decoded, MethodResult, over_best_other, own_method, race, take_turns
+from tests.conftest import calibration_of, linear_profile, pair_of
 
 METHODS = ("autoregressive", "hf_generate", "hf_assisted", "chain", "sequoia", "specinfer", "specexec", "adaptive")
 VECTOR = AcceptanceVector(np.array([0.6, 0.2, 0.1]))
@@ -29,6 +31,15 @@ def test_all_methods_write_the_same_greedy_text(tiny_target, tiny_draft):
     for result in results.values():
         assert result.outputs == results["autoregressive"].outputs and result.tokens == [20, 20]
     assert results["hf_generate"].steps == results["autoregressive"].steps == [20, 20]
+
+
+def test_a_head_is_no_assistant_and_no_reason_to_leave_the_target_out(tiny_target, tiny_head):
+    """And dynamic trees that fall back on the root alone draft nothing."""
+    trees = {"adaptive": AdaptiveTree(profile=linear_profile(9.0), calibration=calibration_of(0.01))}
+    pair = pair_of(tiny_target, tiny_head)
+    results = race(pair, [[1, 2, 3]], trees=trees, sampling=SamplingConfig(0.8), max_new_tokens=9)
+    assert results["hf_assisted"].left_out == "transformers takes no draft head" and trees["adaptive"].fixed.size == 1
+    assert results["hf_generate"].tokens == results["adaptive"].steps == [9] and not trees["adaptive"].needs_draft
 
 
 def test_sampled_methods_write_equally_much(tiny_target, tiny_draft):

@@ -45,6 +45,15 @@ def test_a_head_is_loaded_as_any_draft_is(dtype, offload, form, demo_head, copie
     pair.target.close()
 
 
+def test_the_shipped_head_drafts_the_text_that_generate_writes():
+    pair = load_pair(TARGET, DEMO_PAIR / "head", device="cpu", dtype="float32")
+    prompt = pair.tokenizer.encode("def read_lines(path):\n")
+    wanted = pair.target.model.generate(torch.tensor([prompt]), max_new_tokens=48, do_sample=False)[0, len(prompt) :]
+    for tree in (k_ary_tree(1, 5), k_ary_tree(2, 3), SpecExecTree(max_size=24, max_depth=6, beam=4)):
+        steps = list(decode(prompt, pair, tree=tree, max_new_tokens=48))
+        assert tokens_of(steps) == wanted.tolist() and len(steps) < 24, "a head wired wrong would need 48"
+
+
 def test_what_is_known_before_weights_are_read(demo_head):
     facts = pair_facts(PairSpec(TARGET, demo_head[PUBLISHED], "cpu"))
     assert facts.contexts == (512, 512) and facts.vocab_size == 4096

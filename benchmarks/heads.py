@@ -1,0 +1,200 @@
+"""A draft head beside both drafts of the demo target, in memory and from disk: tables, and one JSON line last.
+
+    python benchmarks/heads.py --out            # 6 sections in 8 minutes; those in today's record are not run again
+    python benchmarks/heads.py --places memory --temperatures 0 --prompts 2 --tokens 32        # does it run?
+
+Vectors are measured on other prompts, profiles in the same run; all methods take turns on each prompt, end of text off,
+prompt reading left out. The small and the large draft decode with their best chain and their planned tree, the head
+also with the tree planned as if every depth were the first, and with EAGLE's own trees:
+
+    mc_sim_7b_63   the static one of EAGLE-1, 26 nodes, 5 deep
+    EAGLE-2's      60 nodes, 6 passes, 10 nodes of each level read on: grown by the head's probabilities in each step
+                   (by SpecExec's policy), and once for all by P[depth, rank]
+
+each beside the best tree of the same size and depth. `exact` has what these yield under the matrix, no text decoded.
+"""
+
+import argparse
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
+
+# isort: split
+import numpy as np
+
+from sequoia_core import AcceptanceVector, HardwareProfile, SamplingConfig, TokenTree, load_pair
+from sequoia_core.decoding.growing.policies import SpecExecTree
+from sequoia_core.decoding.tree_policy import ROOT_ONLY, TreePolicy
+from sequoia_core.design.optimal_trees import expected_tokens, optimal_tree
+from sequoia_core.design.planning import plan_tree
+from sequoia_core.design.prediction import best_chain, predict, without_depth
+from sequoia_core.design.tree_files import tree_from_bytes
+from sequoia_core.files.model_names import DEMO_PAIR
+from sequoia_core.files.prompt_files import load_prompts
+from sequoia_core.models.language_model import ModelPair
+from sequoia_core.native.instruction_sets import instructions_in_use
+from sequoia_core.native.processor import processor_name
+from sequoia_core.studies.measure_acceptance import measure_acceptance
+from sequoia_core.studies.measure_profile import measure_profile
+from sequoia_core.studies.race import MethodResult, over_plain, own_method, take_turns
+
+ROOT = Path(__file__).resolve().parent.parent
+DRAFTS = {"small": "draft", "large": "draft-large", "head": "head"}
+PLACES = {"memory": (None, (1, 2, 4, 8, 16, 32, 64)), "disk": ("disk", (1, 2, 4, 8, 16, 32, 64, 96, 128))}  # and sizes
+EAGLE_1 = (
+    (0,), (1,), (2,), (3,), (0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (0, 0, 0), (0, 0, 1),
+    (0, 0, 2), (0, 1, 0), (0, 1, 1), (0, 2, 0), (0, 2, 1), (1, 0, 0), (0, 0, 0, 0), (0, 0, 0, 1), (0, 0, 0, 2),
+    (0, 0, 0, 0, 0), (0, 0, 0, 0, 1),
+)  # fmt: skip
+NODES, PASSES, BEAM = 60, 6, 10  # of EAGLE-2 and -3: total_token, depth + 1, top_k
+
+
+def eagle_2(vector: AcceptanceVector) -> TokenTree:
+    """Return the tree that EAGLE-2 grows where every node's chances are those of its depth and rank."""
+    parents, ranks, scores, level = [-1], [0], [1.0], [0]
+    for depth in range(1, PASSES + 1):
+        row, new = vector.at_level(depth)[:BEAM], []
+        for node in sorted(level, key=lambda node: -scores[node])[:BEAM]:
+            for rank, prob in enumerate(row, start=1):
+                new.append(len(parents))
+                parents.append(node)
+                ranks.append(rank)
+                scores.append(scores[node] * float(prob))
+        level = new
+    kept = {0} | set(sorted(range(1, len(parents)), key=lambda node: (-scores[node], node))[: NODES - 1])
+    place = {node: number for number, node in enumerate(sorted(kept))}
+    links = [(-1 if node == 0 else place[parents[node]], ranks[node]) for node in sorted(kept)]
+    return TokenTree.from_links(*np.array(links).T)[0]
+
+
+def exact(vector: AcceptanceVector, others: Mapping[str, TokenTree]) -> dict:
+    """Return expected tokens of trees under the matrix, and of the best ones of their size and depth."""
+    rows = {}
+    for name, tree in others.items():
+        best = expected_tokens(optimal_tree(vector, size=tree.size, depth=tree.depth), vector)
+        own = expected_tokens(tree, vector)
+        rows[name] = {"size": tree.size, "depth": tree.depth, "tokens": own, "best": best, "gain": best / own - 1}
+    return rows
+
+
+def trees_of(draft: str, vector: AcceptanceVector, profile: HardwareProfile) -> dict[str, TokenTree | TreePolicy]:
+    trees: dict[str, TokenTree | TreePolicy] = {
+        "best chain": best_chain(vector, profile), "planned tree": plan_tree(vector, profile)
+    }  # fmt: skip
+    if draft == "head":
+        static = tree_from_bytes(json.dumps(EAGLE_1).encode(), "mc_sim_7b_63.json")
+        trees |= {
+            "planned without depth": plan_tree(replace(vector, by_depth=None), profile),
+            "mc_sim_7b_63": static,
+            "best of its size": optimal_tree(vector, size=static.size, depth=static.depth),
+            "EAGLE-2's, grown": SpecExecTree(max_size=NODES, max_depth=PASSES, beam=BEAM),
+            "EAGLE-2's, static": eagle_2(vector),
+            "best of 60": optimal_tree(vector, size=NODES, depth=PASSES),
+        }
+    return trees
+
+
+def section(place: str, temperature: float, args: argparse.Namespace) -> dict:
+    offload, sizes = PLACES[place]
+    sampling = SamplingConfig(temperature)
+    methods, predictions, planned, record = {}, {}, {}, {}
+    pairs = {
+        name: load_pair(DEMO_PAIR / "target", DEMO_PAIR / folder, device="cpu", dtype="bfloat16", offload=offload)
+        for name, folder in DRAFTS.items()
+    }
+    first, *others = pairs.values()
+    for other in others:
+        other.target.close()
+    # one target for all: three would take turns in the processor's cache
+    pairs = {name: ModelPair(first.target, pair.draft, first.tokenizer) for name, pair in pairs.items()}
+    ids = [first.tokenizer.encode(text) for text in load_prompts(ROOT / "assets" / "prompts" / "not-looping.jsonl")]
+    raced, unraced = ids[: args.prompts], ids[args.prompts :][: args.calibration]
+    context = round(np.mean(list(map(len, raced))) + args.tokens / 2)
+    methods["plain"] = own_method(first, ROOT_ONLY, sampling)
+    for name, pair in pairs.items():
+        in_memory = pair if offload is None else load_pair(DEMO_PAIR / "target", DEMO_PAIR / DRAFTS[name], device="cpu")
+        vector = measure_acceptance(unraced, in_memory, sampling=sampling, max_new_tokens=args.tokens)
+        profile = measure_profile(pair, sizes=sizes, context=context, repeats=args.repeats)
+        found = {"p1": vector.levels[:, 0].tolist(), "any": vector.levels.sum(1).tolist(), "c": profile.c}
+        trees = trees_of(name, vector, profile)
+        if vector.by_depth is not None:
+            low, high = vector.by_depth.interval() or (None, None)
+            found["p1_interval"] = None if low is None else [low[:, 0].tolist(), high[:, 0].tolist()]
+            lost = without_depth(trees["planned tree"], vector, profile)
+            found["without_depth"] = None if lost is None else lost._asdict()
+            found["exact"] = exact(vector, {key: trees[key] for key in ("mc_sim_7b_63", "EAGLE-2's, static")})
+        record[name] = found
+        for kind, tree in trees.items():
+            methods[f"{name}: {kind}"] = own_method(pair, tree, sampling)
+            if isinstance(tree, TokenTree):
+                predictions[f"{name}: {kind}"] = predict(tree, vector, profile, prompts=len(raced))
+                planned[f"{name}: {kind}"] = [tree.size, tree.depth]
+    results = {name: MethodResult() for name in methods}
+    for name, decoded in take_turns(methods, raced, args.tokens):
+        results[name].add(decoded)
+    first.target.close()
+    results["autoregressive"] = results["plain"]
+    rows = {}
+    for name in methods:
+        result, guessed = results[name], predictions.get(name)
+        speed = over_plain(results, name)
+        rows[name] = {
+            "speedup": speed.to_json(), "tokens_per_step": sum(result.tokens) / sum(result.steps),
+            "tokens_per_sec": 1 / result.sec_per_token, "shape": planned.get(name),
+            "same_text": None if temperature else result.outputs == results["plain"].outputs,
+        }  # fmt: skip
+        if guessed is not None:
+            rows[name] |= {
+                "predicted": guessed.speedup.to_json(), "inside": guessed.holds(speed.value),
+                "predicted_tokens_per_step": guessed.tokens_per_step.to_json(),
+            }  # fmt: skip
+    return {"drafts": record, "methods": rows}
+
+
+def show(key: str, found: dict) -> None:
+    print(f"\n{key}")
+    for name, row in found["methods"].items():
+        said, speed, shape = row.get("predicted"), row["speedup"], row["shape"]
+        guessed = f"{said['value']:.2f} [{said['low']:.2f}, {said['high']:.2f}]" if said and said["low"] else ""
+        measured = f"{speed['value']:.2f} [{speed['low']:.2f}, {speed['high']:.2f}]" if speed["low"] else "1"
+        print(
+            f"{name:30}{row['tokens_per_step']:6.2f}  {measured:20}{guessed:20}{shape or ''} {row['same_text'] or ''}"
+        )
+    for name, draft in found["drafts"].items():
+        print(name, f"c {draft['c']:.3f}, p1 by depth", *(f"{p:.3f}" for p in draft["p1"]))
+    print(json.dumps({name: found["drafts"]["head"][name] for name in ("without_depth", "exact")}, indent=1))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--places", default="memory,disk")
+    parser.add_argument("--temperatures", default="0,0.6,1")
+    parser.add_argument("--prompts", type=int, default=16)
+    parser.add_argument("--calibration", type=int, default=16, help="other prompts that the vectors are measured on")
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--repeats", type=int, default=7, help="of each size of the profiles")
+    parser.add_argument("--out", action="store_true", help="keep the record in results/, and what is there already")
+    args = parser.parse_args()
+    path = ROOT / "benchmarks" / "results" / f"heads-{date.today().isoformat()}.json"
+    record = json.loads(path.read_text()) if args.out and path.is_file() else {}
+    names = ("prompts", "calibration", "tokens", "repeats")
+    record["settings"] = {name: getattr(args, name) for name in names} | {
+        "date": date.today().isoformat(), "processor": processor_name(), "instructions": instructions_in_use(),
+    }  # fmt: skip
+    for place in args.places.split(","):
+        for temperature in map(float, args.temperatures.split(",")):
+            key = f"{place}, T = {temperature:g}"
+            if key not in record:
+                record[key] = section(place, temperature, args)
+                show(key, record[key])
+                if args.out:
+                    path.write_text(json.dumps(record, indent=1) + "\n")
+    print(json.dumps(record))
+
+
+if __name__ == "__main__":
+    main()
