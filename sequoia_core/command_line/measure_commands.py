@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -124,11 +125,24 @@ def measure_command(
         | {"source": vector.meta["source"], "prompts": len(ids), "resumed_prompts": resumed}
         | {name: vector.meta[name] for name in ("dtype", "prompt_ending", "template_arguments")}
         | {"holds_for": vector.holds_for.to_json()}
+        | ({} if vector.by_depth is None else {"wiring": _wiring(vector, pair, ids)})
         | {"seconds": time.perf_counter() - started}
     )
     models = pair_options(spec)
     people = measure_parts(vector, result, within=MORE_PROMPTS_FOR, models=models, out=out)
     report(result, as_json, people)
+
+
+def _wiring(vector: AcceptanceVector, pair: ModelPair, texts: Sequence[Sequence[int]]) -> str | None:
+    """Say how a head that is hardly accepted is wired wrong, or that it is; None where nothing looks so."""
+    from ..servers.chain_acceptance import counts_of_vector
+    from ..servers.rules import wired_wrong
+    from ..studies.head_wiring import better_wiring
+
+    if (other := better_wiring(texts, pair)) is not None:
+        return str(other)
+    found = wired_wrong(counts_of_vector(vector, ""))
+    return None if found is None else f"{found.title}: {found.evidence[0]}. {found.says} Check {found.check}."
 
 
 def _partial_vector(resume: Path | None, out: Path | None) -> AcceptanceVector | None:

@@ -53,6 +53,8 @@ def measure_parts(
         f"{counted(prompts, 'prompt')}, {result['source']}."
     )
     yield from _by_depth(vector)
+    if result.get("wiring"):
+        yield result["wiring"]
     more = result["more_prompts"]
     if vector.of_one_prompt:
         yield "One prompt has no interval over texts: measure on two or more (--prompt-count, --prompts)."
