@@ -2,9 +2,10 @@
 
     python benchmarks/heads.py --out            # 6 sections in 8 minutes; those in today's record are not run again
     python benchmarks/heads.py --places memory --temperatures 0 --prompts 2 --tokens 32        # does it run?
+    python benchmarks/heads.py --target FOLDER --draft head=FOLDER --draft small=FOLDER --places memory --prompts 6
 
 Vectors are measured on other prompts, profiles in the same run; all methods take turns on each prompt, end of text off,
-prompt reading left out. The small and the large draft decode with their best chain and their planned tree, the head
+prompt reading left out. Models decode with their best chain and their planned tree, heads
 also with the tree planned as if every depth were the first, and with EAGLE's own trees:
 
     mc_sim_7b_63   the static one of EAGLE-1, 26 nodes, 5 deep
@@ -43,7 +44,9 @@ from sequoia_core.studies.measure_profile import measure_profile
 from sequoia_core.studies.race import MethodResult, over_plain, own_method, take_turns
 
 ROOT = Path(__file__).resolve().parent.parent
-DRAFTS = {"small": "draft", "large": "draft-large", "head": "head"}
+DRAFTS = [
+    f"{name}={DEMO_PAIR / folder}" for name, folder in (("small", "draft"), ("large", "draft-large"), ("head", "head"))
+]
 PLACES = {"memory": (None, (1, 2, 4, 8, 16, 32, 64)), "disk": ("disk", (1, 2, 4, 8, 16, 32, 64, 96, 128))}  # and sizes
 EAGLE_1 = (
     (0,), (1,), (2,), (3,), (0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (0, 0, 0), (0, 0, 1),
@@ -81,11 +84,11 @@ def exact(vector: AcceptanceVector, others: Mapping[str, TokenTree]) -> dict:
     return rows
 
 
-def trees_of(draft: str, vector: AcceptanceVector, profile: HardwareProfile) -> dict[str, TokenTree | TreePolicy]:
+def trees_of(vector: AcceptanceVector, profile: HardwareProfile) -> dict[str, TokenTree | TreePolicy]:
     trees: dict[str, TokenTree | TreePolicy] = {
         "best chain": best_chain(vector, profile), "planned tree": plan_tree(vector, profile)
     }  # fmt: skip
-    if draft == "head":
+    if vector.by_depth is not None:
         static = tree_from_bytes(json.dumps(EAGLE_1).encode(), "mc_sim_7b_63.json")
         trees |= {
             "planned without depth": plan_tree(replace(vector, by_depth=None), profile),
@@ -102,25 +105,26 @@ def section(place: str, temperature: float, args: argparse.Namespace) -> dict:
     offload, sizes = PLACES[place]
     sampling = SamplingConfig(temperature)
     methods, predictions, planned, record = {}, {}, {}, {}
+    drafts = dict(each.split("=", 1) for each in args.draft or DRAFTS)
     pairs = {
-        name: load_pair(DEMO_PAIR / "target", DEMO_PAIR / folder, device="cpu", dtype="bfloat16", offload=offload)
-        for name, folder in DRAFTS.items()
+        name: load_pair(args.target, draft, device="cpu", dtype="bfloat16", offload=offload)
+        for name, draft in drafts.items()
     }
     first, *others = pairs.values()
     for other in others:
         other.target.close()
     # one target for all: three would take turns in the processor's cache
     pairs = {name: ModelPair(first.target, pair.draft, first.tokenizer) for name, pair in pairs.items()}
-    ids = [first.tokenizer.encode(text) for text in load_prompts(ROOT / "assets" / "prompts" / "not-looping.jsonl")]
+    ids = [first.tokenizer.encode(text) for text in load_prompts(args.file)]
     raced, unraced = ids[: args.prompts], ids[args.prompts :][: args.calibration]
     context = round(np.mean(list(map(len, raced))) + args.tokens / 2)
     methods["plain"] = own_method(first, ROOT_ONLY, sampling)
     for name, pair in pairs.items():
-        in_memory = pair if offload is None else load_pair(DEMO_PAIR / "target", DEMO_PAIR / DRAFTS[name], device="cpu")
+        in_memory = pair if offload is None else load_pair(args.target, drafts[name], device="cpu")
         vector = measure_acceptance(unraced, in_memory, sampling=sampling, max_new_tokens=args.tokens)
         profile = measure_profile(pair, sizes=sizes, context=context, repeats=args.repeats)
         found = {"p1": vector.levels[:, 0].tolist(), "any": vector.levels.sum(1).tolist(), "c": profile.c}
-        trees = trees_of(name, vector, profile)
+        trees = trees_of(vector, profile)
         if vector.by_depth is not None:
             low, high = vector.by_depth.interval() or (None, None)
             found["p1_interval"] = None if low is None else [low[:, 0].tolist(), high[:, 0].tolist()]
@@ -166,11 +170,15 @@ def show(key: str, found: dict) -> None:
         )
     for name, draft in found["drafts"].items():
         print(name, f"c {draft['c']:.3f}, p1 by depth", *(f"{p:.3f}" for p in draft["p1"]))
-    print(json.dumps({name: found["drafts"]["head"][name] for name in ("without_depth", "exact")}, indent=1))
+        if "exact" in draft:
+            print(json.dumps({part: draft[part] for part in ("without_depth", "exact")}, indent=1))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", default=str(DEMO_PAIR / "target"))
+    parser.add_argument("--draft", action="append", help="NAME=FOLDER, of a head or a model; once for each")
+    parser.add_argument("--file", type=Path, default=ROOT / "assets" / "prompts" / "not-looping.jsonl")
     parser.add_argument("--places", default="memory,disk")
     parser.add_argument("--temperatures", default="0,0.6,1")
     parser.add_argument("--prompts", type=int, default=16)
@@ -179,11 +187,13 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7, help="of each size of the profiles")
     parser.add_argument("--out", action="store_true", help="keep the record in results/, and what is there already")
     args = parser.parse_args()
-    path = ROOT / "benchmarks" / "results" / f"heads-{date.today().isoformat()}.json"
+    whose = "" if Path(args.target).parent == DEMO_PAIR else f"{Path(args.target).name}-"
+    path = ROOT / "benchmarks" / "results" / f"heads-{whose}{date.today().isoformat()}.json"
     record = json.loads(path.read_text()) if args.out and path.is_file() else {}
     names = ("prompts", "calibration", "tokens", "repeats")
     record["settings"] = {name: getattr(args, name) for name in names} | {
-        "date": date.today().isoformat(), "processor": processor_name(), "instructions": instructions_in_use(),
+        "file": args.file.name, "date": date.today().isoformat(), "processor": processor_name(),
+        "instructions": instructions_in_use(),
     }  # fmt: skip
     for place in args.places.split(","):
         for temperature in map(float, args.temperatures.split(",")):

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 LINES = {"sequoia_core": 30_835, "ui": 12_725, "pages": 870, "tests": 35_625}
 FILE_LINES = 350  # of the engine and the app
-WORDS = 16_800
+WORDS = 17_020
 
 
 def length(path: Path) -> int:

@@ -64,7 +64,7 @@ def _loss(vector: AcceptanceVector, flat: AcceptanceVector) -> str:
     mine, other = (core_cache.best_tree(each, SIZE, DEEPEST) for each in (vector, flat))
     best, theirs = (expected_tokens(tree, vector) for tree in (mine, other))
     return (
-        f"Of n = {SIZE}, the tree planned by the first depth's vector alone is {other.depth} deep in place of "
-        f"{mine.depth}; it would promise {expected_tokens(other, flat):.2f} tokens per step and bring {theirs:.2f}, "
-        f"{1 - theirs / best:.1%} less than the tree planned by depth."
+        f"Of n = {SIZE}, the tree planned by the first depth's vector alone is {other.depth} deep, the one planned by "
+        f"depth {mine.depth}: it would promise {expected_tokens(other, flat):.2f} tokens per step and bring "
+        f"{theirs:.2f}, {1 - theirs / best:.1%} less than the tree planned by depth."
     )
