@@ -35,7 +35,11 @@ def head_fields(target, form=PUBLISHED, *, draft_vocab=None, reads=None, layers=
         "transformer_layer_config": {**own, "architectures": None}, "draft_vocab_size": draft_vocab,
         "norm_before_residual": False,
         "eagle_aux_hidden_state_layer_ids": list(reads or (2, layers // 2, layers - 3)),
-        "speculators_config": {"algorithm": "eagle3"},
+        "speculators_config": {
+            "algorithm": "eagle3", "default_proposal_method": "greedy",
+            "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": 3}],
+            "verifier": {"name_or_path": None, "architectures": ["LlamaForCausalLM"]},
+        },
     } | fields  # fmt: skip
 
 

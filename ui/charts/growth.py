@@ -58,24 +58,24 @@ def growth_figure(
     if here is not None:
         at = [here[0]], [here[1]]
         traces.append(style.points(*at, "this tree", BLUE, size=13, symbol="diamond", hover=f"this tree<br>{TOLD}"))
-    figure = new_figure(
+    highest = max(float(tokens.max()) for _, tokens in curves.values())
+    # farther off, a guide would only flatten the curves
+    near = {text: at for text, at in (limits or {}).items() if np.isfinite(at) and at < 2.0 * highest}
+    across = {"xref": "paper", "x0": 0, "x1": 1, "line": {"color": GREY, "width": 1, "dash": "dot"}}
+    look = {"xref": "paper", "x": 0, "xanchor": "left", "yanchor": "bottom", "showarrow": False}
+    return new_figure(
         *traces,
         x="tree size n (log scale)",
         y="tokens per step",
         height=480,
         xaxis=log2_ticks(max(int(sizes[-1]) for sizes, _ in curves.values())),
         yaxis={"rangemode": "tozero"},
+        shapes=[across | {"y0": at, "y1": at} for at in near.values()],
+        annotations=[
+            look | {"y": at, "text": f"{text} {at:.2f}", "font": {"color": GREY, "size": 11}}
+            for text, at in near.items()
+        ],
     )
-    highest = max(float(tokens.max()) for _, tokens in curves.values())
-    for text, limit in (limits or {}).items():
-        if np.isfinite(limit) and limit < 2.0 * highest:  # farther off, a guide would only flatten the curves
-            figure.add_hline(
-                y=limit,
-                line={"color": GREY, "width": 1, "dash": "dot"},
-                annotation={"text": f"{text} {limit:.2f}", "font": {"color": GREY, "size": 11}},
-                annotation_position="top left",
-            )
-    return figure
 
 
 def _bound(b: float, curve: tuple[np.ndarray, np.ndarray], below: str) -> go.Scatter:

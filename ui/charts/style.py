@@ -13,7 +13,13 @@ SCALE = "Viridis"
 
 
 def figure(
-    *traces: object, x: str, y: str, height: int = 380, xaxis: dict | None = None, yaxis: dict | None = None
+    *traces: object,
+    x: str,
+    y: str,
+    height: int = 380,
+    xaxis: dict | None = None,
+    yaxis: dict | None = None,
+    **more: Any,
 ) -> go.Figure:
     """Draw traces, None left out, in the app's frame, `height` pixels high.
 
@@ -21,7 +27,7 @@ def figure(
 
     Args:
         x, y: titles of the axes.
-        xaxis, yaxis: further options of the axes.
+        xaxis, yaxis: further options of the axes; `more` are further ones of the layout.
     """
     axis = {"zeroline": False, "automargin": True}
     return go.Figure(
@@ -36,6 +42,7 @@ def figure(
             "hoverlabel": {"align": "left"},
             "xaxis": {"title": {"text": x}, **axis, **(xaxis or {})},
             "yaxis": {"title": {"text": y}, **axis, **(yaxis or {})},
+            **more,
         },
     )
 

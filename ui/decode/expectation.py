@@ -70,14 +70,10 @@ def _of_policy(policy: TreePolicy, vector: AcceptanceVector | None) -> tuple[str
 
 
 def _said(expected: float, speedup: Estimate | None, why: str = "") -> str:
-    speed = f"no speedup predicted{why}" if speedup is None else f"predicted {spoken(speedup)}"
-    return f"expected {expected:.2f} tokens per step, {speed}"
-
-
-def spoken(speedup: Estimate) -> str:
-    """Write a predicted speedup and between which bounds a single prompt will be."""
+    if speedup is None:
+        return f"expected {expected:.2f} tokens per step, no speedup predicted{why}"
     sure = beside(speedup.low, speedup.high, unit="× for one prompt")
-    return f"{speedup.value:.2f}×{sure} vs 1.00× autoregressive"
+    return f"expected {expected:.2f} tokens per step, predicted {speedup.value:.2f}×{sure} vs 1.00× autoregressive"
 
 
 def _draw_shorter_draft() -> None:

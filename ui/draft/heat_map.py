@@ -109,6 +109,7 @@ def draw(comparison: Comparison, speeds: Speeds, quantity: str, at: Setting, cho
         if value is not None:
             place = drafters.index(drafter), settings.index(setting)
             values[place], texts[place[0]][place[1]] = value, what.form.format(value)
+    columns = [] if quantity.startswith("Regret") else list(enumerate(values.T))
     figure = charts.compare_figure(
         [drafter.name for drafter in drafters],
         [(setting.sampling, setting.texts) for setting in settings],
@@ -116,7 +117,7 @@ def draw(comparison: Comparison, speeds: Speeds, quantity: str, at: Setting, cho
         texts,
         title=quantity,
         chosen=(drafters.index(chosen[0]), settings.index(chosen[1])) if chosen[1] in settings else None,
-        best=[] if quantity.startswith("Regret") else best_rows(values),
+        best=[(int(np.nanargmax(column)), i) for i, column in columns if not np.isnan(column).all()],
     )
     st.plotly_chart(
         figure,
@@ -127,11 +128,6 @@ def draw(comparison: Comparison, speeds: Speeds, quantity: str, at: Setting, cho
         alt=f"{quantity} of {len(drafters)} drafters at {len(settings)} settings; –: not known",
     )
     st.caption(f"{what.help} {at.sampling}; framed: the best of a column; –: not known. Click a cell.")
-
-
-def best_rows(values: np.ndarray) -> list[tuple[int, int]]:
-    """Return (row, column) of the largest of each column that has values."""
-    return [(int(np.nanargmax(column)), i) for i, column in enumerate(values.T) if not np.isnan(column).all()]
 
 
 def _choose(drafters: Sequence[Drafter], settings: Sequence[Setting]) -> None:

@@ -1,5 +1,7 @@
 """How the evidence page draws a result, whether it was measured here or recorded."""
 
+from collections import Counter
+
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
@@ -29,7 +31,7 @@ def show_comparison(record: Row) -> None:
     )
     here = settings[shown]
     run = next(row for row in wording.at_setting(runs, here) if row["verifier"] in ("sequoia", "greedy"))
-    count = wording.tally(ratios)
+    count = Counter(map(wording.outcome, ratios))
     with right:
         cards(
             Card(

@@ -1,6 +1,5 @@
 """What evidence says in words: which verifier wins, whether a prediction held, how fast a run was."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -50,11 +49,6 @@ def outcome(ratio: Mapping[str, Any]) -> str:
     if ratio["low"] is None or ratio["high"] is None:
         return "unknown"
     return "wins" if ratio["low"] > 1.0 else "loses" if ratio["high"] < 1.0 else "ties"
-
-
-def tally(ratios: Sequence[Mapping[str, Any]]) -> Counter[str]:
-    """Count the outcomes of a grid."""
-    return Counter(map(outcome, ratios))
 
 
 def optimum_sentence(curves: Sequence[Mapping[str, Any]]) -> str:

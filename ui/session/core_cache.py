@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from functools import lru_cache
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 import streamlit as st
@@ -28,15 +31,22 @@ MAX_SIZE = 2048  # SpecExec's budgets; Sequoia's trees have 64 to 128 nodes on a
 USUAL_SIZE = 1024  # of tables and plans; twice as far takes seconds where ranks rise and fall, so only for such a tree
 BAND_SIZE = 256  # the largest size with a bootstrap interval: fifty tables of it take a second
 
+
+@lru_cache(maxsize=16)
+def _profiled(profile: HardwareProfile) -> str:
+    return json.dumps(profile.to_json())
+
+
 _HASH: dict[str | type[Any], Callable[[Any], Any]] = {
     "sequoia_core.design.acceptance.AcceptanceVector": lambda vector: vector.levels.tobytes(),
-    "sequoia_core.design.profile.HardwareProfile": lambda profile: profile.to_json(),
+    "sequoia_core.design.profile.HardwareProfile": lambda profile: _profiled(profile),
     "sequoia_core.design.tree.TokenTree": lambda tree: tree.parents.tobytes(),
 }
 
 
+@lru_cache(maxsize=16)
 def _measured(vector: AcceptanceVector) -> bytes:
-    """Return all that a vector holds, to tell it from others: cheaper than its file's text."""
+    """Return a digest of all that a vector holds, to tell it from others."""
     calibration = vector.calibration
     arrays = [vector.probs, vector.prompt_sums, vector.prompt_trials]
     arrays += [*(vector.prompt_ranks or ()), *(vector.prompt_matched or ())]
@@ -48,7 +58,8 @@ def _measured(vector: AcceptanceVector) -> bytes:
         ]
     held = [array for array in arrays if array is not None]
     told = vector.trials, vector.meta, vector.note, vector.holds_for, calibration and calibration.temperature
-    return b"".join(array.tobytes() for array in held) + repr(([array.shape for array in held], told)).encode()
+    shapes = repr(([array.shape for array in held], told)).encode()
+    return blake2b(b"".join([shapes, *(array.tobytes() for array in held)])).digest()
 
 
 def reach(size: int) -> int:
@@ -57,7 +68,7 @@ def reach(size: int) -> int:
 
 
 # for what depends on the sample behind a vector, not only on its probabilities
-_SAMPLE_HASH = {**_HASH, "sequoia_core.design.acceptance.AcceptanceVector": _measured}
+_SAMPLE_HASH = {**_HASH, "sequoia_core.design.acceptance.AcceptanceVector": lambda vector: _measured(vector)}
 
 
 @st.cache_resource(show_spinner=False)
@@ -68,7 +79,7 @@ def demo_dtype() -> str:
     return default_dtype().dtype
 
 
-@st.cache_resource(show_spinner=False, max_entries=16)
+@lru_cache(maxsize=16)  # asked for hundreds of times a page, which Streamlit's caches take a fifth of a millisecond for
 def load_acceptance(path: str, modified: int) -> AcceptanceVector:
     """Read a vector's file; `modified` makes an edited file another one."""
     from sequoia_core import AcceptanceVector
@@ -76,7 +87,7 @@ def load_acceptance(path: str, modified: int) -> AcceptanceVector:
     return AcceptanceVector.load(path)
 
 
-@st.cache_resource(show_spinner=False, max_entries=16)
+@lru_cache(maxsize=16)
 def load_profile(path: str, modified: int) -> HardwareProfile:
     """Read a profile's file; `modified` makes an edited file another one."""
     from sequoia_core import HardwareProfile

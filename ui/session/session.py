@@ -50,22 +50,13 @@ def acceptance() -> AcceptanceVector:
             st.error(f"No acceptance vector in {folder}. Restore the folder from the repository.")
             st.stop()
         default = shipped.acceptance(names[0])
-        of_pair = [vector for vector in map(shipped.acceptance, names) if _is_of_pair(vector)]
+        pair, every = pair_spec().names, ((vector, vector.holds_for) for vector in map(shipped.acceptance, names))
+        of_pair = [(vector, of) for vector, of in every if of is not None and (of.target, of.draft) == pair]
         if default.holds_for is None or not of_pair:
             return default
-        return next((vector for vector in of_pair if _sampling_of(vector) == sampling()), of_pair[0])
+        at = sampling()
+        return next((vector for vector, of in of_pair if (of.temperature, of.top_p) == at), of_pair[0][0])
     return get("acceptance")
-
-
-def _is_of_pair(vector: AcceptanceVector) -> bool:
-    """Whether a vector was measured on the pair in use."""
-    holds = vector.holds_for
-    return holds is not None and (holds.target, holds.draft) == pair_spec().names
-
-
-def _sampling_of(vector: AcceptanceVector) -> tuple[float, float] | None:
-    holds = vector.holds_for
-    return None if holds is None else (holds.temperature, holds.top_p)
 
 
 def sampling() -> tuple[float, float]:

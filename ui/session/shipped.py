@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,13 @@ if TYPE_CHECKING:
 
 def files(kind: str) -> dict[str, Path]:
     """Return the files of `assets/<kind>` ("acceptance" or "profiles") by name, the defaults of the demo pair first."""
-    return shipped_files(ASSETS / kind, core_cache.demo_dtype())
+    folder = ASSETS / kind
+    return _files(folder, folder.stat().st_mtime_ns if folder.is_dir() else 0, core_cache.demo_dtype())
+
+
+@lru_cache(maxsize=8)
+def _files(folder: Path, modified: int, dtype: str) -> dict[str, Path]:
+    return shipped_files(folder, dtype)
 
 
 def acceptance(name: str) -> AcceptanceVector:
