@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 LINES = {"sequoia_core": 30_855, "ui": 12_725, "pages": 870, "tests": 35_745}
 FILE_LINES = 350  # of the engine and the app
-WORDS = 17_020
+WORDS = 17_080
 
 
 def length(path: Path) -> int:
