@@ -9,15 +9,20 @@ means: it gets a copy with the states that the head was trained on. Last line: t
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
 from datetime import date
 from pathlib import Path
 
+import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
+
+# isort: split
 import numpy as np
 
-DEMO = Path(__file__).resolve().parent.parent / "assets" / "demo"
+ROOT = Path(__file__).resolve().parent.parent
+DEMO = ROOT / "assets" / "demo"
 RESULTS = Path(__file__).parent / "results"
 TOKENS, IDS = 96, "eagle_aux_hidden_state_layer_ids"
 COUNTED = "vllm:spec_decode_num_"
@@ -77,7 +82,9 @@ def main() -> None:
                 (Path(folder) / "config.json").write_text(json.dumps(config))
                 (Path(folder) / "model.safetensors").symlink_to(DEMO / "head" / "model.safetensors")
                 words = [args.vllm, __file__, str(kept), "--one", folder, str(k)]
-                subprocess.run(words, input=json.dumps(prompts), text=True, check=True)
+                subprocess.run(
+                    words, input=json.dumps(prompts), text=True, check=True, env=os.environ | {"PYTHONPATH": str(ROOT)}
+                )
         theirs = json.loads(kept.read_text())
         drafts, accepted, texts = ours(prompts, k)
         record[k] = {
