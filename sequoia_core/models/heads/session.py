@@ -17,6 +17,7 @@ from .features import GivenFeatures
 if TYPE_CHECKING:
     from ..language_model import HuggingFaceModel
     from .eagle3 import Eagle3Head
+    from .mtp import MtpHead
 
 
 class HeadModel(LoadedModel):
@@ -28,7 +29,7 @@ class HeadModel(LoadedModel):
 
     dtype: torch.dtype
 
-    def __init__(self, head: Eagle3Head, name: str, target: HuggingFaceModel) -> None:
+    def __init__(self, head: Eagle3Head | MtpHead, name: str, target: HuggingFaceModel) -> None:
         self.head, self.name, self.target = head.eval(), name, target
         settings = head.settings
         self.reads, self.max_context = head.reads, settings.context
