@@ -23,9 +23,10 @@ PARTS = {
 }
 
 
-def write_target(folder, form, *, scale=6.0, change=lambda tensors: None):
+def write_target(folder, form, *, scale=6.0, change=lambda tensors: None, **own):
     """Write a target of two layers whose last shard has MTP layers, which `change` may spoil; return its folder."""
     folder, (config_name, settings) = Path(folder), FORMS[form]
+    settings = settings | own
     torch.manual_seed(0)
     config = getattr(transformers, config_name)(**settings, eos_token_id=None, bos_token_id=None)
     longer = getattr(transformers, config_name)(

@@ -76,7 +76,8 @@ def _pair_control() -> None:
                 key="sidebar_draft",
                 placeholder="folder, hub id or .gguf",
                 disabled=alone,
-                help="Same kinds of names as the target, or mtp for the layers in its own files. Leave both empty for the shipped demo pair.",
+                help="Same kinds of names as the target, or mtp for layers in its own files. Leave both empty for the "
+                "shipped demo pair.",
             )
             demo_draft = (None, NO_DRAFT) if alone else _demo_draft(spec)
             dtype = st.selectbox(

@@ -125,10 +125,10 @@ def _load(
             elif isinstance(files, HeadFiles | MtpFiles):
                 assert isinstance(target_model, HuggingFaceModel), "a head for a GGUF file was refused"
                 target_model.wake()
-                own = isinstance(files, MtpFiles)
-                head = read_mtp(files, target_model.model) if own else read_head(files, target_model.model)
+                own = target_model.model
+                head = read_mtp(files, own) if isinstance(files, MtpFiles) else read_head(files, own)
                 target_model.rest()
-                draft_model = HeadModel(head, MTP if own else model_name(files.source.name), target_model)
+                draft_model = HeadModel(head, MTP if draft == MTP else model_name(files.source.name), target_model)
             else:
                 draft_model = HuggingFaceModel(load_weights(*files, device, dtype), model_name(files.source.name))
         pair = ModelPair(target_model, draft_model, chosen, (*remarks, *left_out_remark(target_model)))

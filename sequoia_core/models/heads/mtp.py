@@ -171,7 +171,7 @@ def read_mtp(files: MtpFiles, target: PreTrainedModel) -> MtpHead:
         for name, shape in shapes.items():
             if tuple(tensors[name].shape) != shape:
                 raise ValueError(
-                    f"{names[name]}: found the shape {list(tensors[name].shape)}, expected {list(shape)} as the target has"
+                    f"{names[name]}: found the shape {list(tensors[name].shape)}, expected {list(shape)}"
                 )
         for name, tensor in tensors.items():
             if not tensor.dtype.is_floating_point or not tensor.to(target.dtype).isfinite().all():
@@ -191,12 +191,11 @@ def _one_layer(target: PreTrainedModel, tensors: dict[str, torch.Tensor], names:
         if getattr(config, name, None) is not None:
             setattr(config, name, value if value is not None else getattr(config, name)[-1:])
     weights = {name: tensor for name, tensor in tensors.items() if name.startswith(LAYER)}
-    ends = dict.fromkeys(
-        ("model.embed_tokens.weight", "lm_head.weight"), tensors["fc"].new_zeros(1, config.hidden_size)
-    )
+    unused = tensors["fc"].new_zeros(1, config.hidden_size)
+    weights |= {"model.norm.weight": tensors["norm"], "model.embed_tokens.weight": unused, "lm_head.weight": unused}
     cls: Any = AutoModelForCausalLM._model_mapping[type(config)]
     model, report = cls.from_pretrained(
-        None, config=config, state_dict={**weights, **ends, "model.norm.weight": tensors["norm"]}, dtype=target.dtype, output_loading_info=True,
+        None, config=config, state_dict=weights, dtype=target.dtype, output_loading_info=True,
         ignore_mismatched_sizes=True,
     )  # fmt: skip
     faults = [f"no {key}" for key in report["missing_keys"] if key.startswith(LAYER)]
@@ -210,7 +209,8 @@ def _one_layer(target: PreTrainedModel, tensors: dict[str, torch.Tensor], names:
 
 
 def _tensors(source: Source, names: dict[str, str]) -> dict[str, torch.Tensor]:
-    wanted, tensors = {stored: name for name, stored in names.items()}, {}
+    wanted = {stored: name for name, stored in names.items()}
+    tensors: dict[str, torch.Tensor] = {}
     for path in weight_paths(source):
         with safe_open(path, "pt") as file:
             tensors |= {wanted[key]: file.get_tensor(key) for key in file.keys() if key in wanted}

@@ -12,11 +12,11 @@ from ...native import linear
 from ..protocol import LoadedModel, causal_mask, parents_of
 from ..tree_cache import CacheSession
 from .compiled_head import CompiledHead, CompiledHeadSession
+from .eagle3 import Eagle3Head
 from .features import GivenFeatures
 
 if TYPE_CHECKING:
     from ..language_model import HuggingFaceModel
-    from .eagle3 import Eagle3Head
     from .mtp import MtpHead
 
 
@@ -36,7 +36,9 @@ class HeadModel(LoadedModel):
         self.vocab_size, self.eos_ids, self.dtype = target.vocab_size, target.eos_ids, target.model.dtype
         self.device, self.parameters = target.device, sum(weights.numel() for weights in head.parameters())
         linear.compile_layers(head)
-        self._compiled = CompiledHead(head) if CompiledHead.supports(head) else None
+        self._compiled: CompiledHead | None = None
+        if isinstance(head, Eagle3Head) and CompiledHead.supports(head):
+            self._compiled = CompiledHead(head)
 
     @property
     def kind(self) -> str:
