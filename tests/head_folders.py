@@ -12,7 +12,6 @@ from sequoia_core.models.heads.eagle3 import Eagle3Head
 from sequoia_core.models.heads.head_config import head_settings
 from sequoia_core.models.heads.head_files import load_head
 from sequoia_core.models.heads.session import HeadModel
-from sequoia_core.models.transformers_passes import states_of
 
 PUBLISHED, SPECULATORS = "published", "speculators"
 
@@ -88,8 +87,9 @@ def random_head(target, *, seed=0, scale=1.0, reads=(1, 0), **fields):
 def states_along(model, texts):
     """Return what a head reads of its target's own forward, of texts [.., n] -> [.., n, states · H]."""
     ids = torch.tensor(texts)
-    with torch.inference_mode(), states_of(model.target.model, model.reads) as found:
-        model.target.model(ids.reshape(-1, ids.shape[-1]), use_cache=False)
+    with torch.inference_mode():
+        batch = ids.reshape(-1, ids.shape[-1])
+        found = model.target.model(batch, output_hidden_states=True, use_cache=False).hidden_states
     return torch.cat([found[number] for number in model.reads], -1).reshape(*ids.shape, -1).clone()
 
 

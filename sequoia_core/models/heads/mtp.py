@@ -140,6 +140,8 @@ def find_mtp(source: Source, plan: Plan) -> MtpFiles:
     missing = [stored for part, stored in zip(PARTS, parts, strict=True) if part not in names]
     if missing:
         raise ValueError(f"{source.name}: found MTP layers without {', '.join(missing)}, expected every tensor of them")
+    if left := sorted(set(found) - set(names.values())):
+        raise ValueError(f"{source.name}: found no place for {left[0][:80]}, expected the tensors of one MTP layer")
     if plan.quantised:
         raise ValueError(f"{source.name}: found MTP layers beside {plan.quantised} weights, expected unquantised ones")
     hidden, heads = int(config.hidden_size), int(config.num_attention_heads)
@@ -170,9 +172,7 @@ def read_mtp(files: MtpFiles, target: PreTrainedModel) -> MtpHead:
         shapes |= {name: tuple(weights.shape) for name, weights in zip(ENDS, own, strict=True) if name in tensors}
         for name, shape in shapes.items():
             if tuple(tensors[name].shape) != shape:
-                raise ValueError(
-                    f"{names[name]}: found the shape {list(tensors[name].shape)}, expected {list(shape)}"
-                )
+                raise ValueError(f"{names[name]}: found the shape {list(tensors[name].shape)}, expected {list(shape)}")
         for name, tensor in tensors.items():
             if not tensor.dtype.is_floating_point or not tensor.to(target.dtype).isfinite().all():
                 raise ValueError(not_finite(names[name], tensor, target.dtype))
@@ -187,9 +187,12 @@ def _one_layer(target: PreTrainedModel, tensors: dict[str, torch.Tensor], names:
     """Return the decoder of a model of the target's class that has the MTP layer only."""
     config = copy.deepcopy(target.config.get_text_config())
     config.num_hidden_layers, config.vocab_size, config.pad_token_id = 1, 1, None  # its embedding is not used
-    for name, value in (("layer_types", ["full_attention"]), ("first_k_dense_replace", 0), ("mlp_layer_types", None)):
+    config.tie_word_embeddings = False
+    for name, value in (("layer_types", ["full_attention"]), ("first_k_dense_replace", 0)):
         if getattr(config, name, None) is not None:
-            setattr(config, name, value if value is not None else getattr(config, name)[-1:])
+            setattr(config, name, value)
+    if getattr(config, "mlp_layer_types", None):
+        config.mlp_layer_types = config.mlp_layer_types[-1:]
     weights = {name: tensor for name, tensor in tensors.items() if name.startswith(LAYER)}
     unused = tensors["fc"].new_zeros(1, config.hidden_size)
     weights |= {"model.norm.weight": tensors["norm"], "model.embed_tokens.weight": unused, "lm_head.weight": unused}
@@ -213,5 +216,5 @@ def _tensors(source: Source, names: dict[str, str]) -> dict[str, torch.Tensor]:
     tensors: dict[str, torch.Tensor] = {}
     for path in weight_paths(source):
         with safe_open(path, "pt") as file:
-            tensors |= {wanted[key]: file.get_tensor(key) for key in file.keys() if key in wanted}
+            tensors |= {wanted[key]: file.get_tensor(key).clone() for key in file.keys() if key in wanted}
     return tensors
