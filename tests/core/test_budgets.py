@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 LINES = {"sequoia_core": 31_102, "ui": 12_725, "pages": 870, "tests": 35_923}
 FILE_LINES = 350  # of the engine and the app
-WORDS = 17_042
+WORDS = 17_046
 
 
 def length(path: Path) -> int:
