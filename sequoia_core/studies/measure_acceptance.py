@@ -162,18 +162,21 @@ def _vector_so_far(
         holds_for=Conditions(**{name: settings[name] for name in names}),
         calibration=Calibration.joined(calibrations),
     )  # fmt: skip
-    return replace(vector, by_depth=_by_depth(sums, outcomes)) if len(sums[0]) > 1 else vector
+    return with_depths(vector, sums, [each[:, :, 0].T for each in outcomes])
 
 
-def _by_depth(sums: Sequence[np.ndarray], outcomes: Sequence[np.ndarray]) -> AcceptanceMatrix:
-    """Pool the sums of each prompt, float64 [L, W], over positions where a chain of each length ends."""
+def with_depths(vector: AcceptanceVector, sums: Sequence[np.ndarray], ranks: Sequence[np.ndarray]) -> AcceptanceVector:
+    """Add the depths of a head, where there are some: of each prompt sums [L, W], and ranks accepted [L, positions]."""
     levels = np.arange(len(sums[0]))
-    trials = np.array([np.maximum(len(each) - levels, 0) for each in outcomes])
+    if len(levels) == 1:
+        return vector
+    trials = np.array([np.maximum(each.shape[1] - levels, 0) for each in ranks])
     pooled, counts = np.sum(sums, axis=0), np.maximum(trials.sum(axis=0), 1)[:, None]
-    return AcceptanceMatrix(
+    by_depth = AcceptanceMatrix(
         pooled / counts, np.broadcast_to(trials.sum(axis=0)[:, None], pooled.shape), prompt_sums=np.array(sums),
-        prompt_trials=trials, prompt_ranks=tuple(each[:, :, 0].T.astype(np.int16) for each in outcomes),
+        prompt_trials=trials, prompt_ranks=tuple(each.astype(np.int16) for each in ranks),
     )  # fmt: skip
+    return replace(vector, by_depth=by_depth)
 
 
 def is_partial(vector: AcceptanceVector) -> bool:

@@ -311,7 +311,7 @@ def _chained(session: Session, ids: torch.Tensor, begin: int, start: int, depths
     stop, bases = session.length, list[int]()
     session.commit(stop - 1, [0])  # what follows is drafted
     for depth in range(1, depths):
-        begun, held = torch.arange(begin, stop - depth), session.length  # those whose next tokens are known
+        begun, held = torch.arange(begin, max(begin, stop - depth)), session.length  # those whose next tokens are known
         own = torch.arange(len(begun))[:, None] + torch.tensor([*bases, held])  # slots of each chain
         seen = (torch.arange(held + len(begun)) <= begun[:, None]).scatter_(1, own, True)
         mask = torch.zeros(seen.shape).masked_fill_(~seen, -torch.inf)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..design.acceptance import AcceptanceVector
+from ..design.acceptance import AcceptanceVector, of_levels
 from ..design.bootstrap import Estimate, ratio_estimate
 from ..design.calibration import MAX_PROMPTS
 from ..design.optimal_trees import optimal_tree
@@ -17,7 +17,7 @@ from ..design.tree import TokenTree
 from ..design.tree_comparison import regret_matrix
 from ..design.tree_search import REACH
 from .plan import BOTH, DRAFTERS, LOOKUP, MODEL
-from .results import PROMPT, PROMPTED, cuts_first, vector_of
+from .results import PROMPT, PROMPTED, cuts_first, sums_of, vector_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -294,5 +294,7 @@ def replayed(rows: pd.DataFrame, vector: AcceptanceVector, tree: TokenTree) -> p
 
 def _regret(shared: pd.DataFrame, vector: AcceptanceVector, size: int) -> float:
     """Return what the best tree for the pooled rows loses where a vector holds, as a share."""
-    pooled = AcceptanceVector(np.stack(shared["sums"].to_list()).sum(axis=0) / shared["positions"].sum())
+    sums, positions = sums_of(shared), shared["positions"].to_numpy()
+    trials = [np.maximum(positions - level, 0).sum() for level in range(len(sums[0]))]
+    pooled = of_levels(np.sum(sums, axis=0) / np.maximum(trials, 1)[:, None])
     return float(regret_matrix([pooled, vector], size=size, depth=size - 1).share[0, 1])

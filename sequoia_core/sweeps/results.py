@@ -20,7 +20,7 @@ from ..design.calibration import Calibration
 from ..design.conditions import SEQUOIA, Conditions
 from ..design.profile import HardwareProfile
 from ..files.safe_files import one_line, read_bytes, write_atomic
-from ..studies.measure_acceptance import TARGET_TEXT, vector_from_prompts
+from ..studies.measure_acceptance import TARGET_TEXT, vector_from_prompts, with_depths
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -194,10 +194,21 @@ def vector_of(rows: pd.DataFrame) -> AcceptanceVector:
         **_prompted(rows),
     }  # fmt: skip
     calibrations = [_calibration(text) for text in rows["calibration"]]
-    return vector_from_prompts(
-        [np.array(sums) for sums in rows["sums"]], rows["positions"].to_numpy(), meta=meta, holds_for=holds_for,
-        ranks=[np.array(ranks) for ranks in rows["ranks"]], calibration=Calibration.joined(calibrations),
+    sums = sums_of(rows)
+    ranks = [np.reshape(each, (len(own), -1)) for each, own in zip(rows["ranks"], sums, strict=True)]
+    vector = vector_from_prompts(
+        [each[0] for each in sums], rows["positions"].to_numpy(), meta=meta, holds_for=holds_for,
+        ranks=[each[0] for each in ranks], calibration=Calibration.joined(calibrations),
     )  # fmt: skip
+    return with_depths(vector, sums, ranks)
+
+
+def sums_of(rows: pd.DataFrame) -> list[np.ndarray]:
+    """Return of each row of kind "model" the acceptance summed over positions, float64 [L, W]; L = 1 but for a head."""
+    width = int(rows["width"].iloc[0])
+    if any(len(sums) == 0 or len(sums) % width for sums in rows["sums"]):
+        raise ValueError(f"sums: found lists of another length, expected {width} ranks for each depth")
+    return [np.reshape(sums, (-1, width)) for sums in rows["sums"]]
 
 
 def _prompted(rows: pd.DataFrame) -> dict[str, Any]:

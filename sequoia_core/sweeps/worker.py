@@ -137,10 +137,13 @@ def _seed(job: Job, text: str) -> int:
 
 def _measured(job: Job, loaded: _Loaded, text: str) -> dict[str, Any]:
     vector = _vector(loaded.pair, text, job)
-    assert vector.prompt_sums is not None and vector.prompt_ranks is not None and vector.calibration is not None
+    assert vector.calibration is not None
+    held = vector if vector.by_depth is None else vector.by_depth  # of a head level after level
+    assert held.prompt_sums is not None and held.prompt_ranks is not None
+    sums, ranks = held.prompt_sums[0], held.prompt_ranks[0]
     return {
-        "positions": int(vector.trials or 0), "sums": vector.prompt_sums[0].tolist(),
-        "ranks": vector.prompt_ranks[0].tolist(), "calibration": json.dumps(vector.calibration.to_json()),
+        "positions": int(vector.trials or 0), "sums": sums.ravel().tolist(), "ranks": ranks.ravel().tolist(),
+        "calibration": json.dumps(vector.calibration.to_json()),
     } | _dtype(loaded.pair)  # fmt: skip
 
 

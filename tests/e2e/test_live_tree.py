@@ -332,7 +332,7 @@ def test_a_run_that_is_over_plays_itself_slowly_from_its_first_step(page) -> Non
     page.locator(".nodes .node", has_text="below").click()
     page.clock.run_for(9_000)
     assert page.locator(".at").inner_text() == "step 1 of 2", "a click stops it"
-    assert page.locator(".details h4").inner_text() == "below unreached".replace("unreached", "not reached")
+    assert page.locator(".details h4").inner_text() == "below rejected", "what is said of it is of the whole step"
     page.emulate_media(reduced_motion="reduce")
     shown(page, plays=True)
     assert page.locator(".at").inner_text() == "step 2 of 2"

@@ -362,6 +362,7 @@ function nodeAt(view, step) {
 function choose(view, node) {
   if (node === null) return
   play(view, false)
+  if (view.reveal !== null) show(view, view.shown) // what is said of the node is of the whole step
   view.chosen = view.chosen === node ? null : node
   const step = view.steps[view.shown]
   if (step) {

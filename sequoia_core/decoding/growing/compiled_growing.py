@@ -7,6 +7,7 @@ import torch
 
 from ...design.calibration import CENTRES, MASS_EDGES
 from ...design.tree import TokenTree
+from ...models.heads.features import GivenFeatures
 from ...models.protocol import Session
 from ...native import sampling_ops, tree_expansion
 from ...native.drafting_calls import GrowCall
@@ -50,7 +51,8 @@ class CompiledGrower:
 
     def grow(self, expansion: TopKExpansion, sequence: Sequence[int]) -> tuple[TreePlan, Nodes, list[int]]:
         shaping = self._begun(expansion, sequence)
-        if isinstance(self.session, CompiledSession) and expansion.bounds.max_depth:
+        in_turn = expansion.look_up is not None and isinstance(self.session, GivenFeatures)  # parents, then children
+        if isinstance(self.session, CompiledSession) and expansion.bounds.max_depth and not in_turn:
             widths = finite(self._in_one_call(shaping, expansion, self.session, sequence), "draft")
         else:
             widths = self._pass_by_pass(shaping, sequence)

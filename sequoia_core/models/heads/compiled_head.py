@@ -78,7 +78,7 @@ class CompiledHeadSession(GivenFeatures, CompiledSession):
     def __init__(self, model: CompiledHead, capacity: int, vocab_size: int) -> None:
         super().__init__(model, capacity, vocab_size)
         self._take(model.head, torch.zeros(capacity + 1, model.hidden))
-        self._own = torch.empty_like(self._given)
+        self._own = torch.full_like(self._given, torch.nan)  # what is read before it is written is found
         model.functions.sequoia_features(
             self.address, self._given.data_ptr(), self._own.data_ptr(), ctypes.addressof(self._known)
         )

@@ -13,12 +13,12 @@ from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.design.calibration import Calibration
 from sequoia_core.models.loading import load
 from sequoia_core.models.prompting import encode_prompt
-from sequoia_core.studies.measure_acceptance import measure_acceptance
+from sequoia_core.studies.measure_acceptance import DEPTHS, measure_acceptance
 from sequoia_core.sweeps import worker
 from sequoia_core.sweeps.content import content_hash
 from sequoia_core.sweeps.jobs import all_jobs
 from sequoia_core.sweeps.plan import read_plan
-from sequoia_core.sweeps.results import Results, races_of, read_rows
+from sequoia_core.sweeps.results import Results, races_of, read_rows, vector_of
 from sequoia_core.sweeps.worker import run_job
 from tests.gguf_files import need_llama_cpp, write_demo
 from tests.sweep_plans import DEMO, write_plan
@@ -118,6 +118,29 @@ def test_a_worker_has_one_pair_in_memory(tmp_path, monkeypatch):
     jobs = [job for job in all_jobs(plan) if job.kind == "model"]
     assert len(jobs) == 8 and not any(run_job(job).faults for job in jobs)
     assert events == [("loaded", "demo draft"), ("closed", "demo draft"), ("loaded", "demo draft-large")]
+
+
+def test_a_head_is_kept_and_compared_by_depth(tmp_path):
+    head = f'target = "{DEMO / "target"}"\ndraft = "{DEMO / "head"}"'
+    plan = plan_of(tmp_path, f'[[pairs]]\nname = "head"\n{head}')
+    done = [run_job(job) for job in all_jobs(plan) if job.pair.name == "head" and job.kind == "model"]
+    results = Results(tmp_path / "out")
+    results.add([row for each in done for row in each.rows])
+    rows = read_rows(tmp_path / "out")
+    rows = rows[rows["temperature"] == rows["temperature"].iloc[0]]
+    vector, (sums, *_) = vector_of(rows), rows["sums"]
+    assert vector.by_depth.probs.shape == (DEPTHS, int(rows["width"].iloc[0])) and len(sums) == vector.levels.size
+    again = vector_of(
+        rows.assign(
+            sums=[each[: len(vector)] for each in rows["sums"]],
+            ranks=[each[:positions] for each, positions in zip(rows["ranks"], rows["positions"], strict=True)],
+        )
+    )
+    assert (
+        again.by_depth is None and np.allclose(again.probs, vector.probs) and np.allclose(vector.levels[0], again.probs)
+    )
+    with pytest.raises(ValueError, match="sums: found lists of another length"):
+        vector_of(rows.assign(sums=[each[:-1] for each in rows["sums"]]))
 
 
 def test_both_is_never_calibrated_by_the_prompt_that_it_decodes(tmp_path, monkeypatch):

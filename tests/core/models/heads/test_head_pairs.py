@@ -6,14 +6,15 @@ import pytest
 import torch
 
 from sequoia_core.command_line.main import main
-from sequoia_core.decoding.growing.policies import SpecExecTree
+from sequoia_core.decoding.growing.policies import HybridTree, SpecExecTree
+from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.design.plain_trees import k_ary_tree
 from sequoia_core.files.model_names import DEMO_PAIR
 from sequoia_core.models.loading import load_pair, pair_facts, streaming_needs
 from sequoia_core.models.pair_spec import PairSpec
 from sequoia_core.models.protocol import causal_mask, prefill
-from tests.conftest import pair_of, tiny_llama, tokens_of
+from tests.conftest import calibration_of, pair_of, tiny_llama, tokens_of
 from tests.gguf_files import write_vocabulary
 from tests.head_folders import PUBLISHED, SPECULATORS, head_fields, head_tensors, plain_row, random_head, write_head
 
@@ -52,6 +53,15 @@ def test_the_shipped_head_drafts_the_text_that_generate_writes():
     for tree in (k_ary_tree(1, 5), k_ary_tree(2, 3), SpecExecTree(max_size=24, max_depth=6, beam=4)):
         steps = list(decode(prompt, pair, tree=tree, max_new_tokens=48))
         assert tokens_of(steps) == wanted.tolist() and len(steps) < 24, "a head wired wrong would need 48"
+
+
+def test_looked_up_nodes_wait_for_their_parents_output():
+    """Those of a hybrid tree are read in one pass with their parents."""
+    pair = load_pair(TARGET, DEMO_PAIR / "head", device="cpu", dtype="bfloat16")
+    prompt = pair.tokenizer.encode("def first(a):\n    return a[0]\n\n\ndef second(a):\n    return a[1]\n\n\ndef third")
+    wanted = tokens_of(autoregressive(prompt, pair, max_new_tokens=48))
+    tree = HybridTree(TextIndex(), max_size=16, max_depth=8, profile=None, calibration=calibration_of(0.8))
+    assert tokens_of(decode(prompt, pair, tree=tree, max_new_tokens=48)) == wanted
 
 
 def test_what_is_known_before_weights_are_read(demo_head):
