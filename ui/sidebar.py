@@ -7,7 +7,7 @@ import streamlit as st
 
 from sequoia_core.files.dtypes import DTYPES
 from sequoia_core.files.gguf_header import is_gguf
-from sequoia_core.files.model_names import NO_DRAFT
+from sequoia_core.files.model_names import MTP, NO_DRAFT
 from sequoia_core.models import gemma
 from sequoia_core.models.default_dtype import default_dtype
 from sequoia_core.models.pair_spec import PairSpec
@@ -76,7 +76,8 @@ def _pair_control() -> None:
                 key="sidebar_draft",
                 placeholder="folder, hub id or .gguf",
                 disabled=alone,
-                help="Same kinds of names as the target. Leave both empty for the shipped demo pair.",
+                help="Same kinds of names as the target, or mtp for layers in its own files. Leave both empty for the "
+                "shipped demo pair.",
             )
             demo_draft = (None, NO_DRAFT) if alone else _demo_draft(spec)
             dtype = st.selectbox(
@@ -155,7 +156,7 @@ def pair_problem(target: str, draft: str) -> str | None:
     if not target and draft in ("", NO_DRAFT):
         return None
     for role, name in (("Target", target), ("Draft", draft)):
-        if name == NO_DRAFT and role == "Draft":
+        if name in (NO_DRAFT, MTP) and role == "Draft":
             return None
         if not name:
             return f"{role}: nothing given. Name both models, or neither for the demo pair."

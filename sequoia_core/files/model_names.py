@@ -11,6 +11,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 ASSETS = next(path for path in (_PACKAGE.parent / "assets", _PACKAGE / "assets") if path.is_dir())
 DEMO_PAIR = ASSETS / "demo"
 NO_DRAFT = "none"  # in place of a draft's name: the target alone; a folder of that name is ./none
+MTP = "mtp"  # likewise: the layers in the target's own files; a folder of that name is ./mtp
 DEFAULT_VECTORS = ("demo-t0", "demo-large-t0", "llama3-70b-8b-cnn")
 DEFAULT_PROFILES = {"bfloat16": "cpu-2core-bfloat16", "float32": "cpu-2core"}
 Draft = TypeVar("Draft")

@@ -45,6 +45,14 @@ def head_kind(fields: Mapping[str, Any], tensors: Iterable[str] = ()) -> str:
     return EAGLE3 if re.fullmatch("eagle-?3", kind, re.IGNORECASE) else kind
 
 
+def mtp_layers(config: PretrainedConfig, tensor: str) -> bool:
+    """Whether a target's tensor is one of the MTP layers that its files bring along."""
+    count = getattr(config, "num_nextn_predict_layers", None) or getattr(config, "num_mtp_layers", None) or 0
+    layer = re.search(r"(?:^|\.)layers\.(\d+)\.", tensor)
+    first = config.num_hidden_layers
+    return tensor.startswith("mtp.") or (layer is not None and first <= int(layer[1]) < first + count)
+
+
 def check_head(name: str, fields: Mapping[str, Any], tensors: Iterable[str]) -> None:
     """Refuse a draft head where a model is wanted."""
     if kind := head_kind(fields, tensors):

@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
-from .architectures import check_architecture, check_head
+from .architectures import check_architecture, check_head, mtp_layers
 from .default_dtype import NAMES
 from .finite_weights import check_finite
 from .model_files import A_MODEL, Source, explained
@@ -234,10 +234,15 @@ def _check_loaded(name: str, model: PreTrainedModel, report: dict[str, Any]) -> 
     """Refuse a model whose files do not hold exactly its weights.
 
     transformers fills gaps with random numbers and ignores surplus tensors. Its report leaves out what an architecture
-    declares as ignorable: heads tied to the embedding, buffers that earlier versions stored.
+    declares as ignorable: heads tied to the embedding, buffers that earlier versions stored. MTP layers are no surplus.
     """
     buffers = {key for key, _ in model.named_buffers()}  # computed, not loaded, wherever a file still stores them
-    surplus = [key for key in report["unexpected_keys"] if key not in buffers and not key.endswith(".masked_bias")]
+    config = model.config.get_text_config()
+    surplus = [
+        key
+        for key in report["unexpected_keys"]
+        if key not in buffers and not key.endswith(".masked_bias") and not mtp_layers(config, key)
+    ]
     _refuse_misfits(name, model, report["missing_keys"], report["mismatched_keys"], surplus)
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 
 from ..files.gguf_header import is_gguf, read_gguf_header
-from ..files.model_names import model_name
+from ..files.model_names import MTP, model_name
 from ..native.instruction_sets import check_environment
 from .architectures import check_gguf_architecture
 from .checkpoint import COMPRESSED_TENSORS, SPREAD, Plan, load_weights, read_plan
@@ -22,6 +22,7 @@ from .generation_settings import left_out_remark
 from .gguf.model import GGUFModel, LlamaCppOptions, gguf_path
 from .gguf.tokenizer import GGUFTokenizer
 from .heads.head_files import HeadFiles, find_head, read_head
+from .heads.mtp import MtpFiles, find_mtp, read_mtp
 from .heads.session import HeadModel
 from .language_model import HuggingFaceModel, ModelPair, context_of
 from .model_files import Source, explained, locate, one_line
@@ -121,12 +122,13 @@ def _load(
             tell(0.6, f"reading {model_name(draft)}, {_size(draft, files)}")
             if files is None:
                 draft_model = open_file(draft)
-            elif isinstance(files, HeadFiles):
+            elif isinstance(files, HeadFiles | MtpFiles):
                 assert isinstance(target_model, HuggingFaceModel), "a head for a GGUF file was refused"
                 target_model.wake()
-                head = read_head(files, target_model.model)
+                own = target_model.model
+                head = read_mtp(files, own) if isinstance(files, MtpFiles) else read_head(files, own)
                 target_model.rest()
-                draft_model = HeadModel(head, model_name(files.source.name), target_model)
+                draft_model = HeadModel(head, MTP if draft == MTP else model_name(files.source.name), target_model)
             else:
                 draft_model = HuggingFaceModel(load_weights(*files, device, dtype), model_name(files.source.name))
         pair = ModelPair(target_model, draft_model, chosen, (*remarks, *left_out_remark(target_model)))
@@ -196,7 +198,7 @@ class _Files(NamedTuple):
     plan: Plan
 
 
-_DraftFiles = _Files | HeadFiles | None  # None for a GGUF file
+_DraftFiles = _Files | HeadFiles | MtpFiles | None  # None for a GGUF file
 
 
 def _checked_device(spec: PairSpec) -> torch.device:
@@ -227,8 +229,12 @@ def _files_of(spec: PairSpec) -> tuple[_Files | None, *tuple[_DraftFiles, ...]]:
     """Return what the small files of a pair's models say; only a draft may be a head, and only of a folder's model."""
     target, drafts = _read(spec.sources[0]), []
     for name in spec.sources[1:]:
-        head = None if is_gguf(name) else find_head(locate(name))
-        if head is not None and target is None:
+        head: HeadFiles | MtpFiles | None
+        if name == MTP and target is not None:
+            head = find_mtp(*target)
+        else:
+            head = None if is_gguf(name) or name == MTP else find_head(locate(name))
+        if (head is not None or name == MTP) and target is None:
             raise ValueError(
                 f"{name}: found a draft head for a GGUF file, expected a folder as its target: llama.cpp does not give "
                 "the hidden states that a head reads"
@@ -240,13 +246,13 @@ def _files_of(spec: PairSpec) -> tuple[_Files | None, *tuple[_DraftFiles, ...]]:
 def _with_tokens(spec: PairSpec, drafts: Sequence[_DraftFiles]) -> list[str | os.PathLike]:
     """Return the models of a pair that have a tokenizer; a head reads its target's tokens."""
     names = zip(spec.sources[1:], drafts, strict=True)
-    return [spec.sources[0], *(name for name, files in names if not isinstance(files, HeadFiles))]
+    return [spec.sources[0], *(name for name, files in names if not isinstance(files, HeadFiles | MtpFiles))]
 
 
 def _context(name: str | os.PathLike, files: _DraftFiles) -> int:
     if files is None:
         return int(read_gguf_header(gguf_path(name)).of_model("context_length"))
-    return files.settings.context if isinstance(files, HeadFiles) else context_of(files.plan.config)
+    return files.settings.context if isinstance(files, HeadFiles | MtpFiles) else context_of(files.plan.config)
 
 
 def _read(name: str | os.PathLike) -> _Files | None:
@@ -263,7 +269,7 @@ def _read(name: str | os.PathLike) -> _Files | None:
 
 def _size(name: str | os.PathLike, files: _DraftFiles) -> str:
     if not isinstance(files, _Files):
-        return f"{(gguf_path(name) if files is None else files.weights).stat().st_size / 1e6:,.0f} MB"
+        return f"{(gguf_path(name).stat().st_size if files is None else files.size) / 1e6:,.0f} MB"
     return f"{sum(math.prod(shape) for shape, _ in files.plan.stored.values()) / 1e6:,.0f} million weights"
 
 
@@ -271,9 +277,9 @@ def _weights_bytes(drafts: Sequence[_DraftFiles], dtype: torch.dtype) -> int:
     """Return the memory of resident drafts: weights twice, dequantised, as compiled passes hold them in tiles."""
     weights = 0
     for files in drafts:
-        if isinstance(files, HeadFiles):
+        if isinstance(files, HeadFiles | MtpFiles):
             table = files.settings.vocab * files.settings.hidden  # the target's embedding, once more
-            weights += files.weights.stat().st_size // 2 + table // 2
+            weights += files.size // 2 + table // 2
         elif files is not None:
             packed, stored = 8 if files.plan.quantised == COMPRESSED_TENSORS else 1, files.plan.stored.values()
             weights += sum(math.prod(shape) * (packed if kind == "I32" else 1) for shape, kind in stored)

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..files.model_names import DEMO_PAIR, NO_DRAFT, model_name
+from ..files.model_names import DEMO_PAIR, MTP, NO_DRAFT, model_name
 
 if TYPE_CHECKING:
     import torch
@@ -19,7 +19,7 @@ class PairSpec:
     Attributes:
         target, draft: local folders, hub ids or GGUF files; None and None for the demo pair. The draft `NO_DRAFT` is
             none, and the target then the demo's for None; a folder of that name is "./none". `~` is the home folder. A
-            draft may be an EAGLE-3 head for a target that is no GGUF file.
+            draft may be an EAGLE-3 head for a target that is no GGUF file, or `MTP`: the layers in the target's own.
         device: such as "cpu" or "cuda"; None takes CUDA where there is one; "auto" has accelerate spread the target
             over several GPUs, then memory and disk. A GGUF file goes to whatever llama.cpp was built for, or with "cpu"
             to the CPU.
@@ -63,4 +63,4 @@ class PairSpec:
     @property
     def named(self) -> list[str | os.PathLike]:
         """The models that it names, which are not the default ones."""
-        return [name for name in (self.target, self.draft) if name not in (None, NO_DRAFT)]
+        return [name for name in (self.target, self.draft) if name not in (None, NO_DRAFT, MTP)]

@@ -63,6 +63,7 @@ def better_wiring(texts: Sequence[Sequence[int]], pair: ModelPair) -> OtherWirin
 def _losses(ids: torch.Tensor, model: HeadModel) -> Iterator[tuple[str, np.ndarray]]:
     """Yield each way to wire a head and its loss, see `better_wiring`; the first one, "", is its own."""
     head, layers = model.head, int(model.target.model.config.get_text_config().num_hidden_layers)
+    assert isinstance(head, Eagle3Head), "others have no other wiring"
     settings = head.settings
     own = _states(ids, model, model.reads)
     yield "", _loss(ids, head, own, model)

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from ..files.model_names import DEMO_PAIR, NO_DRAFT, model_folder, model_source
+from ..files.model_names import DEMO_PAIR, MTP, NO_DRAFT, model_folder, model_source
 
 
 class PairHashes(NamedTuple):
@@ -24,7 +24,7 @@ def pair_hashes(target: str | None, draft: str | None, tokenizer: str | None) ->
     try:
         return PairHashes(
             content_hash(files_of(target)),
-            "" if draft == NO_DRAFT else content_hash(files_of(draft)),
+            "" if draft in (NO_DRAFT, MTP) else content_hash(files_of(draft)),
             None if tokenizer is None else content_hash(files_of(tokenizer)),
         )
     except OSError as error:

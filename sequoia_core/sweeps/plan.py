@@ -24,7 +24,7 @@ from ..decoding.sampling import SamplingConfig
 from ..design.tree import MAX_SIZE
 from ..files.gguf_header import is_gguf
 from ..files.json_models import fault_words
-from ..files.model_names import NO_DRAFT
+from ..files.model_names import MTP, NO_DRAFT
 from ..files.prompt_files import load_prompts
 from ..files.safe_files import read_bytes
 from ..models.default_dtype import default_dtype
@@ -52,7 +52,7 @@ def _once(values: tuple) -> tuple:
 
 def _beside_the_plan(name: str, info: ValidationInfo) -> str:
     """Return a name relative to the plan's folder as a whole path; one that is no path stays as it is."""
-    if not info.context or name == NO_DRAFT:
+    if not info.context or name in (NO_DRAFT, MTP):
         return name
     try:
         path = info.context["folder"] / Path(name).expanduser()

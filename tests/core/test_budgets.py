@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-LINES = {"sequoia_core": 30_855, "ui": 12_725, "pages": 880, "tests": 35_760}
+LINES = {"sequoia_core": 31_102, "ui": 12_725, "pages": 880, "tests": 35_940}
 FILE_LINES = 350  # of the engine and the app
-WORDS = 17_020
+WORDS = 17_046
 
 
 def length(path: Path) -> int:

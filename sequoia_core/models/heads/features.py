@@ -5,12 +5,13 @@ import ctypes
 import torch
 
 from .eagle3 import Eagle3Head
+from .mtp import MtpHead
 
 
 class GivenFeatures:
     """What a session of a head keeps of the target's states."""
 
-    def _take(self, head: Eagle3Head, given: torch.Tensor) -> None:
+    def _take(self, head: Eagle3Head | MtpHead, given: torch.Tensor) -> None:
         """Keep features in `given`, zeros [capacity + 1, H]: by position, that of the token before."""
         self._head, self._given = head, given
         self._known = ctypes.c_int32(0)  # the last position that has one

@@ -35,6 +35,10 @@ class HeadFiles(NamedTuple):
     settings: HeadSettings
     weights: Path
 
+    @property
+    def size(self) -> int:
+        return self.weights.stat().st_size
+
 
 def find_head(source: Source, *, needed: bool = False) -> HeadFiles | None:
     """Return the EAGLE-3 head in a model's folder; None for anything else, which is refused if one is needed."""

@@ -12,11 +12,12 @@ from ...native import linear
 from ..protocol import LoadedModel, causal_mask, parents_of
 from ..tree_cache import CacheSession
 from .compiled_head import CompiledHead, CompiledHeadSession
+from .eagle3 import Eagle3Head
 from .features import GivenFeatures
 
 if TYPE_CHECKING:
     from ..language_model import HuggingFaceModel
-    from .eagle3 import Eagle3Head
+    from .mtp import MtpHead
 
 
 class HeadModel(LoadedModel):
@@ -28,14 +29,16 @@ class HeadModel(LoadedModel):
 
     dtype: torch.dtype
 
-    def __init__(self, head: Eagle3Head, name: str, target: HuggingFaceModel) -> None:
+    def __init__(self, head: Eagle3Head | MtpHead, name: str, target: HuggingFaceModel) -> None:
         self.head, self.name, self.target = head.eval(), name, target
         settings = head.settings
         self.reads, self.max_context = head.reads, settings.context
         self.vocab_size, self.eos_ids, self.dtype = target.vocab_size, target.eos_ids, target.model.dtype
         self.device, self.parameters = target.device, sum(weights.numel() for weights in head.parameters())
         linear.compile_layers(head)
-        self._compiled = CompiledHead(head) if CompiledHead.supports(head) else None
+        self._compiled: CompiledHead | None = None
+        if isinstance(head, Eagle3Head) and CompiledHead.supports(head):
+            self._compiled = CompiledHead(head)
 
     @property
     def kind(self) -> str:

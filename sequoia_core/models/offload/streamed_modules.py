@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightRenaming
 
+from ..architectures import mtp_layers
 from ..finite_weights import not_finite
 from ..transformers_passes import TransformersBackend, TransformersSession, decoder_layers
 from .four_bits import FourBits, joined_parts, read_weights, weights_of
@@ -83,7 +84,8 @@ def match_names(
         if name in wanted:
             stored[name] = tensor
         elif name is None and not key.endswith(".masked_bias") and not any(rule.search(key) for rule in ignored):
-            surplus.append(key)
+            if not mtp_layers(model.config.get_text_config(), key):
+                surplus.append(key)
     faults = [f"no {name}" for name in wanted if name not in stored]
     faults += [
         f"{name} of shape {list(stored[name].shape)} where it takes {list(parameter.shape)}"
