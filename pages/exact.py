@@ -134,6 +134,11 @@ def assumption_section() -> None:
 
 page_setup.setup_page("Is it exact?")
 st.title("Is it exact?")
+st.markdown(
+    "**Yes.** At temperature 0 the text is what the large model writes alone, word for word. Above 0 every text has "
+    "the odds that it has there: a refused guess is replaced by a draw from what the large model still owes. Tested "
+    "below; in bfloat16 near ties may differ by rounding."
+)
 parts = {
     "Losslessness": losslessness_section,
     "Guarantees": guarantees.section,

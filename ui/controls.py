@@ -156,8 +156,8 @@ def size_and_depth_sliders(
         bind="query-params",
         label_visibility="collapsed",
     )
-    sizes = [size for size in SIZES if size >= smallest]
-    st.session_state[slid] = min(sizes, key=lambda size: abs(size - n))
+    sizes = sorted({n, *(size for size in SIZES if size >= smallest)})
+    st.session_state[slid] = n
     sliding.select_slider(
         "Size n", sizes, key=slid, on_change=take_over, help=f"Tokens in one target pass, {size_help}"
     )

@@ -18,7 +18,6 @@ MAX_CHARS = 20_000  # far beyond any demo context; a pasted book is refused befo
 MAX_FROM_FILE = 2_000  # prompts of one file: hours on a laptop
 FILE_TYPES = ("jsonl", "json", "txt", "csv", "tsv", "parquet")
 FIRST_PROMPT = "def read_lines(path):\n    "  # where none is shipped
-OWN = "Your own"
 ARGUMENTS = "template_arguments"  # key of the field, the same on every page
 OWN_BELOW, OWN_PLACE = "Your own, below", -1
 
@@ -33,20 +32,21 @@ def begin(key: str, *, first: str | None) -> str:
 def one(key: str) -> str:
     """Draw a prompt to write, with the shipped ones to pick from -> the prompt."""
     begin(key, first=None)
-    examples, pick_key = shipped.prompts(), f"{key}_shipped"
-    options = [OWN, *examples]
-    st.session_state[pick_key] = st.session_state[key] if st.session_state[key] in options else OWN
+    picked = st.session_state.setdefault(f"{key}_picked", 0)  # so often: each time the choice begins anew, empty
+    pick_key = f"{key}_shipped_{picked}"
 
     def copy_picked() -> None:
-        if st.session_state[pick_key] != OWN:
-            st.session_state[key] = st.session_state[pick_key]
+        st.session_state[key] = st.session_state[pick_key]
+        st.session_state[f"{key}_picked"] += 1
 
     st.selectbox(
         "Shipped prompts",
-        options,
+        list(shipped.prompts()),
+        index=None,
         key=pick_key,
         on_change=copy_picked,
         format_func=_first_line,
+        placeholder="Take one of these",
         help="Python code held out from the demo pair's training.",
     )
     return st.text_area(

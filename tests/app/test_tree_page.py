@@ -90,7 +90,7 @@ def test_trees_of_2048_nodes_are_designed_too() -> None:
 def test_a_link_reproduces_the_view() -> None:
     page = open_page(PAGE, n="48", depth="7")
     assert sliders(page) == (48, 7) and page.session_state["studio_shape"] == (48, 7)
-    assert page.select_slider(key="n_slider").value == 49, "the nearest on its scale"
+    assert page.select_slider(key="n_slider").value == 48, "no rounding to its scale"
     settled(page.select_slider(key="n_slider").set_value(128).run())
     assert sliders(page) == (128, 7) and page.session_state["studio_shape"] == (128, 7)
 

@@ -8,7 +8,7 @@ import pytest
 
 from ui.race.entrants import ELSEWHERE
 
-from .browser import LONG_MS, choose_option, go, settle
+from .browser import LONG_MS, choose_option, go, in_popover, settle
 
 
 def held_after(page, step: int) -> None:
@@ -140,3 +140,15 @@ def check_gains(tree) -> None:
     assert 0 < len(rows) <= 12
     gains = [float(row.locator("td").nth(2).inner_text()) for row in rows]
     assert gains == sorted(gains, reverse=True)
+
+
+def test_a_prompt_that_was_typed_stays_when_settings_change(page, server):
+    page.goto(server)
+    settle(page)
+    go(page, "Live")
+    with in_popover(page, "Prompt:"):
+        page.locator(".st-key-decode_prompt textarea").fill("my_own = 1\n")
+    with in_popover(page, "Settings"):
+        page.get_by_role("slider", name="Temperature").press("ArrowRight")
+        settle(page)
+    page.get_by_role("button", name="Prompt: my_own = 1").wait_for()
