@@ -51,13 +51,15 @@ if known is not None:
 with answer:
     verdict.card(diagnose(counts, earlier, costs=known if plan is not None else None), counts)
     if plan is not None:
-        words = f"By {escaped(plan.source)}: **{escaped(plan.sentence(chains.longest))}**"
-        st.markdown(f":material/arrow_forward: {words}")
+        lengths = ", ".join(f"k = {k} at batch {batch}" for batch, k in plan.best.items())
+        st.markdown(f":material/tune: **Best: {lengths}**{'' if all(plan.best.values()) else ' (0: off)'}.")
     figures.key_figures(chains, plan)
 left, right = pictures.columns(2)
 figures.survival(left, chains, is_example=found.is_example)
 figures.speeds(right, plan, chains.longest)
 if plan is not None:
+    words = f"By {escaped(plan.source)}: **{escaped(plan.sentence(chains.longest))}**"
+    st.markdown(f":material/arrow_forward: {words}")
     figures.settings(plan, chains, drafts_free=free)
 for note in chains.notes if plan is None else plan.notes:
     st.caption(f":material/info: {escaped(note)}")

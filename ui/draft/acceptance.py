@@ -134,15 +134,15 @@ def section() -> None:
         ),
     )
 
-    with st.container(horizontal=True, vertical_alignment="bottom"):
-        compare = st.pills(
-            "Compare with",
-            [name for name in names if name != session.acceptance_name()],
-            selection_mode="multi",
-            key="acceptance_compare",
-            persist_state="session",
-        )
-        log = st.toggle("Log scale", key="acceptance_log", persist_state="session", help="Shows the small ranks apart.")
+    left, right = st.columns([4, 1], vertical_alignment="bottom")
+    compare = left.pills(
+        "Compare with",
+        [name for name in names if name != session.acceptance_name()],
+        selection_mode="multi",
+        key="acceptance_compare",
+        persist_state="session",
+    )
+    log = right.toggle("Log scale", key="acceptance_log", persist_state="session", help="Shows the small ranks apart.")
     shown = {session.acceptance_name() or "in use": vector}
     if session.is_varied():
         shown["not smoothed"] = session.original_acceptance()
