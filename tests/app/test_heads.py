@@ -53,6 +53,7 @@ def test_its_acceptance_is_shown_by_depth_and_planned_by() -> None:
     assert "would promise" in told and "×" in told
 
 
+@pytest.mark.slow
 def test_it_is_timed_decoded_and_raced() -> None:
     page = run_job(opened("machine"), "profile", "Measure (10 s)")
     assert page.session_state["studio_profile"].meta["draft"] == "demo head"

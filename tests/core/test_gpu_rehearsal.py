@@ -42,6 +42,7 @@ def test_every_section_runs_and_is_not_run_again(tmp_path):
     assert again["shapes"] == found["sections"]["shapes"] and "rows" in again["copies"]
 
 
+@pytest.mark.slow
 def test_tests_that_fail_fail_the_command(tmp_path):
     done, found = rehearsed(tmp_path / "gpu.json", "--sections", "tests", pytest_options="--deselect tests/core")
     assert done.returncode == 1 and "pytest ended with 5" in found["sections"]["tests"]["error"]

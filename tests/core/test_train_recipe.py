@@ -32,6 +32,7 @@ def train(work, out, *options):
     assert run.returncode == 0, run.stderr
 
 
+@pytest.mark.slow
 def test_smoke_mode_trains_a_pair_that_decodes(tmp_path, full):
     train(tmp_path, tmp_path / "demo")
     facts = json.loads((tmp_path / "demo" / "training.json").read_text())

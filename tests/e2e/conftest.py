@@ -9,6 +9,16 @@ import pytest
 
 from tests.served_app import QUIET, Server
 
+QUICK = ("test_cold_link", "test_first_screen", "test_journey", "test_live_tree", "test_standalone")
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m "not slow"` selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave other journeys than the quick ones to `SLOW=1`."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent and item.path.stem not in QUICK:
+            item.add_marker(pytest.mark.slow)
+
 
 @pytest.fixture(scope="session")
 def chromium() -> str:

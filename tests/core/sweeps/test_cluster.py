@@ -77,6 +77,7 @@ def once_some_are_done(count: int, do) -> tuple:
     return progress, at
 
 
+@pytest.mark.slow
 def test_a_worker_killed_in_the_middle_costs_nothing(cluster, serial, tmp_path):
     processes = {process.pid: process for process in (cluster.start_worker(), cluster.start_worker())}
     plan, results = read_plan(write_plan(tmp_path)), Results(tmp_path / "out")

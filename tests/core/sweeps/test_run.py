@@ -80,6 +80,7 @@ def test_a_run_that_is_killed_goes_on_and_leaves_no_process(serial, tmp_path):
     assert untimed(out).equals(serial)
 
 
+@pytest.mark.slow
 def test_a_local_worker_that_is_killed_costs_nothing(serial, tmp_path):
     workers, killed = LocalWorkers(2), []
 

@@ -66,6 +66,7 @@ def test_greedy_text_is_that_of_one_token_at_a_time_but_for_near_ties(pair, name
             break
 
 
+@pytest.mark.slow
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("temperature", [0.6, 1.0])
 @pytest.mark.parametrize(("name", "verifier"), [("static", "sequoia"), ("static", "specinfer"), ("specexec", "topk")])
@@ -115,6 +116,7 @@ def test_quantised_files_decode(tmp_path, dtype, demo_files):
     assert len(tokens_of(decode(ids, pair, tree=k_ary_tree(2, 3), max_new_tokens=16)))
 
 
+@pytest.mark.slow
 def test_no_memory_is_lost_over_a_hundred_loads(tiny_files, full):
     def use() -> int:
         pair = load_pair(tiny_files["target"], tiny_files["draft"])

@@ -382,6 +382,7 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind, ended", [(StreamedBackend, "dropped"), (StreamedLlama, "closed")])
 def test_fifty_loads_leave_no_thread_descriptor_or_memory(kind, ended, tmp_path, copies, full):
     if kind is StreamedLlama and compiled()[0] is None:
