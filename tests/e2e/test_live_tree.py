@@ -564,6 +564,7 @@ def test_a_tree_that_was_given_leaves_nothing_out(page) -> None:
 def test_nodes_and_tokens_of_every_step_are_charted(page) -> None:
     shown(page, at=0)
     page.locator(".times summary").click()
+    page.locator(".growth-key", has_text="in the mean").wait_for()
     assert page.locator(".growth-key").inner_text().split("\n") == [
         "n = 4 nodes, in every step", "2 tokens in this step, 2.00 in the mean (line)",
     ]  # fmt: skip
