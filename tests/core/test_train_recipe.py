@@ -33,7 +33,7 @@ def train(work, out, *options):
 
 
 @pytest.mark.slow
-def test_smoke_mode_trains_a_pair_that_decodes(tmp_path, full):
+def test_smoke_mode_trains_a_pair_that_decodes(tmp_path):
     train(tmp_path, tmp_path / "demo")
     facts = json.loads((tmp_path / "demo" / "training.json").read_text())
     assert facts["train_files"] > facts["held_out_files"] > 0
@@ -44,8 +44,6 @@ def test_smoke_mode_trains_a_pair_that_decodes(tmp_path, full):
     steps = decode(pair.tokenizer.encode("import"), pair, tree=chain_tree(2), max_new_tokens=8)
     assert sum(len(step.new_tokens) for step in steps) == 8
 
-    if not full:
-        return
     train(tmp_path / "large", tmp_path / "demo", "--large-draft")
     facts = json.loads((tmp_path / "demo" / "training-large-draft.json").read_text())
     larger = load_pair(str(tmp_path / "demo" / "target"), str(tmp_path / "demo" / "draft-large"), "cpu").draft

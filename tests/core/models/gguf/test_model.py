@@ -117,7 +117,7 @@ def test_quantised_files_decode(tmp_path, dtype, demo_files):
 
 
 @pytest.mark.slow
-def test_no_memory_is_lost_over_a_hundred_loads(tiny_files, full):
+def test_no_memory_is_lost_over_a_hundred_loads(tiny_files):
     def use() -> int:
         pair = load_pair(tiny_files["target"], tiny_files["draft"])
         list(decode([1, 2], pair, tree=k_ary_tree(2, 2), max_new_tokens=4))
@@ -125,8 +125,8 @@ def test_no_memory_is_lost_over_a_hundred_loads(tiny_files, full):
         gc.collect()
         return psutil.Process().memory_info().rss
 
-    before = [use() for _ in range(20 if full else 5)][-1]
-    after = [use() for _ in range(100 if full else 15)][-1]
+    before = [use() for _ in range(20)][-1]
+    after = [use() for _ in range(100)][-1]
     assert after - before < 24e6  # one pair with its contexts takes 5 MB: fifteen would take 75
 
 

@@ -384,7 +384,7 @@ def resident_bytes() -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind, ended", [(StreamedBackend, "dropped"), (StreamedLlama, "closed")])
-def test_fifty_loads_leave_no_thread_descriptor_or_memory(kind, ended, tmp_path, copies, full):
+def test_fifty_loads_leave_no_thread_descriptor_or_memory(kind, ended, tmp_path, copies):
     if kind is StreamedLlama and compiled()[0] is None:
         pytest.skip("llama_x86.c cannot be built here")
     model = compiled_family("Llama") if kind is StreamedLlama else build("Llama")
@@ -408,7 +408,7 @@ def test_fifty_loads_leave_no_thread_descriptor_or_memory(kind, ended, tmp_path,
         load_and_run()
     settle()
     descriptors, memory = len(os.listdir("/proc/self/fd")), resident_bytes()
-    for _ in range(50 if full else 12):
+    for _ in range(50):
         load_and_run()
     settle()
     assert not readers()
