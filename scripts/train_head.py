@@ -148,7 +148,7 @@ def losses(head: Eagle3Head, output: torch.Tensor, scale: torch.Tensor, batch: d
         result = head(head.embed(ids[:, read]), feature, places + step, mask, seen)
         given = head.logits(result).float().log_softmax(-1)
         with torch.no_grad():
-            logits = (batch["states"][:, read, 3] @ output.T).float()
+            logits = (batch["states"][:, read, 3].to(output.dtype) @ output.T).float()
             wanted = (logits - batch["log_total"][:, read, None]).exp()
         yield -(wanted * given).sum(-1).mean() / wanted.sum(-1).mean(), given, wanted
         feature = head.feedback(result)
@@ -198,7 +198,7 @@ def train(head, output, scale, files: list[Path], args, finished) -> None:
     limit, began, last = 60 * args.minutes, time.monotonic() - spent, time.monotonic()
     for step, batch in enumerate(feed, start):
         share = (time.monotonic() - began) / limit
-        with torch.autocast(args.device, dtype=torch.bfloat16):
+        with torch.autocast(args.device, dtype=torch.bfloat16, enabled=not args.float32):
             parts = [loss for loss, *_ in losses(head, output, scale, batch)]
         sum(DECAY**place * part for place, part in enumerate(parts)).backward()
         optimizer.step(min(TICKS - 1, int(share * TICKS)))
@@ -210,7 +210,7 @@ def train(head, output, scale, files: list[Path], args, finished) -> None:
             last = time.monotonic()
             keep(checkpoint, head, optimizer, step + 1)
             state.write_text(json.dumps({"spent": last - began}))
-            with torch.no_grad(), torch.autocast(args.device, dtype=torch.bfloat16):
+            with torch.no_grad(), torch.autocast(args.device, dtype=torch.bfloat16, enabled=not args.float32):
                 found = [torch.minimum(given.exp(), wanted) for _, given, wanted in losses(head, output, scale, held)]
             accepted = [part.sum(-1).mean().item() for part in found]
             print("accepted at T = 1, unseen texts:", *map("{:.3f}".format, accepted), flush=True)
@@ -232,12 +232,13 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=2048, help="tokens of a step")
     parser.add_argument("--device", default="cpu", help="such as cuda")
     parser.add_argument("--steps", type=int, help="stop training after so many steps")
+    parser.add_argument("--float32", action="store_true", help="no bfloat16: faster where the processor lacks it")
     args = parser.parse_args()
     args.work = args.work or args.out.with_name(args.out.name + "-work")
     args.work.mkdir(parents=True, exist_ok=True)
 
     target = (
-        AutoModelForCausalLM.from_pretrained(args.target, dtype=torch.bfloat16)
+        AutoModelForCausalLM.from_pretrained(args.target, dtype=torch.float32 if args.float32 else torch.bfloat16)
         .eval()
         .requires_grad_(False)
         .to(args.device)

@@ -44,7 +44,7 @@ VERIFIER = typer.Option(
 MaxNewTokens = Annotated[int, typer.Option("--max-new-tokens", help="Tokens to generate per prompt.", min=1)]
 PAIR_HELP = {  # by the fields of `PairSpec`
     "target": "Target model: local folder, hub id or GGUF file. Default: demo pair.",
-    "draft": "Draft: local folder (also of an EAGLE-3 head), hub id, GGUF file, or none. Default: demo pair.",
+    "draft": "Draft: local folder (also of an EAGLE-3 head), hub id, GGUF file, mtp, or none. Default: demo pair.",
     "device": "Such as cpu or cuda; auto: the target over all GPUs. Default: CUDA where there is one.",
     "dtype": "float32, bfloat16 or float16.",
     "offload": "disk or host: stream the target's layers from there; default: all in memory.",

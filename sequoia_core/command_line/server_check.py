@@ -29,7 +29,7 @@ def server_check_command(
     engine: Annotated[str, typer.Option("--engine", help="vllm or llama.cpp.")],
     target: Annotated[str | None, typer.Option("--target", help="Model, as the server takes it.")] = None,
     draft: Annotated[str | None, typer.Option("--draft", help="Its draft, the same.")] = None,
-    method: Annotated[str, typer.Option("--method", help="draft (a model) or ngram (text already seen).")] = "draft",
+    method: Annotated[str, typer.Option("--method", help="draft (model), eagle3 (head) or ngram (none).")] = "draft",
     program: Annotated[
         str | None, typer.Option("--program", help="What starts the server, with any options of yours in quotes.")
     ] = None,
@@ -92,7 +92,7 @@ def server_check_command(
         with shown_progress(as_json) as progress:
             answers = ask_servers(servers, engine, sent, max_new_tokens, sampling=asked, progress=progress)
     else:
-        if target is None or (method == "draft" and draft is None):
+        if target is None or (method != "ngram" and draft is None):
             raise ValueError("found no models to start a server with, expected --target and --draft, or --server")
         starts = {
             k: server_command(engine, program or PROGRAMS[engine], target, draft, k, method=method) for k in lengths

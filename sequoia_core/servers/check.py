@@ -56,7 +56,7 @@ def server_command(
     Args:
         program: its own command with any options, such as "llama-server --threads 8".
         target, draft: models as this server takes them.
-        method: "draft" or "ngram".
+        method: "draft", "eagle3" or "ngram".
     """
     try:
         words = [*shlex.split(program), "--model", target]

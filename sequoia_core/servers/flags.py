@@ -9,7 +9,7 @@ from ..design.profile import HardwareProfile
 from ..files.gguf_header import LLAMA_CPP
 from .counts import SGLANG, VLLM
 
-METHODS = DRAFT_MODEL, NGRAM = ("draft", "ngram")
+METHODS = DRAFT_MODEL, EAGLE3, NGRAM = ("draft", "eagle3", "ngram")
 CHECKED = {
     VLLM: "vLLM 0.32",
     LLAMA_CPP: "llama.cpp, autumn 2026",
@@ -25,7 +25,7 @@ def server_flags(engine: str, k: int, *, method: str = DRAFT_MODEL) -> str:
 
     Args:
         engine: "vllm", "llama.cpp" or "sglang".
-        method: "draft" for a draft model, "ngram" for text already seen.
+        method: "draft" for a draft model, "eagle3" for a head, "ngram" for text already seen.
     """
     _check(k, method)
     if engine == VLLM:
@@ -35,14 +35,16 @@ def server_flags(engine: str, k: int, *, method: str = DRAFT_MODEL) -> str:
             return "--spec-type none"
         if method == NGRAM:
             return f"--spec-type ngram-mod --spec-ngram-mod-n-max {k}"
-        return f"--spec-type draft-simple --model-draft <draft.gguf> --spec-draft-n-max {k} --spec-draft-p-min 0"
+        kind = "draft-simple" if method == DRAFT_MODEL else "draft-eagle3"
+        return f"--spec-type {kind} --model-draft <draft.gguf> --spec-draft-n-max {k} --spec-draft-p-min 0"
     if engine == SGLANG:
         if k == 0:
             return "(leave out --speculative-algorithm)"
         if method == NGRAM:
             return f"--speculative-algorithm NGRAM --speculative-num-draft-tokens {k + 1}"
+        kind = "STANDALONE" if method == DRAFT_MODEL else "EAGLE3"
         return (
-            "--speculative-algorithm STANDALONE --speculative-draft-model-path <draft> --speculative-num-steps "
+            f"--speculative-algorithm {kind} --speculative-draft-model-path <draft> --speculative-num-steps "
             f"{k} --speculative-eagle-topk 1 --speculative-num-draft-tokens {k + 1}"
         )
     raise ValueError(f"engine: found {engine[:40]!r}, expected one of {', '.join(CHECKED)}")
@@ -82,8 +84,8 @@ def _vllm(k: int, method: str, ranges: list[list[int]]) -> str:
     if k == 0:
         return "(leave out --speculative-config)"
     config: dict[str, object] = {"method": "ngram", "prompt_lookup_min": 2, "prompt_lookup_max": 12}
-    if method == DRAFT_MODEL:
-        config = {"method": "draft_model", "model": "<draft>"}
+    if method != NGRAM:
+        config = {"method": "draft_model" if method == DRAFT_MODEL else method, "model": "<draft>"}
     config["num_speculative_tokens"] = k
     if ranges:
         config["num_speculative_tokens_per_batch_size"] = ranges

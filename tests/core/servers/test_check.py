@@ -234,6 +234,9 @@ def test_commands_turn_speculation_and_its_records_on():
     config = json.loads(draft[draft.index("--speculative-config") + 1])
     assert config == {"method": "draft_model", "model": "small", "num_speculative_tokens": 4}
     assert draft[-3:-1] != draft and "detailed" in draft
+    head = server_command("vllm", "python -m vllm", "big", "head", 3, method="eagle3")
+    assert json.loads(head[-1]) == {"method": "eagle3", "model": "head", "num_speculative_tokens": 3}
+    assert "draft-eagle3" in server_command("llama.cpp", "llama-server", "big", "head", 3, method="eagle3")
     plain = server_command("vllm", "python -m vllm", "big", "small", 0)
     assert "--speculative-config" not in plain and "--per-request-spec-decode-metrics" not in plain
     assert "--enable-per-request-metrics" in plain
