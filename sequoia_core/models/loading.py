@@ -114,7 +114,7 @@ def _load(
             target_model = load_offloaded(
                 *target_files, device, dtype, spec.offload, name=model_name(target),
                 beside=_weights_bytes(draft_files, dtype),
-                progress=lambda done, words: tell(0.2 + 0.4 * done, words),
+                progress=lambda done, words: tell((1 + 2 * done) / 5, words),
             )  # fmt: skip
         undo.callback(target_model.close)
         draft_model: LoadedModel | None = None
