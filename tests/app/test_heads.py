@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from streamlit.testing.v1 import AppTest
@@ -49,8 +50,14 @@ def test_its_acceptance_is_shown_by_depth_and_planned_by() -> None:
     )  # the times are another draft's
     page.session_state["studio_profile"] = own = profile()
     own.meta["draft"] = "demo head"
-    told = next(part.value for part in settled(page.run()).markdown if "true states" in part.value)
-    assert "would promise" in told and "×" in told
+    page = settled(page.run())
+    told = next(part.value for part in page.markdown if "true states" in part.value)
+    assert "would promise" in told and "×" in told and not page.warning
+    vector = page.session_state["studio_acceptance"]
+    page.session_state["studio_acceptance"] = replace(
+        vector, prompt_ranks=tuple(0 * ranks for ranks in vector.prompt_ranks)
+    )
+    assert [part.value for part in settled(page.run()).warning if part.value.startswith("Wired wrong")]
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,8 @@ import streamlit as st
 
 from sequoia_core.design.optimal_trees import expected_tokens
 from sequoia_core.design.plain_trees import chain_tree
+from sequoia_core.servers.chain_acceptance import counts_of_vector
+from sequoia_core.servers.rules import wired_wrong
 from ui import charts
 from ui.phrases import shape
 from ui.session import core_cache, predictions, session
@@ -49,6 +52,9 @@ def section(vector: AcceptanceVector) -> None:
         f"{matrix.probs[-1, 0]:.0%} at depth {len(matrix.probs)}. Trees are planned by this matrix. "
         + _loss(vector, flat)
     )
+    with suppress(ValueError):  # a file that does not tell what was accepted at each position
+        if (found := wired_wrong(counts_of_vector(vector, ""))) is not None:
+            st.warning(f"{found.title}: {found.evidence[0]}. {found.says} Check {found.check}.")
 
 
 def _loss(vector: AcceptanceVector, flat: AcceptanceVector) -> str:
