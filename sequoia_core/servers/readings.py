@@ -39,9 +39,7 @@ def read_counts(
         saved = acceptance_from_bytes(data, name if vectors else f"{name}.json")
         if isinstance(saved, AcceptanceVector):
             if not vectors:
-                raise ValueError(
-                    f"{name}: found a vector of ranks, expected what a server counted; open it on Acceptance"
-                )
+                raise ValueError(f"{name}: found a vector of ranks, expected what a server counted; open it on Draft")
             counts = counts_of_vector(saved, "unknown" if engine == "auto" else engine, rule or MATCH)
             return replace(counts, notes=tuple(filter(None, [other_rule_note(saved, rule or MATCH)])))
         if rule is None:
