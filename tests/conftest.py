@@ -29,19 +29,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("sample") and isinstance(item, pytest.Function) and hasattr(item, "callspec"):
             groups.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for name, cases in groups.items():
-        (count,) = cases[0].get_closest_marker("sample").args
+        mark = cases[0].get_closest_marker("sample")
         values = [tuple((axis, id(value)) for axis, value in case.callspec.params.items()) for case in cases]
-        for index in {*range(len(cases))} - covering_sample(values, count, seed=name):
+        for index in {*range(len(cases))} - covering_sample(values, *mark.args, seed=name, **mark.kwargs):
             cases[index].add_marker(pytest.mark.slow)
 
 
-def covering_sample(cases: list[tuple], count: int, seed: str) -> set[int]:
-    """Return the indices of `count` cases, or of as many as have each value of each axis, in many different pairs."""
+def covering_sample(cases: list[tuple], count: int, seed: str, cover: bool = True) -> set[int]:
+    """Return the indices of `count` cases, with many different pairs of values; of more to `cover` each axis."""
     left, chosen, covered = list(range(len(cases))), set(), set()
     random.Random(seed).shuffle(left)
     values, every = [set(case) for case in cases], set(itertools.chain(*cases))
     pairs = [set(itertools.combinations(case, 2)) for case in cases]
-    while left and (len(chosen) < count or not every <= covered):
+    while left and (len(chosen) < count or (cover and not every <= covered)):
         best = max(left, key=lambda index: (len(values[index] - covered), len(pairs[index] - covered)))
         left.remove(best)
         chosen.add(best)

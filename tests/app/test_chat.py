@@ -177,6 +177,7 @@ def test_the_live_tree_is_told_the_prompt_that_was_read(folders, monkeypatch) ->
     assert [turn["text"] for turn in run_of(page)["turns"]] == ["Hello?", answer, "Go on"]
 
 
+@pytest.mark.slow
 def test_a_template_that_refuses_system_turns_gives_the_message_back(folders) -> None:
     page = opened(folders["no system"])
     page.text_area(key="chat_system").set_value("Be brief.")

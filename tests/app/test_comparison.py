@@ -66,6 +66,7 @@ def test_without_a_sweep_the_page_says_how_to_get_one(assets) -> None:
     assert "sequoia sweep PLAN.toml --out FOLDER" in page.info[0].value and not page.get("plotly_chart")
 
 
+@pytest.mark.slow
 def test_the_shipped_sweep_is_shown_at_once(assets, swept: Path) -> None:
     shutil.copytree(swept, assets / "sweeps" / "shipped-one")
     page = open_page("draft", draft_section="Which draft?")
@@ -230,6 +231,7 @@ def test_the_plan_offered_is_one_of_the_pair_in_use(monkeypatch, spec: PairSpec)
     assert plan["profile"] != spec.is_alone and plan["prompts"][0]["domain"] == "code"
 
 
+@pytest.mark.slow
 def test_a_sweep_runs_here_and_tries_again_what_failed(swept: Path, tmp_path: Path) -> None:
     folder = tmp_path / "results"
     shutil.copytree(swept, folder)

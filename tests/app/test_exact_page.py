@@ -212,6 +212,7 @@ def test_cancelling_keeps_the_comparison_and_a_failure_keeps_it_too(pair, monkey
     assert "vocabulary: found 10 and 12" in page.error[0].value and metrics(page)["Tokens per step"][0] == "3.10"
 
 
+@pytest.mark.slow
 def test_other_trees_are_measured_beside_the_verifiers(tiny_pair, assets) -> None:
     """Hybrid trees only where a vector tells the draft's chances: at temperature 0."""
     replace(vector(), calibration=calibration_of(0.7)).save(assets / "acceptance" / "demo-t0.json")
@@ -359,6 +360,7 @@ def test_rows_of_ones_own_are_enumerated() -> None:
     assert "k: found 5 children" in page.error[0].value
 
 
+@pytest.mark.sample(4, cover=False)
 @pytest.mark.parametrize(
     ("p", "message"),
     [
@@ -399,6 +401,7 @@ def test_a_real_check_shows_texts_literally(tiny_pair) -> None:
     assert len(table) == len(record["cells"]) and table[0]["verifier"] == "sequoia" and table[0]["seed"] == "0"
 
 
+@pytest.mark.sample(1, cover=False)
 @pytest.mark.parametrize("kind", ["lookup", "hybrid"])
 def test_a_check_of_trees_of_text_already_seen(kind, tiny_pair, assets) -> None:
     query = {"robustness_section": "Losslessness", "robustness_samples": "200"}
@@ -417,6 +420,7 @@ def test_a_check_of_trees_of_text_already_seen(kind, tiny_pair, assets) -> None:
     assert record["settings"]["tree_source"] == f"{kind} trees no larger than branching 3 × 2"
 
 
+@pytest.mark.slow
 def test_a_check_of_specinfers_own_trees_is_by_its_own_rule(tiny_pair) -> None:
     query = {"robustness_section": "Losslessness", "robustness_samples": "200", "robustness_verifier": "Top-k"}
     query["robustness_losslessness_tree"] = BESIDE["specinfer_tree"]
@@ -449,6 +453,7 @@ def test_an_empty_prompt_is_refused() -> None:
     assert "prompts: found 0" in press(page, "losslessness").error[0].value
 
 
+@pytest.mark.slow
 def test_a_real_assumption_test_draws_counts_and_gaps(tiny_pair) -> None:
     page = open_page("exact", robustness_section="Assumption", robustness_assumption_tree="use")
     page.text_area(key="robustness_assumption_own").set_value("one\ntwo two")

@@ -4,10 +4,12 @@ import ast
 import json
 
 import plotly.graph_objects as go
+import pytest
 
 from tests.app.conftest import ROOT
 
 
+@pytest.mark.slow
 def test_the_notebook_runs(capsys):
     names: dict = {}
     cells = json.loads((ROOT / "examples" / "decode.ipynb").read_text(encoding="utf-8"))["cells"]

@@ -26,6 +26,7 @@ def choose(page: AppTest, target: Path, draft: Path) -> AppTest:
     return settled(next(button for button in page.sidebar.button if button.label == "Use this pair").click().run())
 
 
+@pytest.mark.slow
 def test_it_is_chosen_decoded_with_and_every_page_runs(files, assets) -> None:
     page = choose(open_page("decode", tokens="24", source="file"), files["target"], files["draft"])
     captions = " ".join(caption.value for caption in page.sidebar.caption)
@@ -52,6 +53,7 @@ def test_what_cannot_be_loaded_is_said_before_it_is(files, assets, tmp_path) -> 
     assert "studio_pair" not in page.session_state
 
 
+@pytest.mark.sample(1, cover=False)
 @pytest.mark.parametrize("passes_by", ["llama.cpp", "transformers"])
 def test_a_profile_of_llama_cpp_says_what_to_tell_its_server(assets, passes_by) -> None:
     page = AppTest.from_file(str(next(path for path in PAGES if path.stem == "machine")), default_timeout=60)

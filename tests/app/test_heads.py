@@ -33,6 +33,7 @@ def test_it_is_chosen_beside_the_drafts() -> None:
     assert any("on the demo pair with its head" in button.label for button in page.button)
 
 
+@pytest.mark.slow
 def test_its_acceptance_is_shown_by_depth_and_planned_by() -> None:
     page = opened("draft")
     assert not any("true states" in part.value for part in page.markdown)

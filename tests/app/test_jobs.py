@@ -205,6 +205,7 @@ def leave(context: JobContext) -> None:
     raise SystemExit(3)
 
 
+@pytest.mark.sample(1, cover=False)
 @pytest.mark.parametrize(
     ("work", "words"),
     [
@@ -293,6 +294,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="limits a process's memory as Linux does")
 def test_a_tree_too_large_for_memory_fails_alone_and_what_it_took_is_freed() -> None:
     """Real decoding under a real limit, again and again: memory that stayed taken would stop the small tree too."""

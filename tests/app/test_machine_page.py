@@ -244,6 +244,7 @@ def test_the_download_is_the_file_that_the_command_line_writes(monkeypatch: pyte
     assert given["Download profile"] == profile().to_bytes()
 
 
+@pytest.mark.sample(2, cover=False)
 @pytest.mark.parametrize(
     "content",
     [

@@ -62,6 +62,7 @@ def test_charts_show_tags_and_fields() -> None:
     assert for_chart("y" * 999, 10) == "yyyyyyyyy…"
 
 
+@pytest.mark.sample(1, cover=False)
 @pytest.mark.usefixtures("assets")
 @pytest.mark.parametrize("content", [b"0.7\n", IMAGE.encode(), f'{{"probs": "{IMAGE}"}}'.encode()])
 def test_an_upload_cannot_put_markdown_on_the_page(content: bytes) -> None:

@@ -38,6 +38,7 @@ def opened(name: str, state: dict | None = None, **query: str) -> AppTest:
     return settled(page.run())
 
 
+@pytest.mark.sample(2, cover=False)
 @pytest.mark.parametrize("name", BLOCKED)
 def test_what_needs_a_draft_says_so_and_cannot_be_started(name: str, assets, loaded) -> None:
     query, control = BLOCKED[name]
@@ -50,6 +51,7 @@ def test_what_needs_a_draft_says_so_and_cannot_be_started(name: str, assets, loa
     assert not any("needs a draft model" in info.value for info in with_pair.info)
 
 
+@pytest.mark.slow
 def test_it_decodes_and_every_page_runs_with_its_run(assets, loaded) -> None:
     page = run_job(opened("decode", tokens="64", source="file"), "decode")
     run = page.session_state["studio_last_run"]

@@ -44,6 +44,7 @@ def run_chain(page: AppTest) -> AppTest:
     return settled(page.run())
 
 
+@pytest.mark.slow
 def test_the_whole_chain_reaches_the_other_pages(assets, tiny_pair) -> None:
     page = run_chain(open_page("overview"))
     assert not page.error
@@ -76,6 +77,7 @@ def test_the_whole_chain_reaches_the_other_pages(assets, tiny_pair) -> None:
     assert "16 tokens" in metrics(decode)["Accepted share"][1]
 
 
+@pytest.mark.slow
 def test_a_cancel_keeps_the_finished_stages(assets, tiny_pair, monkeypatch: pytest.MonkeyPatch) -> None:
     import sequoia_core
 
@@ -98,6 +100,7 @@ def test_a_cancel_keeps_the_finished_stages(assets, tiny_pair, monkeypatch: pyte
     assert not page.button(key="chain_start").disabled
 
 
+@pytest.mark.slow
 def test_it_goes_on_measuring_where_the_chain_stopped(assets, tiny_pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chain_job, "MEASURE_SEC", 1e-9)
     monkeypatch.setattr(shipped, "prompts", lambda: [f"DEF F{number}(A):" for number in range(12)])
@@ -115,6 +118,7 @@ def test_it_goes_on_measuring_where_the_chain_stopped(assets, tiny_pair, monkeyp
     assert all(button.key != "chain_go_on" for button in page.button)
 
 
+@pytest.mark.slow
 def test_measuring_ends_once_the_plan_is_settled() -> None:
     vector = AcceptanceVector.load(ROOT / "assets" / "acceptance" / "demo-large-t0.json")
     profile = HardwareProfile.load(ROOT / "assets" / "profiles" / "cpu-2core-bfloat16-avx512.json")
@@ -154,6 +158,7 @@ def test_the_chain_measures_on_other_prompts_than_it_decodes(assets, monkeypatch
     assert len(given) >= 2 and len(set(given)) == len(given)
 
 
+@pytest.mark.slow
 def test_a_chain_of_another_draft_is_said_to_be_of_another(assets, tiny_pair) -> None:
     page = run_chain(open_page("overview"))
     assert metrics(page)["Measured speedup"][0].endswith("×") and not page.warning
@@ -162,6 +167,7 @@ def test_a_chain_of_another_draft_is_said_to_be_of_another(assets, tiny_pair) ->
     assert "not the pair in use" in page.warning[0].value
 
 
+@pytest.mark.slow
 def test_a_chain_that_dies_says_why_and_keeps_what_it_had(assets, tiny_pair, monkeypatch: pytest.MonkeyPatch) -> None:
     import sequoia_core
 

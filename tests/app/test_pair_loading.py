@@ -234,6 +234,7 @@ import os; os._exit(0)
 """
 
 
+@pytest.mark.slow
 def test_a_hub_that_never_answers_blocks_one_job_until_its_cancel_and_no_other(tmp_path) -> None:
     """A real download, from a server that takes connections and says nothing."""
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -20,6 +20,7 @@ def test_what_was_measured_on_this_pair_here_needs_nothing() -> None:
     assert "measure_here" not in [button.key for button in page.button]
 
 
+@pytest.mark.sample(2, cover=False)
 @pytest.mark.parametrize(
     ("state", "words", "found"),
     [
@@ -46,6 +47,7 @@ def test_other_states_say_why_and_offer_to_measure(state, words, found, assets) 
             assert page.button(key="measure_here").label == "Measure (10 s)"
 
 
+@pytest.mark.slow
 def test_the_button_measures_what_is_missing_and_no_more(assets, tiny_pair) -> None:
     profile(device="some other processor").save(assets / "profiles" / "cpu-2core.json")
     page = settled(open_page("tree").button(key="measure_here").click().run())

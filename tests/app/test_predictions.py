@@ -79,6 +79,7 @@ def test_traversal_is_predicted_by_the_vector_of_sequoia(assets, monkeypatch) ->
     assert predictions.vector_for(wanted) is DEMO_VECTOR
 
 
+@pytest.mark.slow
 def test_every_page_expects_the_tokens_that_the_speedup_is_made_of() -> None:
     """The shipped vector keeps its texts, along which a step yields less than F promises."""
     shown = metrics(open_page("tree")) | metrics(open_page("machine"))

@@ -54,6 +54,7 @@ def test_a_scenario_sets_every_page_and_says_what_it_is(scenario_assets) -> None
     assert "measured here" in state_of(page).value and "hundreds of drafted tokens" not in text(page)
 
 
+@pytest.mark.slow
 def test_the_hardware_page_draws_a_scenario_as_modelled_beside_what_was_measured(scenario_assets) -> None:
     page = choose(open_page("machine"), TITLE)
     spec = next(c.proto.spec for c in page.get("plotly_chart") if c.proto.id.endswith("-hardware_times"))
@@ -65,6 +66,7 @@ def test_the_hardware_page_draws_a_scenario_as_modelled_beside_what_was_measured
     assert re.search(r"these times predict \d+\.\d\d×, 18% more\.", said)
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_ones_own_pair_is_said_once(scenario_assets) -> None:
     page = choose(open_page("tree"), "The demo pair with its target on disk")
     settled(page.segmented_control(key="tree_kind").set_value("Adaptive").run())
@@ -72,6 +74,7 @@ def test_what_does_not_fit_ones_own_pair_is_said_once(scenario_assets) -> None:
     assert said.count("draft demo draft-large, not demo draft") == 1  # vector and profile both name the draft
 
 
+@pytest.mark.slow
 def test_a_profile_of_ones_own_ends_the_scenario(scenario_assets, tmp_path) -> None:
     page = choose(open_page("machine"), TITLE)
     settled(page.segmented_control(key="hardware_way").set_value("Upload").run())
@@ -86,6 +89,7 @@ def test_without_scenarios_there_is_no_choice(assets) -> None:
     assert box(page) is None
 
 
+@pytest.mark.slow
 def test_every_shipped_scenario_gives_a_tree(scenario_assets) -> None:
     page = open_page("tree")
     own, *titles = box(page).options

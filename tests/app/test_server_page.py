@@ -242,6 +242,7 @@ def test_what_cannot_be_planned_from_says_why_and_shows_nothing_as_known(text, s
 HOSTILE = vllm_text(*AFTER, model="<img src=x onerror=alert(1)>**b**")
 
 
+@pytest.mark.sample(5, cover=False)
 @pytest.mark.parametrize(
     "text",
     [
@@ -268,6 +269,7 @@ def test_what_was_counted_can_be_saved_and_brought_back(assets) -> None:
     assert "found a vector of ranks" in vector.error[0].value
 
 
+@pytest.mark.slow
 def test_it_needs_no_torch() -> None:
     code = (
         "import sys; from streamlit.testing.v1 import AppTest; "

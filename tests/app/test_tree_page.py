@@ -209,6 +209,7 @@ def test_a_format_that_cannot_hold_the_tree_says_why() -> None:
     assert page.warning and "tree_download" not in [button.key for button in page.get("download_button")]
 
 
+@pytest.mark.slow
 def test_a_very_long_imported_chain_does_not_stop_the_page() -> None:
     page = bring(open_page(PAGE, **COMPARE), "long.json", native(chain_tree(3000)))
     settled(page.button(key="tree_use_import").click().run())
@@ -221,6 +222,7 @@ def compared(page, with_what: str):
     return settled(page.selectbox(key="against").select(with_what).run())
 
 
+@pytest.mark.sample(2, cover=False)
 @pytest.mark.parametrize("shape", ["One chain", "Independent chains", "Beam", "Two children everywhere", "Best first"])
 def test_the_tree_is_set_beside_plain_shapes(shape: str) -> None:
     page = compared(open_page(PAGE, n="20", depth="5", **COMPARE), shape)
@@ -235,6 +237,7 @@ def test_the_tree_is_set_beside_plain_shapes(shape: str) -> None:
     assert len(page.get("plotly_chart")) == 3
 
 
+@pytest.mark.sample(1, cover=False)
 @pytest.mark.parametrize("n", ["1", "2", "3"])
 def test_the_smallest_trees_can_be_compared(n: str) -> None:
     for shape in ("One chain", "Independent chains", "Beam", "Two children everywhere", "Best first"):
@@ -345,6 +348,7 @@ def test_measured_growth_stands_on_the_curve_of_its_vector_alone(assets) -> None
     assert any("nothing was measured for this vector's pair" in each.value for each in page.caption)
 
 
+@pytest.mark.sample(2, cover=False)
 @pytest.mark.parametrize("content", ["{", "[]", '{"studies": [{}], "settings": {"date": "x"}}', "[" * 100_000])
 def test_a_broken_record_of_growth_leaves_the_curves(content: str, assets) -> None:
     (assets / "runs").mkdir()
@@ -366,6 +370,7 @@ def test_growth_has_its_limits_and_the_theorems_bound(assets) -> None:
     assert not any("theorem" in trace["name"] for trace in growth_spec(open_page(PAGE))["data"])
 
 
+@pytest.mark.slow
 def test_growth_is_measured_on_the_pair_in_use(tiny_pair, assets) -> None:
     page = open_page(PAGE)
     page.select_slider(key="growth_largest").set_value(64)

@@ -82,6 +82,7 @@ def test_whoever_uses_a_pair_keeps_it_open_until_the_end(spec):
     assert not readers() and not open_files(spec.target)
 
 
+@pytest.mark.slow
 def test_the_whole_chain_runs_with_the_target_on_disk(spec, monkeypatch):
     for name, value in {"STREAMED_SIZES": (1, 4, 8), "STREAMED_REPEATS": 1, "NEW_TOKENS": 16}.items():
         monkeypatch.setattr(chain_job, name, value)

@@ -48,6 +48,7 @@ def test_tests_that_fail_fail_the_command(tmp_path):
     assert done.returncode == 1 and "pytest ended with 5" in found["sections"]["tests"]["error"]
 
 
+@pytest.mark.slow
 def test_all_of_it_is_estimated_to_fit_into_twenty_minutes_on_an_h100():
     code = (
         "import sys; sys.path[:0] = ['benchmarks', '.']; import gpu; "

@@ -30,6 +30,7 @@ def test_importing_the_package_changes_no_environment():
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, env=dict(os.environ))
 
 
+@pytest.mark.slow
 def test_the_example_of_the_readme_runs(capsys):
     (example,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
     exec(compile(example, "README.md", "exec"), {})

@@ -28,6 +28,8 @@ PROMPTS = [
     "Ingredients:\n-", "Dear Sir or Madam,", "E = mc", "   four spaces",
 ]  # fmt: skip
 
+pytestmark = pytest.mark.slow  # the folder takes a minute to make
+
 
 @pytest.fixture(scope="module")
 def places() -> tuple[str, str]:
@@ -63,7 +65,6 @@ def test_file_and_folder_have_one_tokenizer(rounded, places):
     assert ids[:2] == [2, 105]  # of BOS and of a mark that is read as such
 
 
-@pytest.mark.sample(3)
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("pair", ["exact", "rounded"])
 def test_the_check_at_load_finds_faults_of_a_real_model(pair, fault, request):

@@ -76,6 +76,7 @@ def test_score_of_a_tree_too_large_for_the_search_says_what_is_missing(call, tmp
     assert scored["optimal_expected_tokens"] is None and "150001" in scored["warning"]
 
 
+@pytest.mark.slow
 def test_score_of_a_chain_of_a_million_nodes(call, tmp_path):
     vector, tree = tmp_path / "vector.csv", tmp_path / "chain.json"
     vector.write_text("0.6\n0.2\n0.1\n")
@@ -129,6 +130,7 @@ def test_measure(call, prompts, tmp_path):
     assert call("tree", "--acceptance", str(out), "--size", "6")["size"] == 6
 
 
+@pytest.mark.slow
 def test_measure_says_how_many_more_prompts_and_goes_on_from_a_cut_run(call, prompts, tmp_path):
     whole, cut = tmp_path / "whole.json", tmp_path / "cut.json"
     options = ["measure", "--temperature", "0.6", "--width", "4", "--prompts", prompts, *SHORT]
@@ -169,6 +171,7 @@ def test_profile(call, tmp_path):
     assert call("plan", "--acceptance", VECTOR, "--profile", str(out))["size"] <= 3
 
 
+@pytest.mark.slow
 def test_a_target_on_disk_writes_the_same_text_and_its_profile_says_so(call, tmp_path, monkeypatch):
     monkeypatch.setattr("sequoia_core.models.offload.packed_layers.cache_folder", lambda: tmp_path)
     options = ["generate", "--prompt", "def f(", "--dtype", "bfloat16", *SHORT]
@@ -178,6 +181,7 @@ def test_a_target_on_disk_writes_the_same_text_and_its_profile_says_so(call, tmp
     assert "offload" not in call(*options)["meta"]
 
 
+@pytest.mark.slow
 def test_a_target_alone_writes_what_transformers_writes(call, demo_pair):
     prompt = "def read_lines(path):\n"
     ids = torch.tensor([demo_pair.tokenizer.encode(prompt)])
@@ -190,6 +194,7 @@ def test_a_target_alone_writes_what_transformers_writes(call, demo_pair):
     assert small["tokens"] == wanted and small["tree"]["size"] <= 64
 
 
+@pytest.mark.slow
 def test_a_model_alone_from_the_hubs_folder(tmp_path):
     folder = tmp_path / "hub" / "models--owner--alone"
     shutil.copytree(ASSETS / "demo" / "draft", folder / "snapshots" / "abc")
@@ -204,6 +209,7 @@ def test_a_model_alone_from_the_hubs_folder(tmp_path):
     assert len(json.loads(run.stdout)["tokens"]) == 12
 
 
+@pytest.mark.slow
 def test_a_draft_with_less_context_is_named_in_one_line_and_costs_no_text(call, tmp_path):
     target, draft = save_chat_pair(tmp_path)
     config = Path(draft) / "config.json"
@@ -240,6 +246,7 @@ def test_what_takes_two_models_refuses_one_before_it_is_loaded(arguments, refusa
     assert said.startswith("error: draft: found none, expected a draft model: ")
 
 
+@pytest.mark.sample(2, cover=False)
 @pytest.mark.parametrize("verifier", ["sequoia", "specinfer", "topk", "traversal"])
 def test_generate(verifier, call):
     arguments = [
@@ -276,6 +283,7 @@ def test_generate_with_a_tree_file_and_greedy_repeats_itself(call, tmp_path):
     assert call(*arguments, "--tree", str(tree))["tokens"] == call(*arguments)["tokens"]
 
 
+@pytest.mark.slow
 def test_bench(call, prompts):
     result = call("bench", "--prompts", prompts, "--temperature", "0", "--max-new-tokens", "8")
     for method in ("autoregressive", "hf_generate", "hf_assisted", "chain", "sequoia"):

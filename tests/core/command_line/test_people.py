@@ -222,6 +222,7 @@ def test_quartiles_of_times_have_the_unit_of_the_shorter_one(capsys, columns):
     assert "1 765 µs [764, 778] µs 1.00 8 1.09 ms [1.080, 1.095] ms 1.42" in words and "1 7.65 ms 10.0 t(n)" in words
 
 
+@pytest.mark.sample(1, cover=False)
 def test_generated_text_comes_out_whole(capsys, columns):
     arguments = ["generate", "--prompt", "def read_lines(path):\n", "--max-new-tokens", "80"]
     assert main([*arguments, "--json"]) == 0

@@ -101,6 +101,7 @@ def test_stops_at_an_eos_inside_the_accepted_path(tiny_target):
     assert tokens_of(steps) == wanted[: first + 1] and steps[-1].finished == "eos"
 
 
+@pytest.mark.sample(8, cover=False)
 @pytest.mark.parametrize("ended_by", ["eos", "length"])
 @pytest.mark.parametrize("verifier", ["greedy", "sequoia", "topk", "traversal"])
 @pytest.mark.parametrize("kind", ["path", "branches"])
@@ -298,6 +299,7 @@ def test_a_record_tells_the_whole_step(tiny_target, tiny_draft):
         assert len(set(uniforms)) == len(uniforms) and all(u * 2**24 % 1 for u in uniforms)  # in double precision
 
 
+@pytest.mark.sample(1, cover=False)
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 def test_recorded_probabilities_are_those_of_a_plain_forward(temperature):
     """Positions, tree mask and in-place commits: a wrong one of them would show here, several steps into the run."""

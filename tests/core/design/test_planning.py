@@ -200,6 +200,7 @@ def test_spread_is_read_off_the_resamples_at_its_level():
     assert whole.speedup[0] == pytest.approx(chosen[0]) and whole.depths == (1, 3)
 
 
+@pytest.mark.sample(2, cover=False)
 @pytest.mark.parametrize("name", ["demo-t0", "demo-t0.6", "reference-demo", "llama3-70b-8b-cnn"])
 def test_with_the_costs_of_the_paper_the_largest_tree_offered_pays(name):
     """t(128) = 1.05 and c = 0.02, as read off its first table for an A100."""

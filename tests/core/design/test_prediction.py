@@ -52,6 +52,7 @@ def test_texts_are_replayed_and_the_finite_race_widens_the_interval():
     assert widths[1] > 1.8 * widths[0] and found.holds(found.speedup.value) and not found.holds(2 * found.speedup.value)
 
 
+@pytest.mark.slow
 def test_intervals_contain_a_fresh_race_about_as_often_as_they_say():
     """200 calibrations and races of their own: at 95 %, fewer than 180 inside happens once in a thousand."""
     rng, inside = np.random.default_rng(1), 0

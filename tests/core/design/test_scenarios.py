@@ -94,6 +94,7 @@ def test_speedups_that_others_report_are_predicted_as_far_off_as_documented(ship
             assert found.tokens_per_step.value == pytest.approx(tokens, abs=0.005)
 
 
+@pytest.mark.slow
 def test_each_scenario_has_another_tree(shipped):
     shapes = {}
     for name, scenario in shipped.items():

@@ -329,6 +329,7 @@ def written(tmp_path, columns, **options):
 BOMB = 80_000_000  # characters
 
 
+@pytest.mark.sample(2, cover=False)
 @pytest.mark.parametrize(
     ("compression", "options"),
     [
@@ -345,6 +346,7 @@ def test_a_parquet_bomb_is_refused(compression, options, tmp_path):
     assert "found more than 67,108,864 characters" in refused(path)
 
 
+@pytest.mark.sample(1, cover=False)
 @pytest.mark.parametrize("length, rows", [(100_000_000, 30), (1_000_000, 1_000_000), (67, 1_000_000)])
 def test_a_text_that_is_repeated_without_end_is_refused(length, rows, tmp_path):
     """3 GB of one row group, 1 TB of many, and little more than is taken: a dictionary makes them a few bytes each."""
@@ -357,6 +359,7 @@ def test_a_text_that_is_repeated_without_end_is_refused(length, rows, tmp_path):
     assert "1024 MiB of memory" in refused(path) or length < 100_000_000
 
 
+@pytest.mark.slow
 def test_a_bomb_in_another_column_is_never_touched(tmp_path):
     path = written(tmp_path, {"text": ["fine"], "other": ["x" * BOMB]}, compression="zstd")
     told, own, child = peaks_of(
@@ -428,6 +431,7 @@ def test_a_schema_is_named_in_a_line(tmp_path):
         assert len(str(caught.value)) < 400 and "\n" not in str(caught.value)
 
 
+@pytest.mark.sample(6, cover=False)
 @pytest.mark.parametrize("encoding", ["PLAIN", "DELTA_LENGTH_BYTE_ARRAY"])
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
 @pytest.mark.parametrize("compression", ["none", "snappy", "gzip", "zstd", "lz4", "brotli"])

@@ -126,6 +126,7 @@ IGNORABLE = {
 }
 
 
+@pytest.mark.sample(3, cover=False)
 @pytest.mark.parametrize("case", IGNORABLE)
 def test_what_an_architecture_declares_ignorable_loads(case, model, demo_pair):
     edit_weights(model, IGNORABLE[case])
@@ -381,6 +382,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow
 def test_a_hub_that_refuses_or_is_not_there_is_explained(tmp_path):
     """In a process of its own: the hub's client reads where the hub is when it is imported."""
     asked: list[str] = []

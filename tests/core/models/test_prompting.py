@@ -89,6 +89,7 @@ def test_an_argument_that_nobody_reads_is_refused():
             encode_prompt(Reader(tokenizer), "x", Prompting(chat, {"enable_thinking": True}))
 
 
+@pytest.mark.slow
 def test_measure_and_generate_record_it(tmp_path, capsys):
     target, draft = save_chat_pair(tmp_path, UNASKED)
     pair = ["--target", target, "--draft", draft, "--max-new-tokens", "4", "--json"]

@@ -97,6 +97,7 @@ def test_an_exact_server_passes():
     assert found["verdict"].startswith("No bias found (p = ")
 
 
+@pytest.mark.sample(1, cover=False)
 @pytest.mark.parametrize("rule", BIASED, ids=lambda rule: rule.__name__)
 def test_each_planted_bias_is_found_on_a_server(rule, planted):  # noqa: F811
     with pair_of(planted(rule), most=20) as sides:  # llama.cpp has as many answers as slots

@@ -281,6 +281,7 @@ def test_exact_bounds_are_those_of_a_table():
     assert exact_interval(10, 10, 0.95) == (pytest.approx(0.6915, abs=1e-4), 1.0)
 
 
+@pytest.mark.slow
 def test_healthy_drafts_seldom_set_a_rule_off():
     """80 readings in each of 28 settings: a true share of 2 % exceeds 9 of 80 in one of 40,000."""
     found = false_alarms(80, drafts=(30, 1000), lengths=(1, 8))

@@ -95,6 +95,7 @@ def test_the_option_that_was_removed_is_refused():
     assert checked(["--spec-type", "no-such-type"]).returncode != 0
 
 
+@pytest.mark.slow
 def test_counts_and_text_are_those_of_our_own_engine(files, prompts, demo_pair):
     """One chain of 4 and none: the same tokens, and the same drafts accepted as far."""
     commands = {k: server_command("llama.cpp", PROGRAM, str(files["target"]), str(files["draft"]), k) for k in (0, 4)}
@@ -132,6 +133,7 @@ def test_other_formats_load_and_answer(tmp_path, prompts, files):
             assert read_answer(ask(address, "/v1/completions", body), address, "llama.cpp").tokens == 7
 
 
+@pytest.mark.slow
 def test_the_command_plans_from_three_settings_and_predicts_the_fourth(files, tmp_path, capsys):
     out = tmp_path / "check.json"
     options = ["--engine", "llama.cpp", "--program", PROGRAM, "--settings", "0,1,2,4", "--prompt-count", "3"]
@@ -157,6 +159,7 @@ def test_the_command_plans_from_three_settings_and_predicts_the_fourth(files, tm
             assert row["predicted"]["value"] == pytest.approx(rate, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_command_that_is_ended_takes_its_servers_along(files):
     options = ["--engine", "llama.cpp", "--program", PROGRAM, "--settings", "0,1,2", "--max-new-tokens", "400"]
     options += ["--target", str(files["target"]), "--draft", str(files["draft"]), "--prompt-count", "200"]

@@ -67,6 +67,7 @@ def test_a_wrong_norm(norms, head, texts, target, monkeypatch):
     assert better_wiring(texts, pair_of(target, head)).what == f"the other {norms}"
 
 
+@pytest.mark.slow
 def test_what_no_other_wiring_mends_is_named_by_the_first_position(tmp_path, demo_pair, capsys):
     """And the shipped head is wired right."""
     fields = head_fields(demo_pair.target.model, draft_vocab=1_000)

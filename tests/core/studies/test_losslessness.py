@@ -181,7 +181,7 @@ def test_recalled_rows_decide_as_passes_do(small_pair):
 
 
 @both_ways
-@pytest.mark.sample(8)
+@pytest.mark.sample(4, cover=False)
 @pytest.mark.parametrize("verifier", VERIFIERS)
 @pytest.mark.parametrize("draft", ["model", "head"])
 def test_decoding_is_lossless_as_far_as_few_samples_tell(draft, verifier, small_pair):
@@ -388,6 +388,7 @@ def test_what_cannot_be_checked_is_refused(options, message, small_pair):
         check(small_pair, **options)
 
 
+@pytest.mark.sample(1, cover=False)
 @both_ways
 def test_the_demo_pair_passes_on_a_real_prompt(demo_pair):
     prompt = demo_pair.tokenizer.encode("import os\n\n\ndef read_lines(path):\n")

@@ -273,6 +273,7 @@ def test_at_temperature_zero_a_replay_takes_the_very_steps_of_decoding(tree, tin
     np.testing.assert_allclose([np.mean(ranks == k) for k in range(1, 9)], vector.probs)
 
 
+@pytest.mark.sample(1, cover=False)
 @pytest.mark.parametrize("verifier", ["sequoia", "specinfer", "topk"])
 def test_a_replay_takes_as_many_steps_as_decoding_at_a_temperature(verifier, tiny_target, tiny_draft):
     """Means of two samples of 30 prompts each, 5 standard errors apart at most: a false alarm in 10^6."""

@@ -88,6 +88,7 @@ def test_tokens_that_look_like_padding_are_read():
     assert all(text == found["ours"] for text in found.values())
 
 
+@pytest.mark.slow
 def test_a_lane_that_cannot_run_is_left_out_and_the_others_go_on():
     pair = pair_shipping(repetition_penalty=1.8)
     pair.target.model._is_stateful = True  # such a cache cannot go back, and transformers refuses to assist it

@@ -75,6 +75,7 @@ def test_a_plan_may_begin_with_a_byte_order_mark(tmp_path):
     assert len(read_plan(path).domains) == 1
 
 
+@pytest.mark.sample(1, cover=False)
 @pytest.mark.parametrize("tokens", [2, 20])
 def test_the_longest_prompt_that_is_accepted_is_decoded_whole(tmp_path, tokens):
     facts = pair_facts(PairSpec())

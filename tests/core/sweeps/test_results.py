@@ -25,6 +25,7 @@ def write(folder, rows, *, without=(), **options):
     pq.write_table(table, folder / "rows" / f"{len(list(folder.glob('rows/*')))}.parquet", **options)
 
 
+@pytest.mark.slow
 def test_rows_of_a_setting_are_a_vector(serial, tmp_path):
     run_sweep(read_plan(write_plan(tmp_path)), Results(tmp_path / "out"), Here())
     rows = read_rows(tmp_path / "out")

@@ -59,6 +59,7 @@ def test_rows_are_what_measuring_each_prompt_gives(serial, tmp_path):
     assert job.keys[0] in serial["key"].to_pylist()
 
 
+@pytest.mark.slow
 def test_a_race_is_a_timed_job_for_each_way_of_sampling_and_its_speeds_are_read_back(tmp_path):
     plan = read_plan(write_plan(tmp_path, count=2, tokens=8, more="race = true\nprofile = false"))
     parts = {timed: list(jobs) for timed, jobs in groupby(all_jobs(plan), key=lambda job: job.timed)}

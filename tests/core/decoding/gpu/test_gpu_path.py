@@ -62,6 +62,7 @@ def by_transformers(model):
     return HuggingFaceModel(model.model, model.name, backend=TransformersBackend(model.model))
 
 
+@pytest.mark.sample(3, cover=False)
 @pytest.mark.parametrize("tree", TREES.values(), ids=TREES.keys())
 def test_greedy_output_is_identical_to_generate(tree, used, tiny_target, tiny_draft):
     for prompt in (PROMPT, [7]):
@@ -99,6 +100,7 @@ def test_trees_that_grow_are_padded_to_few_sizes(used, tiny_target, tiny_draft):
     assert [padded(n) for n in (1, 2, 3, 9, 32, 33, 64, 65)] == [1, 2, 4, 16, 32, 64, 64, 96]
 
 
+@pytest.mark.sample(5, cover=False)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_decodes_as_generate_in_phases_while_its_window_holds_the_text(family, used):
     prompt, short = [2 + place for place in range(20)], "sliding_window" in FAMILIES[family]
@@ -111,6 +113,7 @@ def test_every_family_decodes_as_generate_in_phases_while_its_window_holds_the_t
         assert (used["StaticDrafter._fill"] > 20) == in_phases
 
 
+@pytest.mark.sample(1, cover=False)
 @pytest.mark.parametrize("verifier", VERIFIERS)
 def test_sampled_text_follows_the_target(verifier, used):
     """False alarms below 1e-6 each; rules that are not written as phases are walked as elsewhere."""
@@ -378,6 +381,7 @@ CASES = {
 }
 
 
+@pytest.mark.sample(2, cover=False)
 @pytest.mark.parametrize("case", CASES)
 def test_phases_can_be_captured_and_a_step_reads_back_once(case, recorded):
     sampling, verifier, tree = CASES[case]
@@ -450,6 +454,7 @@ GRAPHED = {
 }
 
 
+@pytest.mark.sample(1, cover=False)
 @pytest.mark.parametrize("case", GRAPHED)
 def test_text_stays_where_phases_are_captured_and_replayed_by_the_next_run_too(case, monkeypatch):
     tree, sampling = GRAPHED[case]

@@ -293,6 +293,7 @@ def test_static_uses_the_planned_tree_that_it_is_given(tiny_target, tiny_draft):
         assert policy.recipe == "static" and policy.fixed == planned
 
 
+@pytest.mark.sample(1, cover=False)
 @pytest.mark.parametrize("draft", ["", "-large"])
 @pytest.mark.parametrize("temperature", ["0", "0.6"])
 def test_with_the_target_on_disk_trees_that_grow_are_expected_to_beat_the_planned_one(draft, temperature):

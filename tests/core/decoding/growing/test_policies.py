@@ -101,7 +101,7 @@ NAMES = [pytest.param(name, marks=pytest.mark.slow if "alone" in name else ()) f
 
 
 @both_ways
-@pytest.mark.sample(14)
+@pytest.mark.sample(5, cover=False)
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 @pytest.mark.parametrize("name", NAMES)
 def test_sampled_text_follows_the_target(name, sampling, full):
@@ -126,7 +126,7 @@ def assert_follows_the_target(name, sampling, samples, target, draft):
 
 
 @both_ways
-@pytest.mark.sample(8)
+@pytest.mark.sample(2, cover=False)
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 @pytest.mark.parametrize("name", [name for name in NAMES if "look-ups" not in name.values[0]])
 def test_sampled_text_follows_the_target_that_a_head_reads(name, sampling):
@@ -134,6 +134,7 @@ def test_sampled_text_follows_the_target_that_a_head_reads(name, sampling):
     assert_follows_the_target(name, sampling, 400, target, random_head(target, scale=3.0, draft_vocab=12))
 
 
+@pytest.mark.sample(6, cover=False)
 @both_ways
 @pytest.mark.parametrize("name", [name for name in SAMPLED if name.count(",") == name.count("hybrid,")])
 def test_recorded_probabilities_are_those_of_a_plain_forward(name):

@@ -67,7 +67,7 @@ DAMAGES = {"not finite": b"\xff" * 4096, "zeros": bytes(4096), "one bit": None}
 PARTS = ["first layer", "last layer", "head", "embedding", "checksums"]
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(2, cover=False)
 @pytest.mark.parametrize("kind", DAMAGES)
 @pytest.mark.parametrize("part", PARTS)
 def test_damage_that_left_size_and_time_is_found_and_the_copy_made_again(part, kind, folder, copies):
