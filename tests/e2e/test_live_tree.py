@@ -518,13 +518,16 @@ def said_of(page, text: str) -> str:
 
 def test_a_head_says_what_each_guess_was_drafted_from(page) -> None:
     shown(page, head=True)
+    page.get_by_text("Show the arithmetic").click()
     assert "from true states" in said_of(page, "wrong") and "guessed" in said_of(page, "below")
     shown(page)
+    page.get_by_text("Show the arithmetic").click()
     assert "states" not in said_of(page, "wrong")
 
 
 def test_each_node_says_what_it_adds_and_costs(page) -> None:
     shown_shaped(page, MARGINAL)
+    page.get_by_text("Show the arithmetic").click()
     words = said_of(page, "wrong")
     assert "Expected to add f = 0.600 tokens; its marginal cost is 0.050 tokens." in words and "Less" not in words
     assert "its marginal cost is 0.030 tokens. Less than it costs" in said_of(page, "below")
@@ -533,6 +536,7 @@ def test_each_node_says_what_it_adds_and_costs(page) -> None:
 
 def test_where_no_costs_are_counted_nodes_say_what_they_add(page) -> None:
     shown_shaped(page, MARGINAL | {"costs": [None] * 4, "next_cost": None})
+    page.get_by_text("Show the arithmetic").click()
     assert "Expected to add f = 0.300 tokens.\n" in said_of(page, "right") + "\n"
     page.locator(".left-out summary").click()
     assert "The least of the tree's nodes is expected to add 0.020 tokens." in page.locator(".left-out").inner_text()
