@@ -31,15 +31,15 @@ st.fragment(chain.draw_stage, run_every=job_panel.POLL_SEC if running else None)
 if job is not None and job.state == "done":
     chain.draw_result(job.result)
 if not running:
-    lacks_draft = controls.lacks_draft("The whole chain")
+    lacks_draft = controls.lacks_draft("Measuring")
     with st.container(horizontal=True, vertical_alignment="center"):
         start = controls.primary_button(
-            f"Run the whole chain on the {session.pair_name()}",
+            f"Measure it on this machine{' (about 30 s)' if session.pair_spec().is_demo else ''}",
             icon=":material/rocket_launch:",
             key="chain_start",
             disabled=lacks_draft,
             help="Times this machine, counts right guesses until the best tree is settled (for at most 15 seconds), "
-            "and decodes with that tree and without it. Takes about half a minute on two cores.",
+            "and decodes with that tree and without it.",
         )
         state_chip.draw(measures=False)
     if start:

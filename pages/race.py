@@ -18,7 +18,7 @@ def race_section() -> None:
         "Which way of decoding is fastest here? One prompt and one seed; each runs alone on the device, one after "
         "another."
     )
-    left, right = st.columns([3, 2], gap="large")
+    left, right = st.columns([5, 4])
     with left:
         prompt = prompts.one("race_prompt")
         prompting = prompts.template_arguments()

@@ -3,7 +3,7 @@
 import streamlit as st
 
 from sequoia_core.servers.diagnosis import diagnose
-from sequoia_core.servers.plan import plan_server
+from sequoia_core.servers.plan import at_once, plan_server
 from ui import menu, page_setup
 from ui.markdown import escaped
 from ui.server import costs, figures, reading, verdict
@@ -51,7 +51,7 @@ if known is not None:
 with answer:
     verdict.card(diagnose(counts, earlier, costs=known if plan is not None else None), counts)
     if plan is not None:
-        lengths = ", ".join(f"k = {k} at batch {batch}" for batch, k in plan.best.items())
+        lengths = ", ".join(f"K = {k} for {at_once(batch)}" for batch, k in plan.best.items())
         st.markdown(f":material/tune: **Best: {lengths}**{'' if all(plan.best.values()) else ' (0: off)'}.")
     figures.key_figures(chains, plan)
 left, right = pictures.columns(2)

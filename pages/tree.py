@@ -44,8 +44,11 @@ def vector_control() -> None:
 
 
 def best_for_hardware() -> None:
-    """Let the shape follow the acceptance vector and the profile again."""
+    """Let the shape follow the acceptance vector and the profile again; say so where that changes nothing."""
+    before = tree_in_use.current()
     tree_in_use.set_size_and_depth(None)
+    if before == tree_in_use.current():
+        st.toast("Nothing to change: this tree is the best already.", icon=":material/check_circle:")
 
 
 def size_and_depth_controls(left: DeltaGenerator, middle: DeltaGenerator, right: DeltaGenerator) -> tuple[int, int]:
@@ -79,15 +82,12 @@ def use_size_and_depth(n: int, d: int, table: np.ndarray) -> None:
         tree_in_use.set_size_and_depth(n, d, show=False)
 
 
-def back_to_best() -> None:
-    """Leave the imported tree for the best one of the shape that the sliders show."""
-    tree_in_use.set_size_and_depth(*tree_in_use.shape())
-
-
 def speedup_card(tree: TokenTree) -> Card:
     """Say what speedup is predicted of the tree for what is planned for, or why none is."""
     found, state, hardware = predictions.supposed(tree), predictions.state(), session.profile()
     help = "Tokens per step × seconds of a plain token ÷ seconds of a step."
+    if (unsaid := predictions.if_of_pair(tree)) is not None:
+        return Card("Predicted speedup", f"{unsaid.speedup.value:.2f}×", f"if of the {session.pair_name()}", help=help)
     if found is None:
         ends = 0 if hardware is None or tree.size <= hardware.max_size else hardware.max_size
         return Card("Predicted speedup", "–", f"times end at n = {ends:,}" if ends else state.name, help=help)
@@ -170,18 +170,19 @@ st.markdown(
     f"&nbsp;·&nbsp; acceptance {escaped(session.acceptance_source())}"
 )
 if tree_in_use.is_own():
-    st.button("Back to the best tree", icon=":material/undo:", key="tree_back", on_click=back_to_best)
-differs = abs(tokens - chain) > 0.005
+    design = tree_in_use.set_size_and_depth
+    st.button(
+        "Back to the best tree", icon=":material/undo:", key="tree_back", on_click=design, args=tree_in_use.shape()
+    )
 st.markdown(
-    f"{count(tree.size - 1, 'guess', 'guesses')} turn one target pass into {tokens:.2f} tokens; a chain of "
-    f"{count(tree.depth, 'guess', 'guesses')} gives {chain:.2f}."
+    f"{count(tree.size, 'node')} = last token + {count(tree.size - 1, 'guess', 'guesses')}, checked in one target pass."
 )
 widths = [len(level) for level in tree.levels]
 cards(
     Card(
         "Chain of the same depth",
         f"{chain:.2f}",
-        f"the tree yields {tokens / chain - 1:+.0%}" if differs else "as much as this tree",
+        f"the tree yields {tokens / chain - 1:+.0%}" if abs(tokens - chain) > 0.005 else "as much as this tree",
     ),
     Card(
         "Draft passes per step",

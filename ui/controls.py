@@ -24,23 +24,12 @@ TOO_LONG = (
 def source_picker(label: str, ways: Sequence[str], *, key: str) -> str:
     """Draw the choice among some sources, the first by default, kept in the link -> the chosen one."""
     return st.segmented_control(
-        label,
-        ways,
-        default=ways[0],
-        required=True,
-        key=key,
-        bind="query-params",
-        label_visibility="collapsed",
+        label, ways, default=ways[0], required=True, key=key, bind="query-params", label_visibility="collapsed"
     )
 
 
 def sampling(
-    left: DeltaGenerator,
-    right: DeltaGenerator,
-    *,
-    apart: str = "",
-    default: float = 0.0,
-    in_form: bool = True,
+    left: DeltaGenerator, right: DeltaGenerator, *, apart: str = "", default: float = 0.0, in_form: bool = True
 ) -> tuple[float, float]:
     """Draw one way of sampling -> (temperature, top-p), both kept in the link: the session's, or one `apart`.
 

@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[1]
 WORDS = {
     "target, draft": "the large model whose text is kept exactly; the small one that guesses",
     "pass": "one computation of a model over some tokens at once",
-    "step": "guesses are drafted, one target pass checks them, the accepted ones and one token more are kept",
+    "step": "guesses are drafted, one target pass checks them, the accepted ones and a bonus token are kept",
     "rank k": "the draft's first, second, … guess for the same place",
     "acceptance pₖ": "how often the guess of rank k is the one kept; a vector holds all ranks",
     "size n, depth d": "tokens in one target pass, the root included; draft passes per step (the paper's D = d + 1)",
@@ -30,7 +30,7 @@ SPEEDUPS = (
 def draw() -> None:
     """Draw the popover, and beside it what opens the documents."""
     with st.container(horizontal=True):
-        with st.popover("Words", icon=":material/help:", type="tertiary", key="glossary"):
+        with st.popover("What the words mean", icon=":material/help:", type="tertiary", key="glossary"):
             st.markdown("\n".join(f"- **{word}**: {meaning}" for word, meaning in WORDS.items()))
             st.markdown(SPEEDUPS)
             st.caption(f"Sequoia Studio {version_here()}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import streamlit as st
@@ -11,6 +12,8 @@ from ui import controls
 
 if TYPE_CHECKING:
     from streamlit.navigation.page import StreamlitPage
+
+_CLOSES = st.components.v2.component("sequoia_menu", js=Path(__file__).with_suffix(".js").read_text(encoding="utf-8"))
 
 
 class Entry(NamedTuple):
@@ -78,6 +81,7 @@ def draw() -> None:
                 section = page.section
                 st.caption(section)
             controls.page_link(st, page.script, page.title, page.icon)
+        _CLOSES(key="menu_closes", height=0)
 
 
 def draw_next(title: str) -> None:

@@ -1,4 +1,4 @@
-"""What is planned for: one's own pair on this machine, or a scenario; chosen once in the sidebar for every page."""
+"""What is planned for: one's own pair, or a scenario; chosen once in the sidebar for every page."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def parts(scenario: Scenario) -> tuple[AcceptanceVector, HardwareProfile]:
 
 
 def in_use() -> Scenario | None:
-    """Return the scenario that is planned for; None for one's own pair on this machine."""
+    """Return the scenario that is planned for; None for one's own pair."""
     return next((scenario for scenario in known().values() if scenario.name == session.scenario()), None)
 
 
@@ -42,7 +42,7 @@ def control() -> None:
     if not known():
         return
     name = session.pair_name()
-    own = f"{name[0].upper()}{name[1:]} on this machine"
+    own = name[0].upper() + name[1:]
     current = in_use()
     # A widget for each choice: a browser that still shows the one before would else bring it back with its next click
     key = f"sidebar_scenario_{'own' if current is None else current.name}"

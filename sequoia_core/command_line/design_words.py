@@ -229,7 +229,7 @@ def server_plan_parts(
     for k in range(1, chains.longest + 1):
         low, high = (chains.low[k - 1], chains.high[k - 1]) if chains.has_interval else (None, None)
         rows.append((str(k), sure(chains.survival[k - 1], low, high), sure(*chains.tokens(k))))
-    yield table(("k", "k-th accepted", "tokens per step"), rows, words=0)
+    yield table(("K", "K-th accepted", "tokens per step"), rows, words=0)
     for context, plan in plans.items():
         at = "" if context is None else f" and {context:,} tokens of context"
         yield f"Speed over no draft at the same batch size{at}; costs: {plan.source}."
@@ -237,12 +237,12 @@ def server_plan_parts(
             yield _speeds(plan.batches[start : start + BATCHES_BESIDE])
         yield plan.sentence(chains.longest)
     if adds is not None:
-        yield f"A tree would be {adds:.2f} times as fast as the best chain, at batch 1."
+        yield f"A tree would be {adds:.2f} times as fast as the best chain, for one request at a time."
     yield from warnings
     for name, text in (flags or {}).items():
         yield AsItIs(f"{name}:\n{text}")
     if not plans:
-        yield "Next: the same with --timed 0=RATE,2=RATE,4=RATE (tokens per second at those k) or --profile FILE."
+        yield "Next: the same with --timed 0=RATE,2=RATE,4=RATE (tokens per second at those K) or --profile FILE."
     else:
         yield "Next: sequoia server-check holds this against a real server."
 
@@ -277,7 +277,7 @@ def _speeds(batches: Sequence[BatchPlan]) -> Any:
         (str(k), *(sure(*each.speedup[k], "×") if k < len(each.speedup) else "–" for each in batches))
         for k in range(1, longest)
     ]
-    return table(("k", *(f"batch {each.batch}" for each in batches)), rows, words=0)
+    return table(("K", *(f"batch {each.batch}" for each in batches)), rows, words=0)
 
 
 def unplanned_parts(

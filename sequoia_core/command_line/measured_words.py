@@ -197,9 +197,9 @@ def server_check_parts(result: Mapping[str, Any], out: Path | None) -> Parts:
     yield f"{result['engine']}, {result['method']}: {requests}."
     yield table(("k", "predicted", "measured", "per step", "tokens/s"), rows)
     seen = ", ".join(str(row["k"]) for row in result["rows"] if row["planned_from"])
-    yield f"Per step: tokens, in brackets as predicted. The plan saw k = {seen}."
+    yield f"Per step: tokens, in brackets as predicted. The plan saw K = {seen}."
     if apart := [str(row["k"]) for row in result["rows"] if row.get("tokens_per_step_held") is False]:
-        yield f"k = {', '.join(apart)}: tokens per step differ from the prediction by more than chance."
+        yield f"K = {', '.join(apart)}: tokens per step differ from the prediction by more than chance."
     if result["requests"] < 2:
         yield "One request has no interval over texts."
     error, over = result["median_abs_error"], result["chosen_over_best"]
@@ -207,7 +207,7 @@ def server_check_parts(result: Mapping[str, Any], out: Path | None) -> Parts:
         yield f"Settings that the plan did not see are predicted to {percent(error)}, in the median."
     if over is not None:
         ratio = sure(over["value"], over["low"], over["high"])
-        yield f"Best measured: k = {result['best']}; the plan's k = {result['chosen']} has {ratio} times its speed."
+        yield f"Best measured: K = {result['best']}; the plan's K = {result['chosen']} has {ratio} times its speed."
     if result["same_text"] is not None:
         yield f"{result['same_text']:.0%} of the answers are the same text as without a draft."
     yield from result["notes"]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..servers.counts import ServerCounts
     from ..servers.plan import BatchPlan, ServerPlan
 
-TIMED = "expected k=tokens per second, perhaps @batch or @batch:context"
+TIMED = "expected K=tokens per second, perhaps @batch or @batch:context"
 After = Annotated[
     Path,
     typer.Option(
@@ -51,7 +51,7 @@ BenchDraft = Annotated[
 ]
 Timed = Annotated[
     str | None,
-    typer.Option("--timed", help="Costs: tokens per second at some k, @batch: 0=70,2=110,4=118,0=200@4"),
+    typer.Option("--timed", help="Costs: tokens per second at some K, @batch: 0=70,2=110,4=118,0=200@4"),
 ]
 
 
@@ -167,7 +167,7 @@ def server_plan_command(
     plans: dict[int | None, ServerPlan] = {}
     for at in contexts or settings or (None,):
         if settings and at not in settings:
-            raise ValueError(f"--context: found {at:,}, expected one that --timed has: k=tokens per second@batch:{at}")
+            raise ValueError(f"--context: found {at:,}, expected one that --timed has: K=tokens per second@batch:{at}")
         costs = costs_of(hardware, settings.get(at, ()), drafts_free=free, target=shape, context=at)
         if costs is not None:
             plans[at] = plan_server(chains, costs, batches)

@@ -161,7 +161,7 @@ def other_rule_note(vector: AcceptanceVector, rule: str) -> str:
         here, there = (counts_of_vector(vector, "", each, longest=SHOWN_K).drafts or 1 for each in (rule, other))
     except ValueError:
         return ""
-    gain = f"{here / there:.2f} times the tokens per step at k = {SHOWN_K}"
+    gain = f"{here / there:.2f} times the tokens per step at K = {SHOWN_K}"
     return f"With {other} in place of {rule} the same texts yield {gain}."
 
 

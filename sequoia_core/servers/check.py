@@ -247,7 +247,7 @@ def check_planned_from(planned_from: Sequence[int], settings: Sequence[int]) -> 
     last = max(settings, default=0)
     if len({*planned_from}) != 3 or not {0, last} <= {*planned_from} <= {*settings}:
         raise ValueError(
-            f"planned from: found k = {list(planned_from)}, expected 0, {last} (the longest draft) and one of the "
+            f"planned from: found K = {list(planned_from)}, expected 0, {last} (the longest draft) and one of the "
             f"settings between: {sorted(settings)}"
         )
 

@@ -63,19 +63,19 @@ class ServerCosts:
         for k, sec, batch in self.settings:
             if not (0 <= k <= MAX_K and 1 <= batch <= MAX_BATCH and 0 < sec < math.inf):
                 raise ValueError(
-                    f"setting: found k = {k}, batch {batch}, {sec:g} seconds, expected k from 0, batch from 1, time > 0"
+                    f"setting: found K = {k}, batch {batch}, {sec:g} seconds, expected K from 0, batch from 1, time > 0"
                 )
         for batch in self.batches:
             plain = min((sec for k, sec, at in self.settings if (k, at) == (0, batch)), default=0.0)
             for k, sec, at in self.settings:
                 if k and at == batch and sec < LEAST_STEP * plain:
                     raise ValueError(
-                        f"setting: found {1e3 * sec:.3g} ms for a step of k = {k} against {1e3 * plain:.3g} ms for one "
-                        "of k = 0, expected no less (it verifies more tokens): counts and times are not of one run"
+                        f"setting: found {1e3 * sec:.3g} ms for a step of K = {k} against {1e3 * plain:.3g} ms for one "
+                        "of K = 0, expected no less (it verifies more tokens): counts and times are not of one run"
                     )
         if self.profile is None and not any(self._line(batch) for batch in self.batches):
             raise ValueError(
-                f"found {len(self.settings)} timed settings, expected two with different k > 0 at one batch size, or a "
+                f"found {len(self.settings)} timed settings, expected two with different K > 0 at one batch size, or a "
                 "profile"
             )
 

@@ -62,7 +62,7 @@ def flags_by_batch(engine: str, best: Mapping[int, int], *, method: str = DRAFT_
     for name in engines:
         for k in sorted(set(best.values()), reverse=True):
             where = ", ".join(str(batch) for batch, other in best.items() if other == k)
-            settings[f"{CHECKED[name]}, batch {where}"] = server_flags(name, k, method=method)
+            settings[f"{CHECKED[name]}, requests at once: {where}"] = server_flags(name, k, method=method)
         if name == VLLM and len(set(best.values())) > 1:
             settings[f"{CHECKED[name]}, by batch size"] = _vllm(max(best.values()), method, _ranges(best))
         if name == SGLANG and len(set(best.values())) > 1:

@@ -47,11 +47,7 @@ class BatchPlan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServerPlan:
-    """What to set at each batch size.
-
-    Args:
-        unknown: batch sizes whose costs are not known.
-    """
+    """What to set at each batch size; of those `unknown` no costs are known."""
 
     batches: tuple[BatchPlan, ...]
     unknown: tuple[int, ...]
@@ -81,11 +77,16 @@ class ServerPlan:
             low = "" if speed.low is None else f", {speed.low:.2f} to {speed.high:.2f}"
             facts = [f"{speed.value:.2f}× the speed without{low}"] if plan.best else []
             if share is not None and present != plan.best:
-                facts.append(f"k = {present} now reaches {share:.0%} of the best")
-            what = f"k = {plan.best}" if plan.best else "no speculation"
-            parts.append(f"{what} at batch {plan.batch}" + (f" ({'; '.join(facts)})" if facts else ""))
-        off = "" if self.off_from is None else f" Turn it off from batch {self.off_from} on."
+                facts.append(f"K = {present} now reaches {share:.0%} of the best")
+            what = f"K = {plan.best}" if plan.best else "no speculation"
+            parts.append(f"{what} for {at_once(plan.batch)}" + (f" ({'; '.join(facts)})" if facts else ""))
+        off = "" if self.off_from is None else f" Turn it off from {at_once(self.off_from)} on."
         return f"Set {', '.join(parts)}.{off}"
+
+
+def at_once(batch: int) -> str:
+    """Say a batch size in words."""
+    return "one request at a time" if batch == 1 else f"{batch} at once"
 
 
 def plan_server(acceptance: ChainAcceptance, costs: ServerCosts, batches: Sequence[int] = (1,)) -> ServerPlan:
@@ -100,17 +101,15 @@ def plan_server(acceptance: ChainAcceptance, costs: ServerCosts, batches: Sequen
             unknown.append(batch)
             continue
         if len(seconds) <= acceptance.longest:
-            notes.append(f"Batch {batch}: costs are known up to k = {len(seconds) - 1}.")
+            notes.append(f"For {at_once(batch)} costs are known up to K = {len(seconds) - 1}.")
         plans.append(_of_batch(acceptance, seconds, batch, costs))
     if not plans:
         raise ValueError(
-            f"found no costs at batch size {', '.join(map(str, unknown[:8]))}, expected times of k = 0 and two k > 0 "
+            f"found no costs at batch size {', '.join(map(str, unknown[:8]))}, expected times of K = 0 and two K > 0 "
             "there, or a profile of passes that large"
         )
     if unknown:
-        notes.append(
-            f"Batch {', '.join(map(str, unknown))}: passes that large were not timed, so nothing is said of it."
-        )
+        notes.append(f"Batch size {', '.join(map(str, unknown))}: passes that large were not timed.")
     return ServerPlan(tuple(plans), tuple(unknown), costs.source, tuple(notes))
 
 

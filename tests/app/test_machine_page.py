@@ -15,17 +15,7 @@ from sequoia_core.design.conditions import Conditions
 from sequoia_core.design.planning import best_shape
 from sequoia_core.models.pair_spec import PairSpec
 from sequoia_core.studies.lookup_replay import Request, replay_log
-from tests.app.conftest import (
-    DEMO_NAMES,
-    OTHER_DRAFT,
-    metrics,
-    open_page,
-    profile,
-    settled,
-    state_of,
-    vector,
-    wait_for,
-)
+from tests.app.conftest import DEMO_NAMES, OTHER_DRAFT, metrics, open_page, profile, settled, state_of, vector, wait_for
 from ui.jobs import replays
 from ui.jobs.replay_job import Replayed
 from ui.machine import surface

@@ -15,7 +15,7 @@ from ui.session import model_pairs
 
 ALONE = PairSpec(draft="none")
 BLOCKED = {  # page -> what brings its control up, and the control's label
-    "overview": ({}, "Run the whole chain"),
+    "overview": ({}, "Measure it on this machine"),
     "draft": ({"acceptance_way": "Measure"}, "Measure on"),
     "machine": ({"hardware_way": "Measure"}, "Measure this machine"),
     "exact": ({"robustness_section": "Losslessness"}, "Start"),

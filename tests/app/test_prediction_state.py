@@ -8,7 +8,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from sequoia_core import AcceptanceVector
-from tests.app.conftest import ROOT, TIMEOUT_SEC, open_page, profile, settled, state_of, vector, wait_for
+from tests.app.conftest import ROOT, TIMEOUT_SEC, metrics, open_page, profile, settled, state_of, vector, wait_for
 from ui.session import predictions, session
 
 pytestmark = pytest.mark.usefixtures("assets")
@@ -44,6 +44,15 @@ def test_other_states_say_why_and_offer_to_measure(state, words, found, assets) 
         assert state in chip.value and words in chip.help.lower()
         if name != "overview":  # which has the whole chain for it
             assert page.button(key="measure_here").label == "Measure (10 s)"
+
+
+def test_a_vector_that_does_not_say_what_it_is_of_is_asked_where_it_predicts(assets) -> None:
+    for path in (assets / "acceptance").glob("*.json"):
+        replace(vector(), holds_for=None).save(path)
+    page = open_page("tree")
+    assert metrics(page)["Predicted speedup"][1] == "if of the demo pair"
+    settled(next(button for button in page.button if button.label == "Declare").click().run())
+    assert "measured here" in state_of(page).value and "if of" not in metrics(page)["Predicted speedup"][1]
 
 
 def test_the_button_measures_what_is_missing_and_no_more(assets, tiny_pair) -> None:

@@ -13,7 +13,7 @@ from tests.app.conftest import metrics, open_page, profile, settled, state_of, v
 from ui.session import shipped
 
 REAL = shipped.ASSETS
-OWN = "Demo pair on this machine"
+OWN = "Demo pair"
 TITLE = "Llama-3-70B with an 8B draft on one L40, offloaded"
 
 

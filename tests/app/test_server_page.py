@@ -14,7 +14,7 @@ from sequoia_core.design.matrix_files import acceptance_from_bytes, matrix_bytes
 from sequoia_core.servers.chain_acceptance import chain_acceptance
 from sequoia_core.servers.costs import costs_of
 from sequoia_core.servers.flags import flags_by_batch
-from sequoia_core.servers.plan import plan_server
+from sequoia_core.servers.plan import at_once, plan_server
 from sequoia_core.servers.readings import counts_from_bytes
 from tests.app.conftest import ROOT, metrics, open_page, profile, settled
 from tests.core.design.test_bench_profile import ROWS
@@ -62,19 +62,19 @@ def test_the_example_is_shown_as_the_core_plans_it(with_example) -> None:
     chains = chain_acceptance(counts_from_bytes(with_example.read_bytes(), with_example.name))
     plan = plan_server(chains, costs_of(profile()), [1, 4, 16])
     shown, best = metrics(page), plan.batches[0]
-    assert shown["Tokens per step now"] == (f"{chains.tokens(8).value:.2f}", "k = 8, vs 1.00 without")
+    assert shown["Tokens per step now"] == (f"{chains.tokens(8).value:.2f}", "K = 8, vs 1.00 without")
     assert shown["Guessed right"][0] == f"{chains.guessed:.1%}" == "76.3%"
-    assert shown["Best k, batch 1"][0] == f"{best.best}"
+    assert shown["Best K, 1 request"][0] == f"{best.best}"
     assert shown["Speed at it"][0] == f"{best.speedup[best.best].value:.2f}×"
     assert [code.value for code in page.code] == list(flags_by_batch("vllm", plan.best).values())
     table = page.dataframe[0].value
-    assert list(table["batch"]) == [f"{each.batch}" for each in plan.batches]
-    assert list(table["best k"]) == [f"{each.best}" if each.best else "off" for each in plan.batches]
-    assert f"Set k = {best.best} at batch 1" in words(page)
+    assert list(table["at once"]) == [f"{each.batch}" for each in plan.batches]
+    assert list(table["best K"]) == [f"{each.best}" if each.best else "off" for each in plan.batches]
+    assert f"Set K = {best.best} for one request at a time" in words(page)
     assert "in this app's own engine, not in the server" in words(page)
     survival, speed = (json.loads(chart.proto.spec) for chart in page.get("plotly_chart"))
     assert survival["data"][0]["y"] is not None and len(survival["data"]) == 2
-    assert [trace["name"] for trace in speed["data"] if "name" in trace] == ["batch 1", "batch 4", "batch 16"]
+    assert [trace["name"] for trace in speed["data"] if "name" in trace] == [*map(at_once, (1, 4, 16))]
 
 
 def test_published_rates_of_a_head_are_an_example_too(with_example) -> None:
@@ -83,7 +83,7 @@ def test_published_rates_of_a_head_are_an_example_too(with_example) -> None:
     box = page.selectbox(key="server_example")
     assert [option.rsplit(": ", 1)[-1] for option in box.options][1:] == ["published, rank 1 only (chains)"]
     settled(box.select(box.options[1]).run())
-    assert metrics(page)["Tokens per step now"] == ("3.50", "k = 7, vs 1.00 without")
+    assert metrics(page)["Tokens per step now"] == ("3.50", "K = 7, vs 1.00 without")
     said = words(page)
     assert "Published, without an interval" in said and "releases/tag/v0.6.0, 2026-06-16" in said
     assert "95%" not in said and "independent" not in said
@@ -99,8 +99,8 @@ def test_without_the_example_it_asks_for_a_file(assets) -> None:
 def test_two_readings_wait_for_costs_and_compare_with_no_default(assets) -> None:
     page = with_files(vllm_text(*AFTER), vllm_text(*BEFORE))
     shown = metrics(page)
-    assert shown["Tokens per step now"] == ("2.99", "k = 4, vs 1.00 without")
-    assert shown["Best k"] == ("–", "no costs yet") and shown["Speed at it"] == ("–", "no costs yet")
+    assert shown["Tokens per step now"] == ("2.99", "K = 4, vs 1.00 without")
+    assert shown["Best K"] == ("–", "no costs yet") and shown["Speed at it"] == ("–", "no costs yet")
     assert not page.code and "No costs yet" in words(page) and "taken as independent" in words(page)
     assert len(json.loads(page.get("plotly_chart")[0].proto.spec)["data"]) == 1  # the app's own vector is of no server
 
@@ -116,13 +116,13 @@ def test_a_vector_of_the_reader_is_drawn_beside(assets) -> None:
 
 def test_its_own_speed_at_some_settings_names_the_best(assets) -> None:
     page = with_files(vllm_text(*AFTER), vllm_text(*BEFORE))
-    speeds = [{"tokens per second": 400}, {"k": 2, "tokens per second": 600}, {"k": 4, "tokens per second": 640}]
+    speeds = [{"tokens per second": 400}, {"K": 2, "tokens per second": 600}, {"K": 4, "tokens per second": 640}]
     edited = {str(row): values for row, values in enumerate(speeds)}
     page.session_state["server_timed"] = {"edited_rows": edited, "added_rows": [], "deleted_rows": []}
     settled(page.run())
-    assert metrics(page)["Best k, batch 1"][0] == "4" and metrics(page)["Speed at it"][0] == "1.60×"
+    assert metrics(page)["Best K, 1 request"][0] == "4" and metrics(page)["Speed at it"][0] == "1.60×"
     assert '"num_speculative_tokens": 4' in page.code[0].value
-    assert "Batch 4, 16" in words(page)
+    assert "Batch size 4, 16" in words(page)
 
 
 def test_times_of_llama_bench_name_the_best(assets) -> None:
@@ -133,7 +133,7 @@ def test_times_of_llama_bench_name_the_best(assets) -> None:
     uploader.upload("bench.json", json.dumps(ROWS).encode(), "application/json")
     settled(page.run())
     assert "By llama-bench of target.gguf ← draft.gguf on AMD EPYC" in words(page)
-    assert metrics(page)["Best k, batch 1"][0] != "–"
+    assert metrics(page)["Best K, 1 request"][0] != "–"
 
 
 def test_records_tell_intervals_over_requests(assets) -> None:
@@ -291,5 +291,5 @@ def test_counts_of_one_model_are_not_planned_with_the_times_of_another_unasked()
 
 
 def advice(page: AppTest) -> str:
-    (found,) = [each.value for each in page.markdown if "**Set k" in each.value]
+    (found,) = [each.value for each in page.markdown if "**Set K" in each.value]
     return found.removeprefix(":material/arrow_forward: ").replace("\\", "")

@@ -142,10 +142,7 @@ def test_without_a_profile_the_page_works(assets) -> None:
 
 
 def test_past_the_profile_no_speedup_is_invented() -> None:
-    assert metrics(open_page(PAGE, n="100", depth="6"))["Predicted speedup"] == (
-        "–",
-        "times end at n = 64",
-    )
+    assert metrics(open_page(PAGE, n="100", depth="6"))["Predicted speedup"] == ("–", "times end at n = 64")
 
 
 def bring(page, name: str, content: bytes):
@@ -187,10 +184,7 @@ def test_a_broken_tree_file_leaves_the_tree(content: bytes) -> None:
 def test_a_tree_wider_than_the_vector_is_compared_with_trees_as_wide() -> None:
     star = TokenTree(np.array([-1] + [0] * 40))
     page = bring(open_page(PAGE, **COMPARE), "wide.json", native(star))
-    assert metrics(page)["Best of that size and depth"] == (
-        "no more",
-        "the imported tree is optimal",
-    )
+    assert metrics(page)["Best of that size and depth"] == ("no more", "the imported tree is optimal")
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def start(page, address: str):
     settle(page)
     stage = page.locator(".two-ways")
     stage.evaluate(WATCH)
-    page.get_by_role("button", name="Run the whole chain").click()
+    page.get_by_role("button", name="Measure it on this machine").click()
     return stage
 
 
@@ -81,7 +81,7 @@ def test_a_cancel_stops_it_at_once_and_what_was_measured_stays(page, server):
     page.wait_for_timeout(3_000)
     assert page.evaluate("window.looks") == looks  # nor is the same drawn again
     assert stage.locator(".costs .sample").count() > 20 and stage.locator(".guesses .fill").count()
-    assert page.get_by_role("button", name="Run the whole chain").is_enabled()
+    assert page.get_by_role("button", name="Measure it on this machine").is_enabled()
     no_serious_faults(page)
     go(page, "Machine")
     page.get_by_text("measured here").first.wait_for()
@@ -98,7 +98,7 @@ def test_who_comes_back_finds_it_going_on_and_who_reloads_begins_anew(page, serv
     page.reload()
     settle(page)
     assert stage.get_by_role("button", name="Pause").is_visible()
-    page.get_by_role("button", name="Run the whole chain").click()
+    page.get_by_role("button", name="Measure it on this machine").click()
     tells(page, stage, "1 · Timing")
     page.get_by_role("button", name="Cancel").click()
     page.get_by_text("Stopped.").wait_for()

@@ -5,7 +5,7 @@ import pytest
 from tests.served_app import ROOT
 from ui.runs.run_files import load_run
 
-from .browser import settle
+from .browser import go, settle
 
 VISIBLE = 0.75  # share of the picture's height that must be on the screen
 
@@ -97,3 +97,13 @@ def test_who_asked_for_less_motion_sees_the_end(page, server) -> None:
     ways = page.locator(".two-ways")
     assert ways.get_by_role("button", name="Play").is_visible()
     assert ways.locator(".drafted .passes").inner_text() == "24 passes for 128 tokens"
+
+
+def test_on_a_phone_the_menu_closes_once_a_page_is_chosen(page, server) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(server)
+    settle(page)
+    opens = page.get_by_test_id("stExpandSidebarButton")
+    opens.click()
+    go(page, "Tree")
+    opens.wait_for(timeout=5_000)

@@ -11,7 +11,7 @@ MOST_SHARE = 0.05  # of one core; 0.01 is usual
 def test_a_server_that_has_loaded_everything_is_idle_and_its_log_says_nothing_more(own_server, page):
     page.goto(own_server.address)
     settle(page)
-    page.get_by_role("button", name="Run the whole chain").click()
+    page.get_by_role("button", name="Measure it on this machine").click()
     page.get_by_role("link", name="Watch this run step by step").wait_for(timeout=LONG_MS)
     settle(page)
     time.sleep(2.0)  # caches are filled and files closed behind the page

@@ -82,7 +82,7 @@ def test_step_by_step_then_planned_from_what_the_run_showed(page, server, shot):
     page.locator(".st-key-decode_tree .tt").press("End")
     page.locator(".st-key-decode_tree .nodes .node.rejected, .st-key-decode_tree .nodes .node.accepted").last.click()
     details = page.locator(".st-key-decode_tree .details")
-    assert "Most likely after" in details.inner_text() and details.locator(".likely td").count() >= 8
+    assert "Most likely after" in details.text_content() and details.locator(".likely td").count() >= 8
     page.get_by_role("button", name="Plan from what this run showed").click()
     settle(page)
     shot("corrected")
@@ -131,7 +131,7 @@ def check_gains(tree) -> None:
     """Click the last node of the last step's accepted path, and open what was left out."""
     tree.locator(".tt").press("End")  # it plays by itself
     tree.locator(".nodes .node.accepted").last.click()
-    words = tree.locator(".details").inner_text()
+    words = tree.locator(".details").text_content()
     f, cost = (float(found) for found in re.search(r"f = ([\d.e-]+) .*cost is ([\d.e-]+) tokens", words).groups())
     assert 0 < cost <= f <= 1
     tree.locator(".left-out summary").click()

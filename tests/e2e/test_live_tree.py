@@ -391,23 +391,30 @@ def test_one_transport_holds_a_run_takes_a_step_and_lets_it_go(page) -> None:
 
 def test_a_decision_by_chance_is_told_in_words_and_with_r_only_where_it_decided(page) -> None:
     shown(page)
-    assert (
-        "Target 10% ÷ draft 50%: accepted in 20% of draws. r = 0.900 was drawn, not below 0.200: rejected."
-        in said_of(page, "wrong")
-    )
+    wrong = said_of(page, "wrong")
+    assert "Target 10% ÷ draft 50%: accepted in 20% of draws. The draft proposes" in wrong and "r =" not in wrong
+    page.get_by_text("Show the arithmetic").click()
+    assert "r = 0.900 was drawn, not below 0.200: rejected." in page.locator(".details").inner_text()
     right = said_of(page, "right")
-    assert (
-        "What is left of the target's probability 80% ÷ of the draft's 40%: always accepted." in right
-        and "r =" not in right
-    )
+    assert "What is left of the target's probability 80% ÷ of the draft's 40%: always accepted." in right
+    assert "r =" not in right
     rows = [row.locator("td").all_inner_texts() for row in page.locator(".details table").first.locator("tr").all()[1:]]
     assert rows == [["wrong", "10%", "50%", "20%", "0.900", "✗"], ["right", "80%", "40%", "100%", "", "✓"]]
+
+
+def test_a_button_goes_from_one_rejected_guess_to_the_next(page) -> None:
+    shown(page)
+    for place in ("2 wrong", "2 below", "1 wrong", "1 below", "2 wrong"):
+        page.get_by_role("button", name="Next rejected").click()
+        step, word = place.split()
+        assert page.locator(".tt .at").inner_text() == f"step {step} of 2"
+        assert page.locator(".details h4").inner_text() == f"{word} rejected"
 
 
 def test_at_temperature_0_no_r_is_told(page) -> None:
     shown(page, greedy=True)
     assert "only the target's most likely token counts: rejected" in said_of(page, "wrong")
-    assert page.locator(".details table").first.locator("th").all_inner_texts() == ["token", "target", "draft", ""]
+    assert page.locator(".details table").first.locator("th").all_text_contents() == ["token", "target", "draft", ""]
 
 
 def test_full_screen_fills_a_projector_and_ends(page) -> None:
@@ -465,6 +472,7 @@ def test_why_it_stopped_and_why_the_run_ended(page) -> None:
 def test_the_trials_table_and_the_tree_point_at_each_other(page) -> None:
     shown(page)
     page.locator(".nodes .node", has_text="right").click()
+    page.get_by_text("Show the arithmetic").click()
     row = page.locator(".details tr", has_text="wrong").first
     row.hover()
     assert "linked" in page.locator(".nodes .node", has_text="wrong").get_attribute("class")
@@ -510,13 +518,16 @@ def said_of(page, text: str) -> str:
 
 def test_a_head_says_what_each_guess_was_drafted_from(page) -> None:
     shown(page, head=True)
+    page.get_by_text("Show the arithmetic").click()
     assert "from true states" in said_of(page, "wrong") and "guessed" in said_of(page, "below")
     shown(page)
+    page.get_by_text("Show the arithmetic").click()
     assert "states" not in said_of(page, "wrong")
 
 
 def test_each_node_says_what_it_adds_and_costs(page) -> None:
     shown_shaped(page, MARGINAL)
+    page.get_by_text("Show the arithmetic").click()
     words = said_of(page, "wrong")
     assert "Expected to add f = 0.600 tokens; its marginal cost is 0.050 tokens." in words and "Less" not in words
     assert "its marginal cost is 0.030 tokens. Less than it costs" in said_of(page, "below")
@@ -525,6 +536,7 @@ def test_each_node_says_what_it_adds_and_costs(page) -> None:
 
 def test_where_no_costs_are_counted_nodes_say_what_they_add(page) -> None:
     shown_shaped(page, MARGINAL | {"costs": [None] * 4, "next_cost": None})
+    page.get_by_text("Show the arithmetic").click()
     assert "Expected to add f = 0.300 tokens.\n" in said_of(page, "right") + "\n"
     page.locator(".left-out summary").click()
     assert "The least of the tree's nodes is expected to add 0.020 tokens." in page.locator(".left-out").inner_text()

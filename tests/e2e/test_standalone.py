@@ -43,7 +43,7 @@ def test_it_says_what_nodes_add_and_what_was_left_out(page, tmp_path) -> None:
     marginal = {"gains": [1.0] + [0.5] * (size - 1), "costs": [None] * size, "next_cost": None, "left_out": left_out}
     opened(page, tmp_path, run | {"steps": [first | {"marginal": marginal}]})
     page.locator(".nodes .node:not(.bonus)").last.click()
-    assert "Expected to add f = 0.500 tokens." in page.locator(".details").inner_text()
+    assert "Expected to add f = 0.500 tokens." in page.locator(".details").text_content()
     page.locator(".left-out summary").click()
     assert HOSTILE.replace(" ", "·") in page.locator(".left-out").inner_text() and page.title() != "taken"
     opened(page, tmp_path, run | {"steps": [first | {"marginal": marginal | {"left_out": []}}]})
@@ -84,7 +84,7 @@ def test_text_of_a_run_never_becomes_markup(page, tmp_path) -> None:
     assert page.locator(".prompt").text_content() == HOSTILE and page.locator("h1").text_content() == HOSTILE
     page.locator(".nodes .node").first.click()
     page.locator(".nodes .node").first.hover()
-    assert HOSTILE.replace(" ", "·") in page.locator(".details").inner_text()
+    assert HOSTILE.replace(" ", "·") in page.locator(".details").text_content()
     assert page.title() == HOSTILE and page.locator("img").count() == 0 and page.locator("script").count() == 2
 
 
@@ -95,16 +95,16 @@ def test_both_models_rows_stand_beside_a_decision_and_their_texts_stay_text(page
     rests = [{"texts": ["rest"], "probs": [1.0]}]
     first["rows"] = [{"node": node, "target": row, "draft": row, "residuals": rests} for node in first["path"]]
     opened(page, tmp_path, run | {"steps": [first]})
-    assert "Best possible" not in page.locator(".details").inner_text(), "a file from before has none"
+    assert "Best possible" not in page.locator(".details").text_content(), "a file from before has none"
     for rows in first["rows"]:
         rows["accepted"] = {"sequoia": 0.875, "specinfer": 0.75, "topk": 0.625, "best": 0.9375}
     opened(page, tmp_path, run | {"steps": [first], "temperature": 0.6, "verifier": "specinfer"})
-    shares = page.locator(".details .shares tr").all_inner_texts()
-    assert [share.split("\t") for share in shares] == [
+    shares = page.locator(".details .shares tr").all()
+    assert [share.locator("th, td").all_text_contents() for share in shares] == [
         ["Sequoia", "SpecInfer, as here", "Top-k", "best possible"], ["88%", "75%", "63%", "94%"],
     ]  # fmt: skip
-    assert "drawn with replacement, as here" in page.locator(".details").inner_text()
+    assert "drawn with replacement, as here" in page.locator(".details").text_content()
     page.locator(".nodes .rejected").first.click()
-    details = page.locator(".details").inner_text()
+    details = page.locator(".details").text_content()
     assert HOSTILE.replace(" ", "·") in details and "75%" in details and "Most likely after" in details
     assert page.locator("img").count() == 0 and page.title() == "A run"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import plotly.graph_objects as go
 
+from sequoia_core.servers.plan import at_once
 from ui.charts.style import BLUE, FAINT, GREY, RUST, SERIES
 from ui.charts.style import figure as new_figure
 from ui.markdown import for_chart
@@ -65,20 +66,20 @@ def speed_figure(plans: Sequence[BatchPlan], *, present: int) -> go.Figure:
             )  # fmt: skip
         traces.append(
             go.Scatter(
-                x=ks, y=[each.value for each in plan.speedup], mode="lines+markers", name=f"batch {plan.batch}",
+                x=ks, y=[each.value for each in plan.speedup], mode="lines+markers", name=at_once(plan.batch),
                 customdata=[each.value for each in plan.tokens_per_sec],
                 line={"color": colour, "width": 3, "dash": DASHES[number % len(DASHES)]},
                 marker={
                     "symbol": ["diamond" if k == plan.best else "circle" for k in ks],
                     "size": [14 if k == plan.best else 6 for k in ks],
                 },
-                hovertemplate=f"batch {plan.batch}, k = %{{x}}<br>%{{y:.2f}}× · %{{customdata:,.0f}} tokens/s"
+                hovertemplate=f"{at_once(plan.batch)}, K = %{{x}}<br>%{{y:.2f}}× · %{{customdata:,.0f}} tokens/s"
                 "<extra></extra>",
             )
         )  # fmt: skip
     figure = new_figure(
         *traces,
-        x="k, drafted tokens (0: none; diamond: best)",
+        x="K, drafted tokens (0: none; diamond: best)",
         y="tokens per second ÷ without speculation",
         xaxis={"tick0": 0, "dtick": 1},
     )

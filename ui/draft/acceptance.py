@@ -7,10 +7,10 @@ from sequoia_core.design.acceptance_files import ENTRIES
 from sequoia_core.design.plain_trees import chain_limit
 from ui import charts, controls, uploads
 from ui.cards import Card, cards, number
-from ui.draft import by_depth, changing, declaring, supposing, which_draft
+from ui.draft import by_depth, changing, supposing, which_draft
 from ui.markdown import escaped
 from ui.measuring import acceptance as measurement
-from ui.measuring import state_chip
+from ui.measuring import declaring, state_chip
 from ui.phrases import between, count
 from ui.session import session
 
@@ -41,11 +41,12 @@ def upload_vector() -> None:
         lambda data, name: AcceptanceVector.loads(data, name, entries),
         key="acceptance_file",
         read_as=entries,
-        help="JSON, CSV (one column, or rank and probability), .npy, .safetensors, or the .pt of the reference "
-        "implementation. Entry k: how likely the child of rank k is the accepted one, so they sum to at most 1.",
+        help="CSV (one column will do), JSON, .npy, .safetensors, or the .pt of the reference implementation. The "
+        "entries sum to at most 1.",
     )
     if upload is None:
-        st.caption("Nothing uploaded yet. The first number of a file belongs to the draft's first choice, rank 1.")
+        st.caption("As CSV, a line for each rank and how often it is the accepted one, rank 1 first:")
+        st.code("1, 0.72\n2, 0.11", language=None)
     elif upload.error:
         st.error(f"{upload.error}. The previous vector stays in use.", icon=":material/error:")
     elif upload.value is not None:
@@ -165,7 +166,8 @@ def section() -> None:
 
     by_depth.section(vector)
     st.markdown(f":material/label: **Current:** {escaped(session.acceptance_source())}")
-    state_chip.draw()
+    with unsaid if vector.holds_for is None else st.container():  # a vector that predicts nothing says so first
+        state_chip.draw()
     ending = vector.meta.get("prompt_ending")
     said = vector.note, vector.meta.get("source"), precision(vector), ending and f"prompts end: {ending}"
     notes = [str(text)[:MAX_NOTE].strip(" .") for text in said if text]
@@ -176,8 +178,7 @@ def section() -> None:
         f"choices {accepted:.0%} of the time: a chain can only use the first number, a tree uses all of them."
     )
     which_draft.section(vector)
-    with unsaid if vector.holds_for is None else st.container():  # a vector that predicts nothing says so first
-        declaring.section(vector)
+    declaring.section(vector)
     changing.smoothing_controls()
     with st.expander("Edit the numbers", icon=":material/edit:", key="acceptance_edit"):
         changing.edit_table(vector)

@@ -36,7 +36,7 @@ def upload_profile() -> None:
         help="JSON written by this page or by `python -m sequoia_core profile`.",
     )
     if upload is None:
-        st.caption("Nothing uploaded yet. Profile the machine you will decode on, then bring the file here.")
+        st.caption("Profile the machine you will decode on, then bring the file here.")
     elif upload.error:
         st.error(f"{upload.error}. The previous profile stays in use.", icon=":material/error:")
     elif upload.value is not None:

@@ -49,10 +49,7 @@ def section() -> None:
         whose = "the demo" if session.pair_spec().is_demo else "your"
         blocked = controls.lacks_draft("Measuring acceptance") or job_panel.is_active("measure")
         if controls.primary_button(
-            f"Measure on {whose} pair",
-            draw=st.form_submit_button,
-            icon=":material/speed:",
-            disabled=blocked,
+            f"Measure on {whose} pair", draw=st.form_submit_button, icon=":material/speed:", disabled=blocked
         ):
             try:
                 if request.prompting is None:

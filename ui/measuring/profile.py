@@ -66,12 +66,7 @@ def submit(largest: int, context: int, repeats: int, *, bound: bool = True) -> b
 
         pair = job.pair(spec)
         profile = measure_profile(
-            pair,
-            sizes=sizes,
-            context=context,
-            repeats=repeats,
-            progress=job.progress,
-            cancel=job.cancel,
+            pair, sizes=sizes, context=context, repeats=repeats, progress=job.progress, cancel=job.cancel
         )
         return with_bound(profile, pair.target) if bound and not job.cancel.is_set() else profile
 

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import streamlit as st
 
 from ui.jobs import job_panel, session_jobs
 from ui.markdown import escaped
-from ui.measuring import acceptance, profile
+from ui.measuring import acceptance, declaring, profile
 from ui.session import predictions, session
-from ui.session.predictions import ANOTHER, MEASURED, MISSING, MODELLED, OTHERWISE, PLACED
+from ui.session.predictions import MEASURED, MISSING, MODELLED
 
 if TYPE_CHECKING:
     from sequoia_core import AcceptanceVector
     from sequoia_core.design.conditions import Conditions
 
-LOOKS: dict[str, tuple[str, Literal["green", "gray"]]] = {
-    MEASURED: (":material/verified:", "green"),
-    ANOTHER: (":material/swap_horiz:", "gray"),
-    OTHERWISE: (":material/swap_horiz:", "gray"),
-    PLACED: (":material/swap_horiz:", "gray"),
-    MODELLED: (":material/functions:", "gray"),
-    MISSING: (":material/help:", "gray"),
-}
+ICONS = {MEASURED: ":material/verified:", MODELLED: ":material/functions:", MISSING: ":material/help:"}
 JOBS = ("profile", "measure")
 PROFILE = {"largest": 64, "context": 128, "repeats": 9}
 PROMPTS, NEW_TOKENS = 32, 64  # of the acceptance measured; with loading about 10 s on two cores
@@ -37,14 +30,23 @@ def draw(wanted: Conditions | None = None, vector: AcceptanceVector | None = Non
         measures: False where the page has another button for it.
     """
     state = predictions.state(wanted, vector)
-    icon, color = LOOKS[state.name]
+    icon = ICONS.get(state.name, ":material/swap_horiz:")
     with st.container(horizontal=True, vertical_alignment="center", width="content", key="prediction_state"):
         held = wanted or session.acceptance().holds_for
         at = "" if held is None else f", {held.sampling}"
         words = f"Predictions here rest on: {state.name}{escaped(at)}. {_why(state.why)}"
-        st.badge(f"Predictions: {state.name}{escaped(at)}", icon=icon, color=color, help=words)
+        st.badge(
+            f"Predictions: {state.name}{escaped(at)}",
+            icon=icon,
+            color="green" if state.name == MEASURED else "gray",
+            help=words,
+        )
         if state.name == MEASURED or session.pair_spec().is_alone or not measures:
             return
+        if state.name == MISSING and session.acceptance().holds_for is None:
+            with st.popover("What was it measured for?", icon=":material/edit_note:", key="declare_here"):
+                st.markdown("The acceptance vector in use does not say. Confirm these, or change them:")
+                declaring.form()
         running = [name for name in JOBS if job_panel.is_active(name)]
         if running:
             for name in running:

@@ -72,27 +72,27 @@ def _of_files(drafts_free: bool) -> ServerCosts | None:
 
 def _of_settings(chains: ChainAcceptance, drafts_free: bool) -> ServerCosts | None:
     st.caption(
-        "Run the same requests with speculation off (k = 0) and with two settings or more, and write down the tokens "
-        "per second of all together. k = 0 stands alone: turning speculation on has a cost of its own."
+        "Run the same requests with speculation off (K = 0) and with two settings or more, and write down the tokens "
+        "per second of all together. K = 0 stands alone: turning speculation on has a cost of its own."
     )
-    rows: dict[str, Any] = {"k": [0, None, None], "tokens per second": [None] * 3, "batch": [1, 1, 1]}
+    rows: dict[str, Any] = {"K": [0, None, None], "tokens per second": [None] * 3, "at once": [1, 1, 1]}
     table = st.data_editor(
         rows,
         key="server_timed",
         num_rows="dynamic",
         hide_index=True,
         column_config={
-            "k": st.column_config.NumberColumn("k", min_value=0, max_value=chains.longest, step=1),
+            "K": st.column_config.NumberColumn("K", min_value=0, max_value=chains.longest, step=1),
             "tokens per second": st.column_config.NumberColumn("tokens per second", min_value=0.0),
-            "batch": st.column_config.NumberColumn("batch", min_value=1, max_value=65_536, step=1, default=1),
+            "at once": st.column_config.NumberColumn("at once", min_value=1, max_value=65_536, step=1, default=1),
         },
     )
     settings: list[TimedSetting] = []
-    for k, rate, batch in zip(table["k"], table["tokens per second"], table["batch"], strict=True):
+    for k, rate, batch in zip(table["K"], table["tokens per second"], table["at once"], strict=True):
         if all(value is not None and math.isfinite(value) for value in (k, rate, batch)):
             settings.append(timed_setting(int(k), float(rate), chains, batch=int(batch)))
     if len({setting.k for setting in settings if setting.k}) < 2:
-        st.info("Fill in k = 0 and two settings with k > 0: then the best is named here.", icon=":material/info:")
+        st.info("Fill in K = 0 and two settings with K > 0: then the best is named here.", icon=":material/info:")
         return None
     return costs_of(None, settings, drafts_free=drafts_free)
 
@@ -105,6 +105,6 @@ def batches() -> list[int]:
         selection_mode="multi",
         default=[1, 4, 16],
         key="server_batches",
-        help="B: a step then checks B · (k + 1) tokens at once. Acceptance does not depend on it, costs do.",
+        help="B: a step then checks B · (K + 1) tokens at once. Acceptance does not depend on it, costs do.",
     )
     return sorted(chosen) or [1]

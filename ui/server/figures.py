@@ -9,6 +9,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from sequoia_core.design.matrix_files import matrix_bytes
 from sequoia_core.servers.flags import METHODS, flags_by_batch
+from sequoia_core.servers.plan import at_once
 from ui import charts, controls
 from ui.cards import Card, cards
 from ui.markdown import escaped
@@ -44,6 +45,7 @@ def key_figures(chains: ChainAcceptance, plan: ServerPlan | None) -> None:
     """Draw the cards: what the server reaches now, what it could, and what compares with a vector's p1."""
     first = None if plan is None else plan.batches[0]
     now, longest = chains.tokens(chains.longest), chains.longest
+    share = None if first is None else first.share_of_best(longest)
     sure = interval(now.low, now.high, none="No interval")
     of = (
         "Published, of how many drafts is not told"
@@ -51,12 +53,7 @@ def key_figures(chains: ChainAcceptance, plan: ServerPlan | None) -> None:
         else f"Of {count(chains.counts.drafts, 'draft')}"
     )
     cards(
-        Card(
-            "Tokens per step now",
-            f"{now.value:.2f}",
-            f"k = {longest}, vs 1.00 without",
-            help=f"{of}. {sure}.",
-        ),
+        Card("Tokens per step now", f"{now.value:.2f}", f"K = {longest}, vs 1.00 without", help=f"{of}. {sure}."),
         Card(
             "Guessed right",
             f"{chains.guessed:.1%}",
@@ -65,16 +62,20 @@ def key_figures(chains: ChainAcceptance, plan: ServerPlan | None) -> None:
             "position. The first position alone is lower, since drafts begin more often where text is hard.",
         ),
         Card(
-            "Best k" if first is None else f"Best k, batch {first.batch}",
+            "Best K" if first is None else f"Best K, {count(first.batch, 'request')}",
             "–" if first is None else f"{first.best}" if first.best else "off",
             "no costs yet" if first is None else _range(first),
-            help="Most tokens per second. In resamples of the measurement 95% of the best k lie in that range.",
+            help="Most tokens per second. In resamples of the measurement 95% of the best K lie in that range.",
         ),
         Card(
             "Speed at it",
             "–" if first is None else f"{first.speedup[first.best].value:.2f}×",
-            "no costs yet" if first is None else _now(first, longest),
-            help="Tokens per second with that k ÷ without speculation, predicted.",
+            "no costs yet"
+            if first is None
+            else "vs 1.00× without"
+            if share is None
+            else f"K = {longest} now: {share:.0%} of it",
+            help="Tokens per second with that K ÷ without speculation, predicted.",
         ),
     )
 
@@ -87,15 +88,10 @@ def _range(plan: BatchPlan) -> str:
     return interval(plan.best_low, plan.best_high, "{}")
 
 
-def _now(plan: BatchPlan, present: int) -> str:
-    share = plan.share_of_best(present)
-    return "vs 1.00× without" if share is None else f"k = {present} now: {share:.0%} of it"
-
-
 def survival(place: DeltaGenerator, chains: ChainAcceptance, *, is_example: bool) -> None:
     """Draw survival by position beside a vector that the reader brought or measured, and say why they differ."""
     vector = session.acceptance()
-    compared = is_example or session.has_own_acceptance()  # a default of the app is of no server but the example's
+    compared = is_example != session.has_own_acceptance()  # a default of the app is of no server but the example's
     name = "p₁ of the vector in use, to the power of the position"
     place.subheader("Survival by position")
     place.plotly_chart(
@@ -108,7 +104,8 @@ def survival(place: DeltaGenerator, chains: ChainAcceptance, *, is_example: bool
     over = "95% over requests" if chains.by_request else "95% over drafts, taken as independent"
     over = "Published, without an interval" if chains.counts.shares else over
     if not compared:
-        place.caption(f"{over}. A vector that you choose or measure on the draft page is drawn beside it.")
+        beside = "" if is_example else " A vector that you choose or measure on the draft page is drawn beside it."
+        place.caption(f"{over}.{beside}")
         return
     place.caption(
         f"{over}. The dashed line is {escaped(session.acceptance_source())}, p₁ = {vector.probs[0]:.2f}: "
@@ -119,7 +116,7 @@ def survival(place: DeltaGenerator, chains: ChainAcceptance, *, is_example: bool
 
 def speeds(place: DeltaGenerator, plan: ServerPlan | None, present: int) -> None:
     """Draw speed over k at every batch size."""
-    place.subheader("Speed over k")
+    place.subheader("Speed over K")
     if plan is None:
         place.info("No costs yet: say below what a step costs.", icon=":material/speed:")
         return
@@ -128,7 +125,7 @@ def speeds(place: DeltaGenerator, plan: ServerPlan | None, present: int) -> None
         width="stretch",
         key="server_speed",
         alt="Speed over the draft length: "
-        + ", ".join(f"batch {each.batch} best at k = {each.best}" for each in plan.batches),
+        + ", ".join(f"{at_once(each.batch)} best at K = {each.best}" for each in plan.batches),
     )
     place.caption(f"Costs: {escaped(plan.source)}. Bands are of the acceptance alone.")
 
@@ -140,7 +137,7 @@ def settings(plan: ServerPlan, chains: ChainAcceptance, *, drafts_free: bool) ->
     for each in plan.batches:
         if each.helps:
             gains = ", ".join(f"{what} {gain:.2f}×" for what, gain in each.helps.items())
-            st.caption(f":material/trending_up: Over the best at batch {each.batch}: {gains}.")
+            st.caption(f":material/trending_up: Over the best for {at_once(each.batch)}: {gains}.")
     st.caption(
         "What a tree would add a server's counts cannot tell: they are of rank 1 alone. A vector measured here can."
     )
@@ -161,12 +158,12 @@ def settings(plan: ServerPlan, chains: ChainAcceptance, *, drafts_free: bool) ->
 def _row(plan: BatchPlan, unit: str) -> dict[str, str]:
     speed, rate = plan.speedup[plan.best], plan.tokens_per_sec[plan.best]
     return {
-        "batch": f"{plan.batch}",
-        "best k": f"{plan.best}" if plan.best else "off",
+        "at once": f"{plan.batch}",
+        "best K": f"{plan.best}" if plan.best else "off",
         "95%": between(plan.best_low, plan.best_high, "{}"),
         "within 2%": ", ".join(map(str, plan.flat)),
         "tokens per second": f"{rate.value:,.0f}",
-        "speed over k = 0": f"{speed.value:.2f}×{beside(speed.low, speed.high, unit='×')}",
+        "speed over K = 0": f"{speed.value:.2f}×{beside(speed.low, speed.high, unit='×')}",
         f"more {unit} to settle it": "unknown" if plan.more is None else f"{plan.more:,}" if plan.more else "none",
     }
 

@@ -83,7 +83,7 @@ def dtype_of(spec: PairSpec) -> str:
     return str(chosen or default_dtype(spec.target, gpu=machine.has_gpu()).dtype)
 
 
-MEASURED, ANOTHER, MODELLED, MISSING = "measured here", "another machine", "modelled", "missing"
+MEASURED, ANOTHER, MODELLED, MISSING = "measured here", "from another machine", "modelled", "missing"
 OTHERWISE, PLACED = "measured otherwise", "weights elsewhere"  # on this machine, of another pair or dtype; of this one
 
 
@@ -120,6 +120,15 @@ def supposed(tree: TokenTree) -> Prediction | None:
     if hardware is None or tree.size > hardware.max_size or state().name == MISSING:
         return None
     return core_cache.prediction(session.acceptance(), hardware, tree)
+
+
+def if_of_pair(tree: TokenTree) -> Prediction | None:
+    """Return what would be predicted if a vector that does not say what it was measured for were of the pair in use."""
+    vector, hardware = session.acceptance(), session.profile()
+    if vector.holds_for is not None or hardware is None or tree.size > hardware.max_size:
+        return None
+    apart = pair_mismatches(replace(vector, holds_for=conditions(*session.sampling())), hardware)
+    return None if apart else core_cache.prediction(vector, hardware, tree)
 
 
 def profiled_machine() -> str:

@@ -89,7 +89,7 @@ function paint(view, step) {
   if (shape.onCanvas) return paintCanvas(view, step, shape, spots)
   dress(view, shape)
   const path = new Set(step.path)
-  const chances = chancesOf(step, shape)
+  const chances = step.chances ?? chancesOf(step, shape)
   shape.parents.forEach((parent, node) => {
     const [x, y, state] = [spots.x[node], spots.y[node], stateOf(view, step, node)]
     const parts = view.nodes[node]

@@ -140,7 +140,7 @@ function stageTree(view, shape, chance, grown, shown) {
   view.width = null
   arrange(view)
   if (!chance) spotsOf(view, read).pills = false
-  paint(view, { shape, tokens: read.parents.map((_, node) => (chance ? percent(chance[node]) : "")), outcomes: read.parents.map(() => (chance ? "A" : "N")), path: [0], bonus: null, trials: [], draft: [], target: [] })
+  paint(view, { shape, tokens: read.parents.map((_, node) => (chance ? percent(chance[node]) : "")), outcomes: read.parents.map(() => (chance ? "A" : "N")), path: [0], bonus: null, trials: [], chances: chance ?? undefined, draft: [], target: [] })
   fade(view, chance && chance.map((value, node) => (!shown || shown.has(node) ? 0.25 + 0.75 * value : 0)))
 }
 

@@ -20,19 +20,23 @@ function describe(view, step) {
   const node = nodeAt(view, step)
   const parent = node === "bonus" ? step.path.at(-1) : shape.parents[node]
   const trials = step.trials.filter(([child]) => shape.parents[child] === parent)
-  const body = storyOf(view, step, node, parent).map((line) => make("p", line))
+  const paragraphs = (lines) => lines.map((line) => make("p", line))
+  const said = paragraphs(storyOf(view, step, node, parent))
+  const sums = paragraphs(typeof node === "number" && node > 0 ? sumsOf(view, step, node, parent) : [])
   view.rows = new Map()
-  if (node !== 0 && trials.length) body.push(trialTable(view, step, trials, node))
+  if (node !== 0 && trials.length) sums.push(trialTable(view, step, trials, node))
   const rows = (step.rows ?? []).find((one) => one.node === (node === 0 ? 0 : parent))
-  if (rows?.accepted) body.push(...acceptanceTable(view, rows, shape.children[rows.node].length))
-  if (rows) body.push(...rowTables(view, step, rows, trials.findIndex(([child]) => child === node)))
-  else if (step.lean) body.push(make("p", "What both models thought here comes once the run has ended."))
-  if (view.chosen === null) body.push(make("p", "Click a node for its arithmetic; ↑ and ↓ go from node to node."))
-  const title = make("h4")
-  if (view.chosen === null && view.reveal === null) title.append("Why did it stop here?")
-  else title.append(make("code", visible(textOf(step, node))), ` ${node === 0 ? "root" : WORDS[stateOf(view, step, node)]}`)
-  view.el.details.replaceChildren(title, ...body)
-  view.el.details.scrollTop = 0
+  if (rows?.accepted) sums.push(...acceptanceTable(view, rows, shape.children[rows.node].length))
+  if (rows) sums.push(...rowTables(view, step, rows, trials.findIndex(([child]) => child === node)))
+  else if (step.lean) sums.push(make("p", "What both models thought here comes once the run has ended."))
+  if (view.chosen === null) said.push(make("p", "Click a node to see why it was kept or not."))
+  const title = view.chosen === null && view.reveal === null ? ["Why did it stop here?"]
+    : [make("code", visible(textOf(step, node))), ` ${node === 0 ? "root" : WORDS[stateOf(view, step, node)]}`]
+  const { el } = view
+  el.head.firstChild.replaceChildren(...title)
+  el.said.replaceChildren(...said)
+  el.sums.replaceChildren(...sums)
+  el.arithmetic.hidden = !sums.length
 }
 
 function storyOf(view, step, node, parent) {
@@ -42,6 +46,11 @@ function storyOf(view, step, node, parent) {
     const walked = view.chosen === null ? [`${accepted} of ${count(step.tokens.length - 1, "drafted token")} accepted.`] : []
     return [...walked, bonusStory(view, step, parent), ...(step.finished ? [ENDINGS[step.finished]] : [])]
   }
+  return [decisionStory(view, step, node, parent)]
+}
+
+function sumsOf(view, step, node, parent) {
+  // What a decision was made of, for who asks for it.
   const shape = shapeOf(view, step)
   const found = foundAt(step, node)
   return [
@@ -49,7 +58,7 @@ function storyOf(view, step, node, parent) {
       `${percent(step.draft[node])}, target probability ${percent(step.target[node])}.`,
     ...(found ? passageOf(found) : []),
     ...(view.about.head && isDrafted(step, node) ? [stateStory(parent)] : []),
-    decisionStory(view, step, node, parent),
+    ...drawStory(view, step, node),
     ...(step.marginal ? [gainStory(step.marginal, node)] : []),
   ]
 }
@@ -63,8 +72,7 @@ function bonusStory(view, step, last) {
   const children = shapeOf(view, step).children[last].length
   if (step.bonus === null) return `The text ends with ${quote(step.tokens[last])}, so nothing was drawn after it.`
   if (!children) {
-    return `${quote(step.tokens[last])} is a leaf: the tree ends there, and a deeper one might have gone on. So the next token, ` +
-      `${quote(step.bonus)}, comes from the target's own probabilities. Every step yields one.`
+    return `${quote(step.tokens[last])} is a leaf: the tree ends there. The next token, ${quote(step.bonus)}, is the target's own; every step yields one.`
   }
   const who = children === 1 ? "the one child" : `all ${children} children`
   const rest = view.about.greedy ? `The target's most likely token is ${quote(step.bonus)}, which was not proposed there`
@@ -81,7 +89,7 @@ function decisionStory(view, step, node, parent) {
     }
     return "Never looked at: an elder sibling was accepted first."
   }
-  const [, uniform, left, drafted] = trial
+  const [, , left, drafted] = trial
   const accepted = step.outcomes[node] === "A"
   if (view.about.greedy) {
     const best = (step.rows ?? []).find((one) => one.node === parent)?.target
@@ -93,8 +101,20 @@ function decisionStory(view, step, node, parent) {
   const rule = `${elder ? "what is left of the target's probability" : "target"} ${percent(left)} ÷ ${elder ? "of the draft's" : "draft"} ${percent(drafted)}`
   const chance = chanceOf(trial)
   const sum = chance <= 0 ? "never accepted" : chance >= 1 ? "always accepted" : `accepted in ${percent(chance)} of draws`
-  const drawn = chance <= 0 || chance >= 1 ? "" : ` r = ${fixed(uniform)} was drawn, ${accepted ? "below" : "not below"} ${fixed(chance)}: ${accepted ? "accepted" : "rejected"}.`
-  return `${rule[0].toUpperCase()}${rule.slice(1)}: ${sum}.${drawn}${accepted ? "" : ` ${view.about.after_rejection}`}`
+  const why = chance <= 0 ? "The target would not write it here."
+    : chance >= 1 ? "The target writes it at least as often as the draft proposes it."
+      : `The draft proposes it more often than the target would write it, so it is kept only that often, and this time it was${accepted ? "" : " not"}.`
+  return `${rule[0].toUpperCase()}${rule.slice(1)}: ${sum}. ${why}`
+}
+
+function drawStory(view, step, node) {
+  // The number that decided where chance did, and what a rejection leaves.
+  const trial = step.trials.find(([child]) => child === node)
+  if (!trial || view.about.greedy) return []
+  const chance = chanceOf(trial)
+  const accepted = step.outcomes[node] === "A"
+  const drawn = chance <= 0 || chance >= 1 ? [] : [`r = ${fixed(trial[1])} was drawn, ${accepted ? "below" : "not below"} ${fixed(chance)}: ${accepted ? "accepted" : "rejected"}.`]
+  return accepted ? drawn : [...drawn, view.about.after_rejection]
 }
 
 const chanceOf = ([, , left, drafted]) => (drafted > 0 ? Math.min(1, left / drafted) : 1)

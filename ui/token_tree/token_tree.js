@@ -35,7 +35,7 @@ function createView(parent) {
   const find = (name) => parent.querySelector("." + name)
   const names = ["tt", "bar", "prev", "play", "next", "speed", "scrub", "at", "link", "size", "full", "times", "lanes", "phases", "growth", "growth-key", "caption", "stage",
     "graph", "edges", "bonus-edge", "nodes", "field", "tip", "wait", "counts", "text", "prompt", "body", "details", "gauge-key", "q-name", "found-key", "both-key",
-    "left-out", "left-out-list"]
+    "left-out", "left-out-list", "head", "next-rejected", "said", "arithmetic", "sums"]
   const view = { el: Object.fromEntries(names.map((name) => [name, find(name)])) }
   Object.assign(view, { epoch: null, steps: [], shapes: [], asked: {}, spread: false, reveal: null, timer: null })
   const { el } = view
@@ -46,6 +46,7 @@ function createView(parent) {
   el.speed.value = "Each step"
   el.speed.onchange = () => setSpeed(view, el.speed.value)
   el.link.onclick = () => copyLink(view)
+  el["next-rejected"].onclick = () => nextRejected(view)
   el.scrub.oninput = () => goTo(view, Number(el.scrub.value))
   el.size.onclick = () => {
     view.spread = !view.spread
@@ -122,6 +123,7 @@ function receive(view, data) {
   view.looksUp ||= view.steps.slice(had).some((step) => step.found_at)
   view.drafts ||= view.steps.slice(had).some((step) => step.tokens.some((_, node) => isDrafted(step, node)))
   view.both ||= view.steps.slice(had).some((step) => step.found_at?.some((found) => found?.drafted))
+  if (view.steps.slice(had).some((step) => rejectedIn(step) >= 0)) view.el["next-rejected"].hidden = false
   view.reads ||= view.steps.slice(had).some((step) => step.read_wait_sec > 0)
   if (ended && view.about.plays && view.follow && have > 1 && view.chosen === null && !isCalm()) playByItself(view)
   else if (view.goal !== null && have > view.goal) {
@@ -178,7 +180,8 @@ function begin(view, data) {
   Object.assign(view, { shown: -1, follow: true, chosen: null, linked: null })
   view.el.prompt.textContent = data.about.prompt
   view.el.body.replaceChildren()
-  view.el.details.replaceChildren()
+  for (const name of ["next-rejected", "arithmetic"]) view.el[name].hidden = true
+  for (const part of [view.el.head.firstChild, view.el.said, view.el.sums]) part.replaceChildren()
   clearDrawing(view)
 }
 
@@ -368,6 +371,21 @@ function choose(view, node) {
   if (step) {
     paint(view, step)
     describe(view, step)
+  }
+}
+
+const rejectedIn = (step, after = 0) => step.tokens.findIndex((_, node) => node > after && step.outcomes[node] === "R")
+
+function nextRejected(view) {
+  // In the step shown, after the node chosen, or in the first step after it that has one; after the last from the start.
+  for (let ahead = 0; ahead <= view.steps.length; ahead++) {
+    const index = (view.shown + ahead) % view.steps.length
+    const node = rejectedIn(view.steps[index], ahead || typeof view.chosen !== "number" ? 0 : view.chosen)
+    if (node < 0) continue
+    play(view, false)
+    show(view, index)
+    view.chosen = null
+    return choose(view, node)
   }
 }
 

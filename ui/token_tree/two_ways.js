@@ -237,7 +237,8 @@ function drawStep(view, index, share) {
   const kept = tokens[index] - (index ? tokens[index - 1] : 0)
   view.reveal = phase === 2 ? null : -1
   if (view.supposed) spotsOf(view, shape).pills = false // no words are known of a supposed draft
-  paint(view, { ...step, draft: [], target: [] }) // without bars: words need the room
+  const chances = view.supposed?.chance ?? chancesOf(step, shape)
+  paint(view, { ...step, chances, draft: [], target: [] }) // without bars: words need the room
   fade(view, view.supposed?.chance.map((chance) => 0.3 + 0.7 * chance))
   view.nodes.forEach((parts, node) => {
     for (const part of [parts.group, parts.edge].filter(Boolean)) part.classList.toggle("later", shape.depths[node] > levels)

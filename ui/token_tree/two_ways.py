@@ -81,7 +81,7 @@ def about(run: Mapping[str, Any], drafts: Sequence[SupposedDraft], *, label: str
         drafts: for the slider, from the worst to the best; empty hides it.
         label: what made the run, in a few words.
     """
-    fields = ("shape", "tokens", "outcomes", "path", "bonus", "pieces", "trials", "seconds", "found_at")
+    fields = ("shape", "tokens", "draft", "outcomes", "path", "bonus", "pieces", "trials", "seconds", "found_at")
     plain_sec = run["baseline"]["seconds"] / run["baseline"]["tokens"]
     tokens = sum(len(step["pieces"]) for step in run["steps"])
     tree_sec = sum(sum(step["seconds"]) for step in run["steps"])

@@ -188,8 +188,8 @@ def test_lookup_marks_the_best_size_and_leaves_settings_to_be_copied(said, tmp_p
 def test_a_server_plan_has_a_row_for_each_length(said, tmp_path):
     (tmp_path / "after").write_text(vllm_text(*AFTER))
     words = said("server-plan", "--after", str(tmp_path / "after"), "--profile", PROFILE, "--batch", "1,2,4")
-    assert "k k-th accepted tokens per step" in words and "1 0.677 [0.641, 0.711] 1.677 [1.639, 1.707]" in words
-    assert "k batch 1 batch 2" in words and "k batch 4" in words and "Set k = " in words
+    assert "K K-th accepted tokens per step" in words and "1 0.677 [0.641, 0.711] 1.677 [1.639, 1.707]" in words
+    assert "K batch 1 batch 2" in words and "K batch 4" in words and "Set K = " in words
 
 
 def test_measuring_draws_a_bar_for_each_rank_and_says_what_is_next(said, tmp_path):

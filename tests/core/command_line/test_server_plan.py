@@ -73,10 +73,10 @@ def test_each_context_has_a_plan(plan, files, capsys):
     [
         (["--timed", "0=9@1:5,2=9@1:5,4=9"], "some speeds without a context, expected it at each or none"),
         (["--timed", "0=9@1:-5,2=9@1:-5,4=9@1:-5"], "context: found -5, expected 0 to 1,000,000,000 tokens"),
-        (["--timed", "0=9@1:x,2=9,4=9"], "expected k=tokens per second, perhaps @batch or @batch:context"),
+        (["--timed", "0=9@1:x,2=9,4=9"], "expected K=tokens per second, perhaps @batch or @batch:context"),
         (["--timed", "0=9@1:5,2=9@1:5,4=9@1:5", "--context", "7"], "--context: found 7, expected one that --timed has"),
         (["--profile", str(PROFILE), "--context", "-1"], "--context: found '-1', expected whole numbers from 0"),
-        (["--timed", "0=9@1:5,2=9@1:5,4=9@1:5,0=8@1:6"], "expected two with different k > 0 at one batch size"),
+        (["--timed", "0=9@1:5,2=9@1:5,4=9@1:5,0=8@1:6"], "expected two with different K > 0 at one batch size"),
     ],
 )
 def test_a_context_that_is_none_is_one_line(files, capsys, asked, said):
@@ -142,7 +142,7 @@ def test_what_a_tree_adds_needs_a_vector_and_a_profile(plan, files):
 def test_for_people_there_is_a_sentence_and_lines_to_copy(files, capsys):
     assert main(["server-plan", "--after", files("after"), "--timed", "0=400,2=600,4=640"]) == 0
     shown = capsys.readouterr().out
-    assert "Set k = 4 at batch 1 (1.60×" in shown
+    assert "Set K = 4 for one request at a time (1.60×" in shown
     assert "\n--speculative-config '{" in shown and '"num_speculative_tokens": 4' in shown
 
 

@@ -70,14 +70,14 @@ def test_speeds_become_seconds_of_steps(chains):
     "settings", [[], [TimedSetting(0, 1)], [TimedSetting(0, 1), TimedSetting(2, 1)], [TimedSetting(2, 1)] * 2]
 )
 def test_too_few_settings_are_refused(settings):
-    with pytest.raises(ValueError, match="expected two with different k > 0"):
+    with pytest.raises(ValueError, match="expected two with different K > 0"):
         ServerCosts("test", None, tuple(settings))
     assert costs_of(None) is None
 
 
 @pytest.mark.parametrize("setting", [(-1, 1.0, 1), (1, 0.0, 1), (1, float("inf"), 1), (1, 1.0, 0), (10**9, 1.0, 1)])
 def test_settings_out_of_range_are_refused(setting):
-    with pytest.raises(ValueError, match="setting: found k = "):
+    with pytest.raises(ValueError, match="setting: found K = "):
         ServerCosts("test", profile(), (TimedSetting(*setting),))
 
 
@@ -94,14 +94,14 @@ def test_the_best_k_is_the_fastest_by_hand(chains):
         assert found.best_low <= found.best <= found.best_high
         assert found.share_of_best(2) == pytest.approx(speeds[2] / max(speeds))
     assert plan.batches[1].share_of_best(8) is None
-    assert "Batch 4: costs are known up to k = 7." in plan.notes
+    assert "For 4 at once costs are known up to K = 7." in plan.notes
 
 
 def test_off_is_among_the_answers_and_the_batch_from_which_it_is_best_is_named():
     weak = geometric(0.35)
     plan = plan_server(weak, costs_of(profile(slope=0.15, draft=0.05)), [1, 2, 4])
     assert plan.best[1] > 0 and plan.best[4] == 0 and plan.off_from in (2, 4)
-    assert "no speculation" in plan.sentence(4) and f"Turn it off from batch {plan.off_from} on." in plan.sentence(4)
+    assert "no speculation" in plan.sentence(4) and f"Turn it off from {plan.off_from} at once on." in plan.sentence(4)
     assert plan_server(geometric(0.9), costs_of(profile()), [1, 2]).off_from is None
 
 
@@ -116,13 +116,13 @@ def test_the_present_setting_is_compared_with_the_best():
     plan = plan_server(geometric(0.5), costs_of(profile(draft=0.3)))
     best = plan.batches[0]
     assert best.best < 8
-    assert f"k = 8 now reaches {best.share_of_best(8):.0%} of the best" in plan.sentence(8)
+    assert f"K = 8 now reaches {best.share_of_best(8):.0%} of the best" in plan.sentence(8)
     assert "now reaches" not in plan.sentence(best.best)
 
 
 def test_batches_that_nothing_is_known_of_are_named(chains):
     plan = plan_server(chains, costs_of(profile()), [1, 64])
-    assert plan.unknown == (64,) and "Batch 64" in plan.notes[-1] and list(plan.best) == [1]
+    assert plan.unknown == (64,) and "Batch size 64" in plan.notes[-1] and list(plan.best) == [1]
     with pytest.raises(ValueError, match="found no costs at batch size 64"):
         plan_server(chains, costs_of(profile()), [64])
     with pytest.raises(ValueError, match=r"batch: found \[0\], expected sizes from 1"):

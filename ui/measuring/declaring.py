@@ -10,17 +10,21 @@ from ui.session import predictions, session
 
 
 def section(vector: AcceptanceVector) -> None:
-    """Say what the vector holds for, and let its user say so where the file does not."""
+    """Say what the vector holds for, and let its user say that it is something else."""
     held = vector.holds_for
-    if held is None:
-        st.caption(":material/help: Tell us the temperature and models of this vector to get predictions.")
-    else:
-        by = "as you declared" if held.declared else "as the measurement recorded"
-        st.caption(
-            f":material/rule: Holds for {escaped(held.target)} ← {escaped(held.draft)}, {escaped(held.sampling)}, {by}."
-        )
-    title = "Say what it was measured for" if held is None else "Declare that it holds for something else"
-    with st.expander(title, icon=":material/edit_note:", key="acceptance_declare"), st.form("acceptance_declared"):
+    if held is None:  # the chip of predictions asks
+        return
+    by = "as you declared" if held.declared else "as the measurement recorded"
+    st.caption(
+        f":material/rule: Holds for {escaped(held.target)} ← {escaped(held.draft)}, {escaped(held.sampling)}, {by}."
+    )
+    with st.expander("Declare that it holds for something else", icon=":material/edit_note:", key="acceptance_declare"):
+        form()
+
+
+def form() -> None:
+    """Let the user say what the vector in use was measured for."""
+    with st.form("acceptance_declared", border=False):
         here = predictions.conditions()
         left, right = st.columns(2)
         target = left.text_input(
