@@ -76,15 +76,14 @@ class Server:
 
 
 def cpu_sec(processes: list[psutil.Process]) -> float:
-    """Return the processor seconds of processes and all below them, so far."""
+    """Return the processor seconds of processes and all below them, so far, each process once."""
     total = 0.0
-    for process in processes:
-        for each in (process, *process.children(recursive=True)):
-            try:
-                times = each.cpu_times()
-            except psutil.NoSuchProcess:
-                continue
-            total += times.user + times.system
+    for each in {*processes, *(child for process in processes for child in process.children(recursive=True))}:
+        try:
+            times = each.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        total += times.user + times.system
     return total
 
 

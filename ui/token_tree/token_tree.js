@@ -9,7 +9,7 @@ const SPEEDS = { "Each decision": "decisions", "Each step": "steps", "1/10 speed
 const views = new WeakMap()
 const ASK_AGAIN_MS = 500
 const FIRST_LOOK_MS = 1200
-const FRAME_MS = 700 // between two of the steps that came at once
+const FRAME_MS = 1000 // between two of the steps that came at once
 const MOST_REQUESTS = 12 // for the same step
 
 export default function liveTree(component) {
