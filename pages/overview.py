@@ -32,9 +32,10 @@ if job is not None and job.state == "done":
     chain.draw_result(job.result)
 if not running:
     lacks_draft = controls.lacks_draft("Measuring")
+    timed = session.pair_spec().is_demo and session.pair_spec().offload is None and not lacks_draft
     with st.container(horizontal=True, vertical_alignment="center"):
         start = controls.primary_button(
-            f"Measure it on this machine{' (about 30 s)' if session.pair_spec().is_demo else ''}",
+            f"Measure it on this machine{' (about 30 s)' if timed else ''}",
             icon=":material/rocket_launch:",
             key="chain_start",
             disabled=lacks_draft,
