@@ -24,8 +24,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as slow what a test with `@pytest.mark.sample(count)` has beyond a covering sample of its cases."""
     groups: dict[str, list[pytest.Function]] = {}
     for item in items:
-        if item.get_closest_marker("gpu"):
-            continue  # skipped nearly everywhere
+        if item.get_closest_marker("gpu") or item.get_closest_marker("slow"):
+            continue  # not by default in any case
         if item.get_closest_marker("sample") and isinstance(item, pytest.Function) and hasattr(item, "callspec"):
             groups.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for name, cases in groups.items():

@@ -170,7 +170,6 @@ def test_a_second_draft_of_the_demo_pair_is_offered_where_it_is_there(assets, tm
     assert (spec.target, spec.draft) == (str(demo / "target"), str(demo / "draft-large")) and spec.is_demo
     assert [box.value for box in page.text_input if box.key.startswith("sidebar_")] == ["", ""]
     assert "Demo pair with its large draft" in sidebar_text(page)
-    assert "on the demo pair with its large draft and its target on disk" in " ".join(b.label for b in page.button)
     tree = AppTest.from_file(str(ROOT / "pages" / "tree.py"), default_timeout=60)
     tree.session_state["studio_pair"] = spec
     assert settled(tree.run()).selectbox(key="vector").value == "demo-large-t0"  # that which ships for it

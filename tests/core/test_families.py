@@ -93,7 +93,6 @@ def test_greedy_output_is_identical_to_generate(family, tmp_path):
     assert_decodes_as_generate(save(build(family), tmp_path))
 
 
-@pytest.mark.sample(4, cover=False)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_greedy_output_with_trees_that_grow_is_identical_to_generate(family, tmp_path):
     folder = save(build(family), tmp_path)

@@ -19,7 +19,7 @@ from tests.conftest import around_passes, calibration_of, pair_of, tokens_of
 from tests.core.models.gguf.test_tokenizer import TEXTS
 from tests.core.test_families import FAULTS
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.slow]  # the folder takes a minute to make
 PROMPTS = [
     "The capital of France is", "def read_lines(path):\n", "日本の首都は", "عاصمة مصر هي", "👩‍👩‍👧 🫠 means",
     "Once upon a time", "Q: What is 17 + 25?\nA:", "import numpy as np\n\nx =", "Der schnellste Zug der Welt",
@@ -27,8 +27,6 @@ PROMPTS = [
     "Đà Nẵng là", "SELECT name FROM", "In 1969,", "The three laws of thermodynamics",
     "Ingredients:\n-", "Dear Sir or Madam,", "E = mc", "   four spaces",
 ]  # fmt: skip
-
-pytestmark = pytest.mark.slow  # the folder takes a minute to make
 
 
 @pytest.fixture(scope="module")

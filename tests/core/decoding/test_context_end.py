@@ -185,7 +185,7 @@ def test_trees_grow_the_same_way_compiled_and_plain(name, temperature, monkeypat
     assert both[0] == both[1] and sum(len(step[2]) for step in both[0]) == CONTEXT - 6
 
 
-@pytest.mark.sample(2, cover=False)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("verifier", ["sequoia", "specinfer", "topk", "traversal"])
 @pytest.mark.parametrize("draft_context", [CONTEXT, CONTEXT - 3])
 def test_the_law_is_the_targets_where_trees_are_cut(draft_context, verifier):

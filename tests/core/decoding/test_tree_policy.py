@@ -124,7 +124,7 @@ def test_greedy_text_under_changing_trees_is_the_targets_own(trees, tiny_target,
         assert all(len(step.tokens) == len(step.target_probs) == step.tree.size for step in steps)
 
 
-@pytest.mark.sample(3, cover=False)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("sampling", [SamplingConfig(0.6), SamplingConfig(1.0, top_p=0.8)], ids=["T=0.6", "top-p"])
 @pytest.mark.parametrize("verifier", VERIFIERS)
 def test_sampled_text_under_changing_trees_follows_the_target(verifier, sampling):

@@ -100,7 +100,6 @@ def test_trees_that_grow_are_padded_to_few_sizes(used, tiny_target, tiny_draft):
     assert [padded(n) for n in (1, 2, 3, 9, 32, 33, 64, 65)] == [1, 2, 4, 16, 32, 64, 64, 96]
 
 
-@pytest.mark.sample(5, cover=False)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_decodes_as_generate_in_phases_while_its_window_holds_the_text(family, used):
     prompt, short = [2 + place for place in range(20)], "sliding_window" in FAMILIES[family]
@@ -113,7 +112,6 @@ def test_every_family_decodes_as_generate_in_phases_while_its_window_holds_the_t
         assert (used["StaticDrafter._fill"] > 20) == in_phases
 
 
-@pytest.mark.sample(1, cover=False)
 @pytest.mark.parametrize("verifier", VERIFIERS)
 def test_sampled_text_follows_the_target(verifier, used):
     """False alarms below 1e-6 each; rules that are not written as phases are walked as elsewhere."""

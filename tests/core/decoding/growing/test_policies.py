@@ -101,7 +101,7 @@ NAMES = [pytest.param(name, marks=pytest.mark.slow if "alone" in name else ()) f
 
 
 @both_ways
-@pytest.mark.sample(5, cover=False)
+@pytest.mark.sample(11)
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 @pytest.mark.parametrize("name", NAMES)
 def test_sampled_text_follows_the_target(name, sampling, full):
@@ -126,7 +126,7 @@ def assert_follows_the_target(name, sampling, samples, target, draft):
 
 
 @both_ways
-@pytest.mark.sample(2, cover=False)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 @pytest.mark.parametrize("name", [name for name in NAMES if "look-ups" not in name.values[0]])
 def test_sampled_text_follows_the_target_that_a_head_reads(name, sampling):
