@@ -178,7 +178,7 @@ def test_stop_keeps_what_was_decoded(assets, monkeypatch: pytest.MonkeyPatch, re
     job = page.session_state["studio_jobs"]["decode"]
     wait_for(lambda: job.step_count == 2)
     page = settled(page.run())
-    assert page.button(key="decode_start").disabled and payload(page)["running"]
+    assert page.button(key="decode_start").disabled and payload(page)["running"] and not page.metric
     page = settled(page.button(key="decode_stop").click().run())
     page = finish(page)
     assert "Stopped after 2 steps" in page.warning[0].value and payload(page)["total"] == 2
