@@ -140,7 +140,7 @@ def server_plan_command(
     from ..files.safe_files import write_atomic
     from ..servers.chain_acceptance import chain_acceptance
     from ..servers.costs import costs_of
-    from ..servers.flags import METHODS
+    from ..servers.flags import DRAFT_MODEL, METHODS, NGRAM
     from ..servers.plan import plan_server
 
     batches = [_number("--batch", part, 1) for part in batch.split(",")]
@@ -158,9 +158,9 @@ def server_plan_command(
             raise ValueError(f"--out: {error}") from error
         _report_unplanned(counts, str(error), as_json)
         return
-    method = method or (METHODS[1] if chains.drafted_share < 1 else METHODS[0])
+    method = method or (NGRAM if chains.drafted_share < 1 else DRAFT_MODEL)
     settings = _settings(timed, chains)
-    free = method == METHODS[1]
+    free = method == NGRAM
     needs_draft = not free and any(len({each.k for each in part if each.k}) < 2 for part in settings.values() or [[]])
     hardware = None if profile is None else _profile(profile, draft_profile, needs_draft)
     shape = None if target_shape is None else find_shape(target_shape)

@@ -15,7 +15,10 @@ MODELS = ["--target", "big.gguf", "--draft", "small.gguf"]
         (["--engine", "sglang"], "--engine: found 'sglang', expected one of vllm, llama.cpp"),
         (["--engine", "vllm"], "expected --target and --draft, or --server"),
         (["--engine", "vllm", "--target", "big"], "expected --target and --draft, or --server"),
-        (["--engine", "vllm", "--method", "eagle", *MODELS], "method: found 'eagle', expected one of draft, ngram"),
+        (
+            ["--engine", "vllm", "--method", "eagle", *MODELS],
+            "method: found 'eagle', expected one of draft, eagle3",
+        ),
         (["--engine", "llama.cpp", "--settings", "1,2,4", *MODELS], "--settings: found '1,2,4', expected 0 and two"),
         (["--engine", "llama.cpp", "--settings", "0,x", *MODELS], "--settings: found '0,x', expected whole numbers"),
         (["--engine", "llama.cpp", "--planned-from", "0,2,4", *MODELS], "expected 0, 8 (the longest draft) and one of"),
