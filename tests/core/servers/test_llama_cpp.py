@@ -82,8 +82,8 @@ def test_our_flags_pass_the_real_parser(method, k):
     found = json.loads(run.stdout)
     if k == 0:
         assert set(found["types"]) == {"NONE"}
-    elif method == "draft":
-        assert (found["types"][-1], found["draft_n_max"], found["draft_p_min"]) == ("DRAFT_SIMPLE", k, 0)
+    elif kind := {"draft": "DRAFT_SIMPLE", "eagle3": "DRAFT_EAGLE3"}.get(method):
+        assert (found["types"][-1], found["draft_n_max"], found["draft_p_min"]) == (kind, k, 0)
     else:
         assert (found["types"][-1], found["ngram_n_max"]) == ("NGRAM_MOD", k)
 
