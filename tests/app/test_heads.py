@@ -30,6 +30,7 @@ def test_it_is_chosen_beside_the_drafts() -> None:
     page.selectbox(key="sidebar_demo_draft").select("Head on the large model (EAGLE-3)")
     page = settled(next(b for b in page.button if b.label == "Use this pair").click().run())
     assert page.session_state["studio_pair"].names == ("demo target", "demo head")
+    assert "Demo pair with its head" in " ".join(part.value for part in page.sidebar.markdown)
     assert any("Measure it on this machine" in button.label for button in page.button)
 
 
