@@ -142,7 +142,7 @@ def _wiring(vector: AcceptanceVector, pair: ModelPair, texts: Sequence[Sequence[
     if (other := better_wiring(texts, pair)) is not None:
         return str(other)
     found = wired_wrong(counts_of_vector(vector, ""))
-    return None if found is None else f"{found.title}: {found.evidence[0]}. {found.says} Check {found.check}."
+    return None if found is None else str(found)
 
 
 def _partial_vector(resume: Path | None, out: Path | None) -> AcceptanceVector | None:

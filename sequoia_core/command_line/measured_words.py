@@ -195,7 +195,7 @@ def server_check_parts(result: Mapping[str, Any], out: Path | None) -> Parts:
         rows.append((str(row["k"]), said, speed, yields, f"{row['tokens_per_sec']:.1f}"))
     requests = f"{counted(result['requests'], 'request')} of {result['max_new_tokens']} tokens"
     yield f"{result['engine']}, {result['method']}: {requests}."
-    yield table(("k", "predicted", "measured", "per step", "tokens/s"), rows)
+    yield table(("K", "predicted", "measured", "per step", "tokens/s"), rows)
     seen = ", ".join(str(row["k"]) for row in result["rows"] if row["planned_from"])
     yield f"Per step: tokens, in brackets as predicted. The plan saw K = {seen}."
     if apart := [str(row["k"]) for row in result["rows"] if row.get("tokens_per_step_held") is False]:

@@ -17,10 +17,8 @@ FALSE_ALARM = 0.01  # of one rule, where the truth lies at its threshold; health
 DEVIATIONS = 2.576  # of a normal law: half of FALSE_ALARM, since few drafts have fatter tails
 MIN_FIRST_RATE = 0.2  # of drafts with their first token accepted: healthy heads have .5 to .85
 LIMITED_RATE = 0.9  # of drafts accepted whole
-# accepted given the first, above which a low first position is selection: drafts begin at hard places
-MIN_SECOND_RATE = 0.5
-# of the rate before: a window, block or position limit (vllm#51009: .25 after a first that is near normal)
-CLIFF_RATIO = 0.6
+MIN_SECOND_RATE = 0.5  # accepted given the first; above it a low first position is selection: a hard place to begin
+CLIFF_RATIO = 0.6  # of the rate before: a window, block or position limit (vllm#51009: .25 after a first near normal)
 FADE_RATIO = 0.6  # of the first half's rate: one layer of a head used again and again (vllm#52688)
 MIN_USED_SHARE = 0.1  # of drafted tokens, where a draft yields one or more (llama.cpp#25908: .07 of 64, 4.5 of them)
 MIN_WORSENING = 0.05  # fewer accepted: other texts do that by themselves (llama.cpp#27106: .7 to .5)
@@ -28,8 +26,7 @@ MIN_DRAFTED_SHARE = 0.5  # of steps with a draft: a minimum probability, n-grams
 MAX_LOOPING_SHARE = 0.2  # of answers that repeat themselves: a draft guesses a loop (model-serving-minefield#108)
 MIN_SPEED = 0.97  # of the speed without a draft (mlx-lm#1132: .65)
 HEALTHY_RATE = 0.7  # at every position: what published heads reach, supposed where nothing better is known
-# of later positions, below which a fall at one of them may not show (power: benchmarks/results)
-MIN_LATER_TRIALS = 500
+MIN_LATER_TRIALS = 500  # of later positions, below which a fall at one may not show (power: benchmarks/results)
 MAX_NEEDED_DRAFTS = 1_000_000
 
 HEALTHY, WIRED_WRONG, RUNS_OUT, LONGER = "healthy", "wired wrong", "runs out", "falls with prompt length"
@@ -74,6 +71,9 @@ class Finding:
     @property
     def title(self) -> str:
         return self.verdict[0].upper() + self.verdict[1:] + (f" at position {self.position}" if self.position else "")
+
+    def __str__(self) -> str:
+        return f"{self.title}: {self.evidence[0]}. {self.says} Check {self.check}."
 
 
 def never_drafted(counts: ServerCounts) -> Finding | None:

@@ -36,7 +36,7 @@ def test_another_shipped_vector_is_used_and_overlaid() -> None:
     page = open_page("draft")
     settled(page.selectbox(key="acceptance_choice").select("other").run())
     assert len(page.session_state["studio_acceptance"]) == 5
-    settled(page.pills(key="acceptance_compare").select("demo-t0").run())
+    settled(page.multiselect(key="acceptance_compare").select("demo-t0").run())
     assert page.get("plotly_chart")[0].proto.spec.count('"lines+markers"') == 2
 
 
@@ -257,7 +257,7 @@ def test_own_vectors_stay_at_hand_by_name() -> None:
     assert choice.value == "mine.csv (2)" and any("mine.csv: your file" in option for option in choice.options)
     settled(choice.select("mine.csv").run())
     assert page.session_state["studio_acceptance"].probs[0] == 0.7
-    settled(page.pills(key="acceptance_compare").select("mine.csv (2)").run())
+    settled(page.multiselect(key="acceptance_compare").select("mine.csv (2)").run())
     assert page.get("plotly_chart")[0].proto.spec.count('"lines+markers"') == 2
 
 

@@ -136,10 +136,10 @@ def section() -> None:
     )
 
     left, right = st.columns([4, 1], vertical_alignment="bottom")
-    compare = left.pills(
+    compare = left.multiselect(
         "Compare with",
         [name for name in names if name != session.acceptance_name()],
-        selection_mode="multi",
+        placeholder="No other vector",
         key="acceptance_compare",
         persist_state="session",
     )

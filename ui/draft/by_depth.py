@@ -54,7 +54,7 @@ def section(vector: AcceptanceVector) -> None:
     )
     with suppress(ValueError):  # a file that does not tell what was accepted at each position
         if (found := wired_wrong(counts_of_vector(vector, ""))) is not None:
-            st.warning(f"{found.title}: {found.evidence[0]}. {found.says} Check {found.check}.")
+            st.warning(str(found))
 
 
 def _loss(vector: AcceptanceVector, flat: AcceptanceVector) -> str:
