@@ -36,9 +36,9 @@ from sequoia_core.design.prediction import best_chain, predict, without_depth
 from sequoia_core.design.tree_files import tree_from_bytes
 from sequoia_core.files.model_names import DEMO_PAIR
 from sequoia_core.files.prompt_files import load_prompts
+from sequoia_core.models.device import describe_device
 from sequoia_core.models.language_model import ModelPair
 from sequoia_core.native.instruction_sets import instructions_in_use
-from sequoia_core.native.processor import processor_name
 from sequoia_core.studies.measure_acceptance import measure_acceptance
 from sequoia_core.studies.measure_profile import measure_profile
 from sequoia_core.studies.race import MethodResult, over_plain, own_method, take_turns
@@ -107,7 +107,7 @@ def section(place: str, temperature: float, args: argparse.Namespace) -> dict:
     methods, predictions, planned, record = {}, {}, {}, {}
     drafts = dict(each.split("=", 1) for each in args.draft or DRAFTS)
     pairs = {
-        name: load_pair(args.target, draft, device="cpu", dtype="bfloat16", offload=offload)
+        name: load_pair(args.target, draft, device=args.device, dtype="bfloat16", offload=offload)
         for name, draft in drafts.items()
     }
     first, *others = pairs.values()
@@ -120,7 +120,7 @@ def section(place: str, temperature: float, args: argparse.Namespace) -> dict:
     context = round(np.mean(list(map(len, raced))) + args.tokens / 2)
     methods["plain"] = own_method(first, ROOT_ONLY, sampling)
     for name, pair in pairs.items():
-        in_memory = pair if offload is None else load_pair(args.target, drafts[name], device="cpu")
+        in_memory = pair if offload is None else load_pair(args.target, drafts[name], device=args.device)
         vector = measure_acceptance(unraced, in_memory, sampling=sampling, max_new_tokens=args.tokens)
         profile = measure_profile(pair, sizes=sizes, context=context, repeats=args.repeats)
         found = {"p1": vector.levels[:, 0].tolist(), "any": vector.levels.sum(1).tolist(), "c": profile.c}
@@ -179,6 +179,7 @@ def main() -> None:
     parser.add_argument("--target", default=str(DEMO_PAIR / "target"))
     parser.add_argument("--draft", action="append", help="NAME=FOLDER, of a head or a model; once for each")
     parser.add_argument("--file", type=Path, default=ROOT / "assets" / "prompts" / "not-looping.jsonl")
+    parser.add_argument("--device", default="cpu", help="such as cuda")
     parser.add_argument("--places", default="memory,disk")
     parser.add_argument("--temperatures", default="0,0.6,1")
     parser.add_argument("--prompts", type=int, default=16)
@@ -188,12 +189,13 @@ def main() -> None:
     parser.add_argument("--out", action="store_true", help="keep the record in results/, and what is there already")
     args = parser.parse_args()
     whose = "" if Path(args.target).parent == DEMO_PAIR else f"{Path(args.target).name}-"
+    whose += "" if args.device == "cpu" else f"{args.device}-"
     path = ROOT / "benchmarks" / "results" / f"heads-{whose}{date.today().isoformat()}.json"
     record = json.loads(path.read_text()) if args.out and path.is_file() else {}
     names = ("prompts", "calibration", "tokens", "repeats")
     record["settings"] = {name: getattr(args, name) for name in names} | {
-        "file": args.file.name, "date": date.today().isoformat(), "processor": processor_name(),
-        "instructions": instructions_in_use(),
+        "file": args.file.name, "date": date.today().isoformat(),
+        "device": describe_device(args.device), "instructions": instructions_in_use(),
     }  # fmt: skip
     for place in args.places.split(","):
         for temperature in map(float, args.temperatures.split(",")):

@@ -11,7 +11,7 @@ import pytest
 from .browser import LONG_MS, go, metric, settle
 from .test_accessibility import no_serious_faults
 
-STILL_SEC = 3.0  # at most, on two slow cores beside other tests; STALLS times they may be busy with something else
+STILL_SHARE = 1 / 15  # of the film, a second of fifteen; STALLS times the machine may be busy with something else
 STALLS = 2
 WATCH = """(stage) => {
   Object.assign(window, {pictures: [], looks: 0})
@@ -47,13 +47,14 @@ def tells(page, stage, words: str) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_something_moves_in_every_second_from_the_first_pass_to_the_text(page, server):
+def test_something_moves_all_the_time_from_the_first_pass_to_the_text(page, server):
     stage = start(page, server)
     stage.locator(".origin").filter(has_text="Your last run").wait_for(timeout=LONG_MS)  # it ends with its own text
     settle(page)
     film = page.evaluate("window.pictures")
     still = [(round(after["at"] - before["at"], 2), before["told"]) for before, after in pairwise(film)]
-    assert sorted(still)[-1 - STALLS][0] < STILL_SEC, sorted(still)[-5:]
+    length = film[-1]["at"] - film[0]["at"]
+    assert sorted(still)[-1 - STALLS][0] < STILL_SHARE * length, (length, sorted(still)[-5:])
     timing, counting, planning, writing = (
         [each for each in film if each["film"] and each["told"].startswith(f"{act} · ")] for act in "1234"
     )

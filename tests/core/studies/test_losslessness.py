@@ -147,7 +147,7 @@ def small_pair():
 
 
 def check(pair, prompt=(3,), tree=None, **options):
-    options.setdefault("samples", 20_000)
+    options.setdefault("samples", 5_000)
     options.setdefault("sampling", SamplingConfig(1.0))
     options.setdefault("generator", torch.Generator().manual_seed(0))
     return check_losslessness(prompt, pair_of(*pair), tree=tree or branching_tree([3, 2]), **options)
@@ -165,7 +165,6 @@ SETTINGS = {
 
 @both_ways
 @pytest.mark.slow
-@pytest.mark.timeout(1200)  # 20,000 runs: half a minute on a free core
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("verifier", VERIFIERS)
 def test_decoding_is_lossless(verifier, setting, small_pair):

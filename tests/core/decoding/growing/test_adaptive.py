@@ -26,7 +26,7 @@ from sequoia_core.design.optimal_trees import expected_tokens, optimal_tree
 from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.design.step_time import step_time
 from sequoia_core.studies.losslessness import check_losslessness
-from tests.conftest import calibration_of, linear_profile, pair_of, tiny_llama, tokens_of
+from tests.conftest import calibration_of, linear_profile, pair_of, recalled, tiny_llama, tokens_of
 from tests.core.decoding.growing.test_dynamic_exactness import Grows, PruningAfterTheDraw
 from tests.core.decoding.growing.test_policies import MEASURED, SAMPLINGS
 from tests.core.decoding.test_tree_policy import RAGGED, all_of_steps
@@ -62,7 +62,7 @@ def test_pruning_after_the_draw_is_caught_in_running_decodes(prunes, costs, monk
     if prunes:
         pruning = replace(recipes.RECIPES["sampled"], expansion=PruningAfterTheDraw)
         monkeypatch.setitem(recipes.RECIPES, "sampled", pruning)
-    pair = [tiny_llama(seed, vocab=16, layers=1, scale=2.0) for seed in (1, 2)]
+    pair = [recalled(tiny_llama(seed, vocab=16, layers=1, scale=2.0)) for seed in (1, 2)]
     report = check(pair, sampled_policy("sampled", costs), SamplingConfig(1.0), samples=2_000, new_tokens=1)
     assert report.p_value < 1e-6 if prunes else report.passed
     assert report.degrees_of_freedom > 5
@@ -76,7 +76,7 @@ def test_most_likely_children_under_the_rule_for_drawn_ones_are_caught(sampling,
     if mixes:
         monkeypatch.setitem(recipes.RECIPES, "deterministic", replace(TOP_K, verifier="sequoia"))
     policy = sampled_policy("deterministic", MEASURED)
-    report = check(small_pair, policy, sampling, samples=2_000, new_tokens=1)
+    report = check(map(recalled, small_pair), policy, sampling, samples=2_000, new_tokens=1)
     assert report.p_value < 1e-6 if mixes else report.passed
     assert report.degrees_of_freedom > 5
 

@@ -107,7 +107,7 @@ NAMES = [pytest.param(name, marks=pytest.mark.slow if "alone" in name else ()) f
 def test_sampled_text_follows_the_target(name, sampling, full):
     """Rows are recalled; that the passes behind them are right, the recorded probabilities show."""
     models = (recalled(tiny_llama(seed, vocab=16, layers=1, scale=1.0)) for seed in (1, 2))
-    assert_follows_the_target(name, sampling, 3_000 if full else 600, *models)
+    assert_follows_the_target(name, sampling, 1_200 if full else 600, *models)
 
 
 def assert_follows_the_target(name, sampling, samples, target, draft):

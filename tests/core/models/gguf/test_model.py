@@ -75,7 +75,7 @@ def test_the_law_is_the_targets(tiny_files, name, verifier, temperature):
     tree = k_ary_tree(2, 2) if name == "static" else SpecExecTree(max_size=6, max_depth=2, beam=2, branch=4)
     report = check_losslessness(
         [1, 2, 3], pair, tree=tree, sampling=SamplingConfig(temperature),
-        verifier=verifier, samples=1500, new_tokens=2, generator=torch.Generator().manual_seed(1),
+        verifier=verifier, samples=600, new_tokens=2, generator=torch.Generator().manual_seed(1),
     )  # fmt: skip
     assert report.passed and report.degrees_of_freedom > 6, report.p_value
 
@@ -117,7 +117,7 @@ def test_quantised_files_decode(tmp_path, dtype, demo_files):
 
 
 @pytest.mark.slow
-def test_no_memory_is_lost_over_a_hundred_loads(tiny_files):
+def test_no_memory_is_lost_over_fifty_loads(tiny_files):
     def use() -> int:
         pair = load_pair(tiny_files["target"], tiny_files["draft"])
         list(decode([1, 2], pair, tree=k_ary_tree(2, 2), max_new_tokens=4))
@@ -125,9 +125,9 @@ def test_no_memory_is_lost_over_a_hundred_loads(tiny_files):
         gc.collect()
         return psutil.Process().memory_info().rss
 
-    before = [use() for _ in range(20)][-1]
-    after = [use() for _ in range(100)][-1]
-    assert after - before < 24e6  # one pair with its contexts takes 5 MB: fifteen would take 75
+    before = [use() for _ in range(15)][-1]
+    after = [use() for _ in range(50)][-1]
+    assert after - before < 24e6  # one pair with its contexts takes 5 MB
 
 
 def broken(demo_files, tmp_path, kind):
