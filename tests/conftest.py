@@ -16,20 +16,21 @@ from sequoia_core.models.language_model import HuggingFaceModel, ModelPair
 from sequoia_core.models.loading import load_pair
 from sequoia_core.native import sampling_ops as rows
 
+CASES = 8  # of a test that run by default, chosen by its name; the others are slow
 torch.set_num_threads(1)  # tiny models lose more to waiting threads than they gain
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m "not slow"` selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as slow what a test with `@pytest.mark.sample(count)` has beyond a covering sample of its cases."""
+    """Mark as slow what a test has beyond a sample of its cases: `@pytest.mark.sample(count)`, else CASES."""
     groups: dict[str, list[pytest.Function]] = {}
     for item in items:
         if item.get_closest_marker("gpu") or item.get_closest_marker("slow"):
             continue  # not by default in any case
-        if item.get_closest_marker("sample") and isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
             groups.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for name, cases in groups.items():
-        mark = cases[0].get_closest_marker("sample")
+        mark = cases[0].get_closest_marker("sample") or pytest.mark.sample(CASES, cover=False)
         values = [tuple((axis, id(value)) for axis, value in case.callspec.params.items()) for case in cases]
         for index in {*range(len(cases))} - covering_sample(values, *mark.args, seed=name, **mark.kwargs):
             cases[index].add_marker(pytest.mark.slow)

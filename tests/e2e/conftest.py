@@ -9,14 +9,20 @@ import pytest
 
 from tests.served_app import QUIET, Server
 
-QUICK = ("test_cold_link", "test_first_screen", "test_journey", "test_live_tree", "test_standalone")
+QUICK = (  # how their names begin
+    "test_the_first_page_of_a_cold_server", "test_from_one_button_to_a_live_decode",
+    "test_the_picture_and_its_controls_are_on_the_first_screen[tree-", "test_one_answer_is_written_in_two_ways",
+    "test_a_node_keeps_its_element", "test_a_lost_beginning", "test_keys_go_from_step", "test_one_transport",
+    "test_a_decision_by_chance", "test_each_node_says", "test_the_bonus_token", "test_on_a_phone_the_tree",
+    "test_it_plays_without_a_server", "test_text_of_a_run_never_becomes_markup",
+)  # fmt: skip
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m "not slow"` selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave other journeys than the quick ones to `SLOW=1`."""
+    """Leave other browser tests than the quick ones to `SLOW=1`."""
     for item in items:
-        if item.path.parent == Path(__file__).parent and item.path.stem not in QUICK:
+        if item.path.parent == Path(__file__).parent and not item.name.startswith(QUICK):
             item.add_marker(pytest.mark.slow)
 
 

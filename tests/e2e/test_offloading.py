@@ -7,7 +7,6 @@ import pytest
 from .browser import LONG_MS, choose_option, go, measure, metric, number, settle
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_target_on_disk_from_the_choice_to_unloading(page, server, shot):
     page.goto(server)

@@ -121,7 +121,6 @@ def idle(tab) -> None:
     tab.get_by_text("Engine idle").first.wait_for(timeout=WAIT_MS)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_stop_ends_real_work_and_leaving_the_page_does_not(tabs, server, noise) -> None:
     tab = tabs()
@@ -146,7 +145,6 @@ def test_a_stop_ends_real_work_and_leaving_the_page_does_not(tabs, server, noise
     idle(tab)  # a second job of the double click would be running now
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_closing_the_tab_ends_its_run_and_the_next_user_runs(tabs, server, noise) -> None:
     first, second = tabs(), tabs()
@@ -163,7 +161,6 @@ def test_closing_the_tab_ends_its_run_and_the_next_user_runs(tabs, server, noise
     assert 3 <= steps_shown(second) <= 16
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_killed_server_and_its_restart_leave_a_page_that_works(tabs, own_server, noise) -> None:
     tab = tabs()
@@ -186,7 +183,6 @@ def test_a_killed_server_and_its_restart_leave_a_page_that_works(tabs, own_serve
     idle(tab)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_client_offline_for_ten_seconds_comes_back_to_its_stopped_run(tabs, server, noise) -> None:
     tab, cable = tabs(), Cable(int(server.rsplit(":", 1)[1]))
@@ -205,7 +201,6 @@ def test_a_client_offline_for_ten_seconds_comes_back_to_its_stopped_run(tabs, se
     cable.remove()
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(2_400)
 def test_500_steps_of_1024_nodes_pictures_on_one_node_and_memory_that_stays(tabs, own_server, noise) -> None:
     """The tree's own elements stay where they are while steps arrive, and no run adds to what earlier ones took."""

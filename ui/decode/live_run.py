@@ -25,7 +25,7 @@ ENDINGS = {
 }
 WAITING_SEC = 0.15  # between two looks at a run that waits for its reader
 WATCHED_SEC = 0.5  # at one that computes elsewhere than the browser does
-SHARED_SEC = 3.0  # at one on the cores that the browser draws with: a look costs it about 0.1 s of computing
+SHARED_SEC = 4.0  # at one on the cores that the browser draws with: a look costs it about 0.1 s of computing
 
 
 def poll_sec(job: Job) -> float:
