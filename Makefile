@@ -6,6 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 INSTALL := $(PIP) --no-build-isolation --no-require-hashes -c requirements.lock --editable
 PYTEST := $(BIN)/python -m pytest $(if $(SLOW),,-m "not slow")
 export HF_HUB_DISABLE_TELEMETRY = 1
+export PYTHONDONTWRITEBYTECODE =  # containers set it: then each of the tests' processes compiles everything again
 
 .PHONY: run test lint lock screenshots bench gpu clean
 

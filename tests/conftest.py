@@ -16,7 +16,7 @@ from sequoia_core.models.language_model import HuggingFaceModel, ModelPair
 from sequoia_core.models.loading import load_pair
 from sequoia_core.native import sampling_ops as rows
 
-CASES = 8  # of a test that run by default, chosen by its name; the others are slow
+CASES = 4  # of a test that run by default, chosen by its name; the others are slow
 torch.set_num_threads(1)  # tiny models lose more to waiting threads than they gain
 
 

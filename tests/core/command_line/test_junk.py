@@ -116,7 +116,7 @@ def short(text: str) -> str:
     return f"{text[:12]!r}{'…' if len(text) > 12 else ''}"
 
 
-@pytest.mark.sample(240)  # each option of each command at least once
+@pytest.mark.sample(60, cover=False)
 @pytest.mark.usefixtures("without_models")
 @pytest.mark.parametrize(
     ("named", "junk"), CASES, ids=[f"{command} {option} {short(junk)}" for (command, option), junk in CASES]

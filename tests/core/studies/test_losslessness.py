@@ -180,7 +180,7 @@ def test_recalled_rows_decide_as_passes_do(small_pair):
 
 
 @both_ways
-@pytest.mark.sample(4, cover=False)
+@pytest.mark.sample(2, cover=False)
 @pytest.mark.parametrize("verifier", VERIFIERS)
 @pytest.mark.parametrize("draft", ["model", "head"])
 def test_decoding_is_lossless_as_far_as_few_samples_tell(draft, verifier, small_pair):
@@ -336,6 +336,7 @@ def test_texts_that_end_early_have_cells_of_their_own(small_pair):
     assert any(len(tokens) == 1 and not pooled for tokens, pooled in zip(report.cells, report.pooled, strict=True))
 
 
+@pytest.mark.slow
 def test_the_false_alarm_rate_is_the_stated_one():
     """G over Williams' correction against its chi-square, far into the tail, at five expected per cell."""
     generator = np.random.default_rng(0)

@@ -342,6 +342,7 @@ def test_a_streamed_measurement_can_be_cut_and_resumed(temperature, tiny_target,
     assert mixed.trials == whole.trials
 
 
+@pytest.mark.slow
 def test_a_streamed_target_writes_text_of_the_same_distribution(tiny_target, tiny_draft):
     """Pooled p_1 of two samples of 40 prompts, 5 standard errors apart at most: a false alarm in 10^6."""
     prompts, sampling = [[1 + i] for i in range(40)], SamplingConfig(0.8)

@@ -48,6 +48,7 @@ def test_sampled_methods_write_equally_much(tiny_target, tiny_draft):
     assert all(result.tokens == [16] for result in results.values())
 
 
+@pytest.mark.slow
 def test_hardly_any_temperature_writes_the_greedy_text_in_transformers_too(tiny_target, tiny_draft):
     """1e-300 is 0 in float32, and transformers divides by it."""
     pair = ModelPair(tiny_target, tiny_draft, tokenizer=None)
@@ -57,6 +58,7 @@ def test_hardly_any_temperature_writes_the_greedy_text_in_transformers_too(tiny_
     assert all(result.outputs == greedy["autoregressive"].outputs for result in results.values())
 
 
+@pytest.mark.slow
 def test_bench_record_is_complete(tiny_target, tiny_draft):
     pair = ModelPair(tiny_target, tiny_draft, tokenizer=None)
     told = []

@@ -35,6 +35,7 @@ def hybrid(kind, seed, vocab, *, size=7, text=None, **options):
     )
 
 
+@pytest.mark.sample(1, cover=False)
 @pytest.mark.parametrize("sampling", [PLAIN, CUT], ids=["plain", "top-p"])
 def test_in_turn_keeps_the_law_whatever_is_looked_up_and_drawn(sampling):
     seen = set()
@@ -123,6 +124,7 @@ class DroppingAfterTheDraw(SampledExpansion):
         return kept.taken(np.flatnonzero(~(leaves & (kept.looked_up == 0) & (kept.tokens == 1))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [WithoutTheLookedUp, DroppingAfterTheDraw])
 def test_other_ways_to_go_wrong_are_caught(kind):
     def fault(seed: int) -> float:
