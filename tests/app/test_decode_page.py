@@ -509,7 +509,6 @@ def with_a_recorded_run(assets, **fields) -> dict:
     return run
 
 
-@pytest.mark.sample(3, cover=False)
 @pytest.mark.parametrize(
     ("step", "at"),
     [("2", 1), ("3", 2), ("0", None), ("4", None), ("-1", None), ("x", None), ("9" * 5000, None), ("²", None)],

@@ -360,7 +360,6 @@ def test_rows_of_ones_own_are_enumerated() -> None:
     assert "k: found 5 children" in page.error[0].value
 
 
-@pytest.mark.sample(4, cover=False)
 @pytest.mark.parametrize(
     ("p", "message"),
     [

@@ -39,27 +39,23 @@ def test_alone(path: Path, assets: Path) -> None:
     check(AppTest.from_file(str(path), default_timeout=TIMEOUT_SEC).run())
 
 
-@pytest.mark.sample(4, cover=False)
 @BY_NAME
 def test_through_the_router(path: Path, assets: Path) -> None:
     app = settled(AppTest.from_file(str(ROOT / "app.py"), default_timeout=TIMEOUT_SEC).run())
     check(app.switch_page(str(path.relative_to(ROOT))).run())
 
 
-@pytest.mark.sample(3, cover=False)
 @BY_NAME
 def test_alone_with_what_really_ships(path: Path) -> None:
     check(AppTest.from_file(str(path), default_timeout=TIMEOUT_SEC).run())
 
 
-@pytest.mark.sample(4, cover=False)
 @BY_NAME
 def test_with_nothing_shipped_it_explains(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shipped, "ASSETS", tmp_path)
     settled(AppTest.from_file(str(path), default_timeout=TIMEOUT_SEC).run())
 
 
-@pytest.mark.sample(4, cover=False)
 @BY_NAME
 def test_state_travels_between_pages(path: Path, assets: Path) -> None:
     page = AppTest.from_file(str(path), default_timeout=TIMEOUT_SEC)

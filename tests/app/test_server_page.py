@@ -242,7 +242,6 @@ def test_what_cannot_be_planned_from_says_why_and_shows_nothing_as_known(text, s
 HOSTILE = vllm_text(*AFTER, model="<img src=x onerror=alert(1)>**b**")
 
 
-@pytest.mark.sample(5, cover=False)
 @pytest.mark.parametrize(
     "text",
     [

@@ -95,7 +95,6 @@ WORKS = [acceptance, own_text, rejection, verifiers, static, losslessness, profi
 DECODING = (verifiers, static, decoding)
 
 
-@pytest.mark.sample(5, cover=False)
 @pytest.mark.parametrize("work", WORKS, ids=lambda work: work.__name__)
 def test_no_pass_is_made_after_a_cancel(work: Callable[..., Any], full: bool) -> None:
     whole = passes_of(work, None).sizes

@@ -101,7 +101,6 @@ def test_stops_at_an_eos_inside_the_accepted_path(tiny_target):
     assert tokens_of(steps) == wanted[: first + 1] and steps[-1].finished == "eos"
 
 
-@pytest.mark.sample(8, cover=False)
 @pytest.mark.parametrize("ended_by", ["eos", "length"])
 @pytest.mark.parametrize("verifier", ["greedy", "sequoia", "topk", "traversal"])
 @pytest.mark.parametrize("kind", ["path", "branches"])

@@ -431,7 +431,6 @@ def test_a_schema_is_named_in_a_line(tmp_path):
         assert len(str(caught.value)) < 400 and "\n" not in str(caught.value)
 
 
-@pytest.mark.sample(6, cover=False)
 @pytest.mark.parametrize("encoding", ["PLAIN", "DELTA_LENGTH_BYTE_ARRAY"])
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
 @pytest.mark.parametrize("compression", ["none", "snappy", "gzip", "zstd", "lz4", "brotli"])

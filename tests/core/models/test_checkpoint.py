@@ -126,7 +126,6 @@ IGNORABLE = {
 }
 
 
-@pytest.mark.sample(3, cover=False)
 @pytest.mark.parametrize("case", IGNORABLE)
 def test_what_an_architecture_declares_ignorable_loads(case, model, demo_pair):
     edit_weights(model, IGNORABLE[case])

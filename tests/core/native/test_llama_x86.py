@@ -381,7 +381,6 @@ def test_greedy_bfloat16_equals_autoregressive_token_for_token(tree, demo_pair, 
         assert tokens_of(steps) == plain
 
 
-@pytest.mark.sample(6, cover=False)
 @pytest.mark.parametrize(
     "sampling, verifier",
     [(SamplingConfig(), "sequoia"), *itertools.product((SamplingConfig(0.7), SamplingConfig(0.7, 0.8, 40)), VERIFIERS)],
@@ -449,9 +448,9 @@ def growing_policies(temperature):
         yield AdaptiveTree(profile=None, calibration=calibration, max_size=40, max_depth=6, recipe=recipe)
 
 
-@pytest.mark.sample(1, cover=False)
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
-def test_a_tree_grown_in_one_call_is_that_grown_wave_by_wave(temperature, demo_pair, prompts, monkeypatch, full):
+def test_a_tree_grown_in_one_call_is_that_grown_wave_by_wave(temperature, demo_pair, prompts, monkeypatch):
     """Same trees, tokens, probabilities and decisions under the same seed, up to the context's end."""
     calls = []
     in_one_call = GrowCall.grow
@@ -459,7 +458,7 @@ def test_a_tree_grown_in_one_call_is_that_grown_wave_by_wave(temperature, demo_p
 
     def run(policy, ids):
         steps = decode(
-            ids, demo_pair, tree=policy, max_new_tokens=40 if full else 16,
+            ids, demo_pair, tree=policy, max_new_tokens=40,
             sampling=SamplingConfig(temperature), generator=torch.Generator().manual_seed(6),
         )  # fmt: skip
         return [

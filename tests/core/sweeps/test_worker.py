@@ -45,6 +45,7 @@ def first(plan, kind, **common):
     return next(job for job in jobs if common.items() <= job.common.items())
 
 
+@pytest.mark.slow
 def test_rows_are_what_measuring_each_prompt_gives(serial, tmp_path):
     plan = read_plan(write_plan(tmp_path, count=2))
     job = first(plan, "model", temperature=0.6)

@@ -109,7 +109,6 @@ def test_both_grow_the_same_trees_from_the_same_draws(sampled):
     assert len(sizes) > 20
 
 
-@pytest.mark.sample(6, cover=False)
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("costs", [None, linear_profile(0.02)], ids=["budget alone", "costs"])
 @pytest.mark.parametrize("kind", ["specexec", "deterministic", "sampled"])

@@ -42,7 +42,6 @@ def test_every_family_decodes_as_generate(family, tmp_path):
     assert_decodes_as_generate(save(build(family), tmp_path), tree=policy(max_size=12), most_steps=20)
 
 
-@pytest.mark.sample(5, cover=False)
 @pytest.mark.parametrize("costs", [None, linear_profile(0.03)], ids=["budget alone", "costs"])
 @pytest.mark.parametrize(
     "temperature, recipe, top_p",

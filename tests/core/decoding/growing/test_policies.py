@@ -101,7 +101,6 @@ NAMES = [pytest.param(name, marks=pytest.mark.slow if "alone" in name else ()) f
 
 
 @both_ways
-@pytest.mark.sample(11)
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 @pytest.mark.parametrize("name", NAMES)
 def test_sampled_text_follows_the_target(name, sampling, full):
@@ -134,7 +133,6 @@ def test_sampled_text_follows_the_target_that_a_head_reads(name, sampling):
     assert_follows_the_target(name, sampling, 250, target, random_head(target, scale=3.0, draft_vocab=12))
 
 
-@pytest.mark.sample(6, cover=False)
 @both_ways
 @pytest.mark.parametrize("name", [name for name in SAMPLED if name.count(",") == name.count("hybrid,")])
 def test_recorded_probabilities_are_those_of_a_plain_forward(name):
