@@ -34,7 +34,7 @@ def ask_vllm(head: str, k: int, out: Path) -> None:
 
     model = LLM(
         model=str(DEMO / "target"), dtype="float32", max_model_len=384, max_num_seqs=1, enforce_eager=True,
-        disable_log_stats=False, enable_prefix_caching=False,
+        disable_log_stats=False, enable_prefix_caching=False, gpu_memory_utilization=0.3,  # of the memory, also a CPU's
         speculative_config={"method": "eagle3", "model": head, "num_speculative_tokens": k},
     )  # fmt: skip
     prompts = [{"prompt_token_ids": ids} for ids in json.load(sys.stdin)]

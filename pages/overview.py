@@ -27,6 +27,7 @@ def doors() -> None:
 page_setup.setup_page("Start", follows="chain")
 job, running = session_jobs.job("chain"), job_panel.is_active("chain")
 st.title("The same text in fewer passes")
+st.caption("Speculative decoding with token trees")
 st.fragment(chain.draw_stage, run_every=job_panel.POLL_SEC if running else None)(running)
 if job is not None and job.state == "done":
     chain.draw_result(job.result)

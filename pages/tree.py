@@ -63,7 +63,7 @@ def size_and_depth_controls(left: DeltaGenerator, middle: DeltaGenerator, right:
         left, middle, keys=("n", "depth"), default=default, size_help="the root included: n − 1 are drafted."
     )
     right.button(
-        "Best for this hardware",
+        "Best for the profile",
         icon=":material/auto_fix_high:",
         key="tree_best",
         on_click=best_for_hardware,
@@ -87,7 +87,7 @@ def speedup_card(tree: TokenTree) -> Card:
     found, state, hardware = predictions.supposed(tree), predictions.state(), session.profile()
     help = "Tokens per step × seconds of a plain token ÷ seconds of a step."
     if (unsaid := predictions.if_of_pair(tree)) is not None:
-        return Card("Predicted speedup", f"{unsaid.speedup.value:.2f}×", f"if of the {session.pair_name()}", help=help)
+        return Card("Predicted speedup", f"{unsaid.speedup.value:.2f}×", f"if on the {session.pair_name()}", help=help)
     if found is None:
         ends = 0 if hardware is None or tree.size <= hardware.max_size else hardware.max_size
         return Card("Predicted speedup", "–", f"times end at n = {ends:,}" if ends else state.name, help=help)
@@ -113,17 +113,15 @@ def sureness(tree: TokenTree, vector: AcceptanceVector) -> str:
     again = f"n = {between(*spread.sizes, '{}')}, d = {between(*spread.depths, '{}')}"
     changes = "hardly change it" if spread.worst_loss < 0.05 else f"gain at most {spread.worst_loss:.2f}×"
     return (
-        f"{sentence} Best shape for {predictions.profiled_machine()}: {shape(best.size, best.depth)}. Measuring again "
-        f"would {changes} ({again})."
+        f"{sentence} Best shape for {escaped(predictions.profiled_machine())}: {shape(best.size, best.depth)}. "
+        f"Measuring again would {changes} ({again})."
     )
 
 
 page_setup.setup_page("Tree")
 left, resting = st.columns([1, 1], vertical_alignment="bottom")
 left.title("Tree")
-st.caption(
-    "Which guesses are worth a place in one target pass? The sliders give the provably best tree of a size and depth."
-)
+st.caption("Which guesses are worth a place in one pass? The sliders give the provably best tree of a size and depth.")
 
 first, *others = st.columns([3, 5, 3, 4], vertical_alignment="bottom")
 with first:

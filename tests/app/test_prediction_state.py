@@ -51,7 +51,7 @@ def test_a_vector_that_does_not_say_what_it_is_of_is_asked_where_it_predicts(ass
     for path in (assets / "acceptance").glob("*.json"):
         replace(vector(), holds_for=None).save(path)
     page = open_page("tree")
-    assert metrics(page)["Predicted speedup"][1] == "if of the demo pair"
+    assert metrics(page)["Predicted speedup"][1] == "if on the demo pair"
     settled(next(button for button in page.button if button.label == "Declare").click().run())
     assert "measured here" in state_of(page).value and "if of" not in metrics(page)["Predicted speedup"][1]
 

@@ -1,4 +1,4 @@
-"""Why is it slower? The last run against its prediction, part by part."""
+"""Where the time goes: the last run against its prediction, part by part."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def one_tree(run: dict[str, Any]) -> TokenTree | None:
 
 def section(vector: AcceptanceVector, profile: HardwareProfile, *, foreign: bool) -> None:
     """Explain the last run of this session; `foreign`: the vector or the profile is of another pair or machine."""
-    st.subheader("Why is it slower?")
+    st.subheader("Where does the time go?")
     run = session.last_run()
     found = None if run is None else measured(run)
     if run is None or found is None:

@@ -30,20 +30,20 @@ def draw(wanted: Conditions | None = None, vector: AcceptanceVector | None = Non
         measures: False where the page has another button for it.
     """
     state = predictions.state(wanted, vector)
-    icon = ICONS.get(state.name, ":material/swap_horiz:")
     with st.container(horizontal=True, vertical_alignment="center", width="content", key="prediction_state"):
         held = wanted or session.acceptance().holds_for
         at = "" if held is None else f", {held.sampling}"
         words = f"Predictions here rest on: {state.name}{escaped(at)}. {_why(state.why)}"
+        unsaid = state.name == MISSING and session.acceptance().holds_for is None
         st.badge(
-            f"Predictions: {state.name}{escaped(at)}",
-            icon=icon,
+            f"Predictions: {state.name}{': of which pair?' if unsaid else escaped(at)}",
+            icon=ICONS.get(state.name, ":material/swap_horiz:"),
             color="green" if state.name == MEASURED else "gray",
             help=words,
         )
         if state.name == MEASURED or session.pair_spec().is_alone or not measures:
             return
-        if state.name == MISSING and session.acceptance().holds_for is None:
+        if unsaid:
             with st.popover("What was it measured for?", icon=":material/edit_note:", key="declare_here"):
                 st.markdown("The acceptance vector in use does not say. Confirm these, or change them:")
                 declaring.form()

@@ -132,8 +132,8 @@ def if_of_pair(tree: TokenTree) -> Prediction | None:
 
 
 def profiled_machine() -> str:
-    """Return "this hardware" if the profile in use was measured on this pair and machine, else "the profile in use"."""
-    return "the profile in use" if profile_faults() else "this hardware"
+    """Return "this hardware" where the profile in use was measured on this pair and machine, else what it names."""
+    return hardware.device if (hardware := session.profile()) and profile_faults() else "this hardware"
 
 
 def predicted(tree: TokenTree, vector: AcceptanceVector | None = None) -> float | None:

@@ -131,7 +131,7 @@ function paintNode(spots, parts, node) {
   const { group, veil, box, q, p, label, odds } = parts
   const move = `translate(${node.x}px, ${node.y}px)`
   if (group.style.transform !== move) group.style.transform = move
-  group.setAttribute("class", `node ${node.state}${node.chosen ? " chosen" : ""}${node.both ? " both" : ""}`)
+  group.setAttribute("class", `node ${node.state}${parts.id === 0 ? " root" : ""}${node.chosen ? " chosen" : ""}${node.both ? " both" : ""}`)
   const looks = [spots.row, spots.column, spots.pills, spots.tall, node.text, node.named, node.q, node.p, node.square, node.both].join("\n")
   if (parts.looks === looks) return
   parts.looks = looks
