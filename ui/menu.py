@@ -74,7 +74,7 @@ def _leads_to(script: str, part: dict[str, str]) -> Callable[[], None]:
 
 def draw() -> None:
     """Draw the menu; Streamlit's own folds a section away when its heading is clicked."""
-    with st.container(key="menu", gap=None):
+    with st.container(key="menu", gap="xxsmall"):
         section = ""
         for page in MENU:
             if page.section != section:

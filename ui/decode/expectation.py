@@ -52,7 +52,7 @@ def _of_tree(tree: TokenTree, vector: AcceptanceVector | None) -> tuple[str, flo
         return "", None, None
     expected, found = core_cache.tokens_per_step(vector, tree).value, predictions.prediction(tree, vector, prompts=1)
     speedup = None if found is None else found.speedup
-    why = "" if predictions.profile_faults() else f": {predictions.no_prediction(tree, vector)}"
+    why = " for this pair here" if predictions.profile_faults() else f": {predictions.no_prediction(tree, vector)}"
     return _said(expected, speedup, why), expected, speedup
 
 

@@ -124,7 +124,7 @@ def draw_last_or_recorded() -> None:
         kept_runs.say_made_with(last)
         draw_run(last, last["id"], last["steps"], active=False)
     elif recording is not None:
-        st.caption(f":material/movie: A recording ({escaped(runs.made_with(recording))}). Press Start to decode here.")
+        st.caption(f":material/movie: A recording ({escaped(runs.made_with(recording))}). Press Start to decode yours.")
         draw_run(recording, recording["id"], recording["steps"], active=False)
     else:
         st.info(
