@@ -146,9 +146,9 @@ def test_a_prompt_that_was_typed_stays_when_settings_change(page, server):
     page.goto(server)
     settle(page)
     go(page, "Live")
-    with in_popover(page, "Prompt:"):
-        page.locator(".st-key-decode_prompt textarea").fill("my_own = 1\n")
+    page.locator(".st-key-decode_controls").get_by_test_id("stPopoverButton").filter(has_text="Prompt:").click()
+    page.locator(".st-key-decode_prompt textarea").fill("my_own = 1\n")
+    page.keyboard.press("Escape")
     with in_popover(page, "Settings"):
         page.get_by_role("slider", name="Temperature").press("ArrowRight")
-        settle(page)
     page.get_by_role("button", name="Prompt: my_own = 1").wait_for()
