@@ -309,11 +309,8 @@ def test_slow_play_shows_one_decision_after_the_other(page) -> None:
         seen.append((page.locator(".caption").inner_text(), states(page), page.locator(".at").inner_text()))
         page.clock.run_for(900 if len(seen) > 1 else 1_800)
     drafted, first, second, third, bonus, following = seen
-    assert "the draft has proposed 3 tokens" in drafted[0] and set(drafted[1].values()) == {
-        "node accepted",
-        "node unreached",
-    }
-    assert "bonus" not in drafted[1]
+    assert "the draft has proposed 3 tokens" in drafted[0] and "bonus" not in drafted[1]
+    assert set(drafted[1].values()) == {"node accepted root", "node unreached"}
     assert first[0].endswith("“wrong” is rejected.") and first[1]["wrong"] == "node rejected"
     assert first[1]["right"] == "node unreached"
     assert second[0].endswith("“right” is accepted.") and second[1]["right"] == "node accepted"

@@ -147,7 +147,7 @@ def small_pair():
 
 
 def check(pair, prompt=(3,), tree=None, **options):
-    options.setdefault("samples", 5_000)
+    options.setdefault("samples", 3_000)
     options.setdefault("sampling", SamplingConfig(1.0))
     options.setdefault("generator", torch.Generator().manual_seed(0))
     return check_losslessness(prompt, pair_of(*pair), tree=tree or branching_tree([3, 2]), **options)
