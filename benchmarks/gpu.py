@@ -6,8 +6,16 @@
 
 A section that FILE (`--out`) already has for this device is not run again. One that fails is written down with its
 error and the others go on; the exit code is 1 then, and also where a test or a proof of exactness fails. Goals of speed
-are not met are only printed. Needs PyTorch, transformers, NumPy and SciPy, for the tests pytest and pydantic; no
-network (docs/methods.md#a-rented-gpu). Large models have random weights, since times depend on shapes.
+are not met are only printed. Large models have random weights, since times depend on shapes.
+
+Needs PyTorch and transformers, no network. The rest can be carried as wheels:
+
+    pip download --no-deps --only-binary=:all: --python-version 3.12 --implementation cp -d wheels \\
+        --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 --platform manylinux2014_x86_64 \\
+        scipy pytest pytest-timeout pluggy iniconfig packaging pygments psutil accelerate \\
+        pydantic pydantic-core annotated-types typing-inspection  # pydantic-core as pydantic asks for
+    python3 -m pip install --no-index --no-deps --target site wheels/*.whl  # there
+    PYTHONPATH=.:site python3 benchmarks/gpu.py
 """
 
 from __future__ import annotations

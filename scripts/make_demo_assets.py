@@ -388,8 +388,8 @@ def acceptance_rows(name: str) -> str:
     vectors = {t: AcceptanceVector.load(ASSETS / "acceptance" / f"demo{name}-t{t:g}.json") for t in TEMPERATURES}
     return "\n".join(
         f"| {name.lstrip('-') or 'small'} | {t:g} | "
-        + " ".join(f"{p:.4f}" for p in v.probs[:8])
-        + f" | {v.probs.sum():.4f} | {v.trials} |"
+        + " ".join(f"{p:.4f}" for p in v.probs[:2])
+        + f" | {v.probs.sum():.4f} |"
         for t, v in vectors.items()
     )
 
@@ -419,14 +419,13 @@ def kind_row(pair, kind: str, *, new_tokens: int = 128) -> str:
 
 
 def write_card(pair) -> None:
-    from sequoia_core import HardwareProfile, autoregressive
+    from sequoia_core import autoregressive
     from sequoia_core.studies.race import repeated_share
 
     files = ("training.json", "training-large-draft.json", "head/training.json", "head/config.json")
     facts, large, trained, head = (json.loads((ASSETS / "demo" / name).read_text()) for name in files)
     reads = ", ".join(f"{place + 1}" for place in head["eagle_config"]["eagle_aux_hidden_state_layer_ids"])
     head_mb = (ASSETS / "demo" / "head" / "model.safetensors").stat().st_size / 1e6
-    profile = HardwareProfile.load(ASSETS / "profiles" / f"{PROFILES[DTYPE]}.json")
     outputs = [
         [token for step in autoregressive(ids, pair) for token in step.new_tokens] for ids in encoded_prompts(pair)
     ]
@@ -435,64 +434,52 @@ def write_card(pair) -> None:
     kinds = "\n".join(kind_row(pair, kind) for kind in KINDS_OF_TEXT)
     shape, further = facts["recipe"], large["recipe"]
     sizes = " | ".join(", ".join(map(str, row)) for row in (shape["target"], shape["draft"], further["large_draft"]))
-    first, second = further["large_draft_tokens"], further["large_draft_own_tokens"]
-    target_ms, draft_ms = profile.verify_sec[0] * 1e3, profile.draft_sec * 1e3
     card = f"""# The demo pair
 
-Llama-architecture models with one byte-level BPE tokenizer of {shape["vocab"]} tokens, trained from scratch on
-Python source code by `scripts/train_demo_pair.py`: a target, two drafts and a head. They make every page work without a
-download; they write plausible-looking Python and nothing more.
+Llama-architecture models with one byte-level BPE tokenizer of {shape["vocab"]} tokens, trained from scratch on Python
+source code by `scripts/train_demo_pair.py`: a target, two drafts and a head. They make every page work without a
+download, and write plausible-looking Python, nothing more.
 
 | | target | small draft | large draft |
 |---|---|---|---|
 | folder | `target` | `draft` | `draft-large` |
 | parameters | {facts["target_parameters"]:,} | {facts["draft_parameters"]:,} | {large["draft_parameters"]:,} |
 | hidden, layers, heads, intermediate | {sizes} |
-| training tokens | {shape["target_tokens"]:,} (cross-entropy) | {shape["draft_tokens"]:,} (KL to the target) | \
-{first + second:,} (the same, from the small draft made larger) |
 | held-out loss, nats per token | {facts["target_held_out_loss"]:.3f} | {facts["draft_held_out_loss"]:.3f} | \
 {large["draft_held_out_loss"]:.3f} |
 
 **Data.** The standard library of Python and the pinned packages that the recipe names (licences: PSF, BSD, MIT,
-Apache-2.0), at most {shape["package_bytes"] // 1_000_000} MB of each: {facts["train_files"]:,} files
-({facts["train_tokens"]:,} tokens) to train on, {facts["held_out_files"]:,} files ({facts["held_out_tokens"]:,} tokens)
-held out, the same for every model.
+Apache-2.0), at most {shape["package_bytes"] // 1_000_000} MB of each: {facts["train_tokens"]:,} tokens to train on,
+{facts["held_out_tokens"]:,} held out, the same for every model.
 
-**Drafts.** Distilled from the target, the small one half on corpus text and half on {facts["written_tokens"]:,} tokens
-that the target wrote. The large one is the small one made wider and deeper, trained on for {first:,} tokens in the
-same way, then for {second:,}, one batch in eight of corpus text. A pass over one token takes {draft_ms:.2f} ms with the
-small one, {target_ms:.2f} with the target ({profile.device}).
+**Drafts** are distilled from the target, the small one half on that text and half on text that the target wrote
+({facts["written_tokens"]:,} tokens). The large one is the small one made wider and deeper, and trained on.
 
-**Head** (`head`). EAGLE-3 as first published, {trained["parameters"]:,} parameters, {head_mb:.1f} MB: one layer of \
-{head["hidden_size"]}, {head["num_attention_heads"]} heads,
-{head["intermediate_size"]} inside, on the target's states after {reads} layers and its embedding; it can propose \
-{head["draft_vocab_size"]:,} tokens. Trained by
-`scripts/train_head.py` on {trained["written_tokens"]:,} tokens that the target wrote at T = 0, 0.6 and 1, fed its own \
-output for three steps:
-{trained["steps"]:,} steps of 16,384 tokens, {trained["minutes"]:g} minutes on an NVIDIA H200. Accepted on unseen \
-texts at T = 1 by depth: {" ".join(f"{p:.3f}" for p in trained["accepted"])}.
+**Head** (`head`). EAGLE-3 as first published, {trained["parameters"]:,} parameters, {head_mb:.1f} MB, on the target's
+states after {reads} layers and its embedding; it can propose {head["draft_vocab_size"]:,} tokens. Trained by
+`scripts/train_head.py` on {trained["written_tokens"]:,} tokens that the target wrote, fed its own output for three
+steps, in {trained["minutes"]:g} minutes on an NVIDIA H200.
 
-**Looping.** Greedy text of small models repeats itself, and repetition is easy to draft: of {len(outputs)} held-out
-prompts continued by 128 tokens, {looping:.0%} loop (more than half of their 4-grams occurred before).
+**Looping.** Of {len(outputs)} held-out prompts continued greedily by 128 tokens, {looping:.0%} loop (more than half of
+their 4-grams occurred before), and repetition is easy to draft.
 
-**Acceptance**, on the held-out prompts of `assets/prompts`, on text that the target wrote; of the head at depth 1:
+**Acceptance** of the first two ranks and of 32 together, on held-out prompts and text that the target wrote; of the
+head at depth 1:
 
-| draft | temperature | p_1 … p_8 | sum of 32 ranks | positions |
-|---|---|---|---|---|
+| draft | temperature | p_1, p_2 | sum of 32 |
+|---|---|---|---|
 {rows}
 
-**Outside code** the target is weak: within a line, an essay becomes a comment of a program, in words that soon
-repeat. Acceptance does not show this: it is about text that the target wrote, and loops are easy to draft. Below, on
-the first {KIND_PROMPTS} prompts of each file of `assets/prompts` (the first three are code), 128 new tokens each, in
-{DTYPE}: the target's loss in nats per token, and for the small draft p_1 and the expected tokens per pass
-of the best tree of {KIND_TREE} nodes, with its 95% interval.
+**Outside code** the target is weak: within a line, an essay becomes a comment of a program. Acceptance does not show
+this, because it is about text that the target wrote. Below, on the first {KIND_PROMPTS} prompts of each file of
+`assets/prompts` (the first three are code), 128 new tokens each: the target's loss in nats per token, and for the
+small draft p_1 and the expected tokens per pass of the best tree of {KIND_TREE} nodes, with its 95% interval.
 
 | prompts | loss | p_1, T = 0 | tokens | p_1, T = 0.6 | tokens |
 |---|---|---|---|---|---|
 {kinds}
 
-**Limits.** Context {shape["context"]} tokens. Weights are stored in bfloat16, and run in it where the machine computes
-in it natively or by compiled passes; else in float32, unless told otherwise.
+**Limits.** Context {shape["context"]} tokens. Weights are stored in bfloat16.
 """
     (ASSETS / "demo" / "README.md").write_text(card)
     print(f"looping share {looping:.2f}")

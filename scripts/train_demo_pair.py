@@ -11,7 +11,7 @@ folder of its own, since the corpus is encoded with the tokenizer of the target 
 
 Stages, each skipped when its result already lies in `--work`, so that an interrupted run goes on where it stopped:
 corpus -> tokenizer -> token ids -> target (cross-entropy) -> text the target writes -> draft (distilled from the target
-on corpus and on that text) -> model card. Measured acceptance is `scripts/measure_demo_assets.py`'s job.
+on corpus and on that text) -> model card. Measured acceptance is `scripts/make_demo_assets.py`'s job.
 """
 
 from __future__ import annotations

@@ -234,7 +234,7 @@ def sweep_parts(result: Mapping[str, Any], plan: Path, out: Path) -> Parts:
     if result["failed"] or result["failed_before"]:
         yield command("sweep", plan, "--out", out, "--retry-failed")
     else:
-        yield AsItIs(f"Next: open {out} on the page Compare, or read it in Python (docs/sweeps.md).")
+        yield AsItIs(f"Next: open {out} on the page Draft, Which draft?, or read it in Python (docs/sweeps.md).")
 
 
 def dry_sweep_parts(result: Mapping[str, Any], plan: Path, out: Path) -> Parts:

@@ -23,7 +23,7 @@ def round_up(size: int, unit: int = ALIGNMENT) -> int:
 def aligned_memory(size: int) -> memoryview:
     """Return zeroed memory of at least `size` bytes that begins at a page, in large pages where the system allows.
 
-    A direct read into small pages is divided into many requests and takes up to 1.7 times as long (docs/offloading.md).
+    A direct read into small pages is divided into many requests and takes up to 1.7 times as long.
     Only private memory gets large pages. It is not copied into forked processes, since they might keep the pages that
     are being filled. It is freed with its last view.
     """
