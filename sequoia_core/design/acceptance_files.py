@@ -186,7 +186,7 @@ def _tensor_values(tensor: Any) -> np.ndarray:
     if not isinstance(tensor, torch.Tensor):
         raise ValueError(f"found a {type(tensor).__name__}, expected {EXPECTED}")
     kind = str(tensor.dtype).removeprefix("torch.")
-    if tensor.dim() != 1 or tensor.layout != torch.strided or tensor.is_complex() or kind == "bool":
+    if tensor.dim() != 1 or tensor.is_complex() or kind == "bool":
         raise ValueError(f"found shape {tuple(tensor.shape)} of {kind}, expected {EXPECTED}")
     # A stride of 0 lets four bytes claim a billion entries: refuse by shape, before copying.
     if tensor.numel() > MAX_RANKS + 2:

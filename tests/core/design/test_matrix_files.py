@@ -8,7 +8,6 @@ import pytest
 from sequoia_core import AcceptanceVector
 from sequoia_core.design.acceptance_matrix import AcceptanceMatrix
 from sequoia_core.design.matrix_files import acceptance_from_bytes, load_acceptance, matrix_bytes
-from sequoia_core.design.optimal_trees import expected_tokens_table, optimal_tree
 
 MATRIX = AcceptanceMatrix(np.array([[0.7], [0.8], [0.0]]), trials=np.array([[100], [70], [0]]), meta={"engine": "vllm"})
 
@@ -20,12 +19,6 @@ def test_a_matrix_survives_its_file(tmp_path):
     assert isinstance(again, AcceptanceMatrix)
     assert np.array_equal(again.probs, MATRIX.probs) and np.array_equal(again.trials, MATRIX.trials)
     assert again.meta == MATRIX.meta
-
-
-def test_nothing_is_planned_beyond_what_was_counted():
-    table = expected_tokens_table(MATRIX, max_size=6, max_depth=5)
-    assert table[6, 5] == pytest.approx(1 + 0.7 + 0.56)
-    assert optimal_tree(MATRIX, size=3).depth == 2
 
 
 def test_vectors_of_versions_1_and_2_still_read(tmp_path):

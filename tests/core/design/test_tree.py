@@ -22,12 +22,6 @@ def test_derived_arrays_of_a_small_tree():
     assert tree.path_to(8) == [0, 1, 4, 8]
 
 
-def test_root_alone():
-    tree = TokenTree(np.array([-1]))
-    assert (tree.size, tree.depth, tree.paths(), len(tree.levels)) == (1, 0, [()], 1)
-    assert tree.ancestor_mask.tolist() == [[True]]
-
-
 @pytest.mark.parametrize(
     ("parents", "message"),
     [

@@ -188,7 +188,6 @@ def test_what_is_wrong_with_a_text_is_named(text, words):
         ("roots", None, [[0]] * 100_000, ["roots", "too many"]),
         ("depth", None, torch.zeros(8, dtype=torch.complex64), ["depth"]),
         ("depth", None, torch.tensor([0.0, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 3.5]), ["depth"]),
-        ("depth", None, torch.zeros(8).to_sparse(), ["depth"]),
     ],
 )
 def test_growmaps_that_are_wrong_are_refused_by_the_node(key, index, value, words):
