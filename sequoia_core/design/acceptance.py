@@ -115,25 +115,21 @@ class AcceptanceVector:
         """The probabilities by depth, float64 [L, B]; deeper than the last row: as the last row."""
         return self.probs[None] if self.by_depth is None else self.by_depth.probs
 
-    def interval(self, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray] | None:
+    def interval(self) -> tuple[np.ndarray, np.ndarray] | None:
         """Return the confidence bounds of every rank, float64 [B] each; None for an unknown sample or a single prompt.
 
         Positions of one prompt resemble each other, so whole prompts are resampled (percentile bootstrap). With only a
         number of trials it is the Wilson interval, which takes positions as independent.
         """
-        if not 0 < level < 1:
-            raise ValueError(f"level: found {level}, expected a number between 0 and 1")
         if self.trials is None or self.of_one_prompt:
             return None
         if self.prompt_sums is None or self.prompt_trials is None:
-            return wilson_interval(self.probs, self.trials, level)
-        low, high = interval(resampled_means(self.prompt_sums, self.prompt_trials, RESAMPLES), level)
+            return wilson_interval(self.probs, self.trials, LEVEL)
+        low, high = interval(resampled_means(self.prompt_sums, self.prompt_trials, RESAMPLES))
         return low, high
 
     def more_prompts(self, width: float) -> int | None:
         """Return how many more prompts narrow every rank's interval (high - low) to `width`; None without sums."""
-        if not width > 0:
-            raise ValueError(f"width: found {width}, expected a number above 0")
         bounds = self.interval()
         if bounds is None or self.prompt_trials is None:
             return None
@@ -147,8 +143,6 @@ class AcceptanceVector:
         Whole prompts are resampled where their sums are known, else positions are drawn as if independent. None for an
         unknown sample or a single prompt.
         """
-        if count < 1:
-            raise ValueError(f"resamples: found {count}, expected at least 1")
         if self.trials is None or self.of_one_prompt:
             return None
         if self.prompt_sums is not None and self.prompt_trials is not None:

@@ -7,7 +7,7 @@ import numpy as np
 
 from ..files.json_models import naming
 from .acceptance_files import checked_probs, checked_prompts
-from .bootstrap import LEVEL, RESAMPLES, interval, resampled_means
+from .bootstrap import RESAMPLES, interval, resampled_means
 from .conditions import MAX_RANKS
 
 
@@ -72,10 +72,10 @@ class AcceptanceMatrix:
             return None
         return resampled_means(sums, trials, count)
 
-    def interval(self, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray] | None:
+    def interval(self) -> tuple[np.ndarray, np.ndarray] | None:
         """Return the confidence bounds of every entry, float64 [L, B] each; None for an unknown or a single prompt."""
         again = self.resampled()
-        return None if again is None else tuple(interval(again, level))  # type: ignore[return-value]
+        return None if again is None else tuple(interval(again))  # type: ignore[return-value]
 
     def to_json(self) -> dict[str, Any]:
         ranks = self.prompt_ranks

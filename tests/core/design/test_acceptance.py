@@ -99,9 +99,6 @@ def test_without_two_prompts_there_is_no_interval_however_many_positions():
         assert vector.interval() is None and vector.resamples(3) is None and vector.more_prompts(0.02) is None
     two = AcceptanceVector(np.array([0.97]), prompt_sums=[[48.0], [49.0]], prompt_trials=[50, 50])
     assert not two.of_one_prompt and two.interval() is not None
-    for refused, said in ((lambda: two.interval(95), "level"), (lambda: two.more_prompts(0), "width")):
-        with pytest.raises(ValueError, match=f"{said}: found"):
-            refused()
 
 
 def test_power_law():
@@ -254,5 +251,3 @@ def test_resamples_have_the_spread_of_the_sample():
     found = np.array([v.probs[0] for v in vector.resamples(400)])
     assert found.mean() == pytest.approx(0.6, abs=0.01)
     assert found.std() == pytest.approx(np.sqrt(0.24 / 1000), rel=0.35)
-    with pytest.raises(ValueError, match="resamples: found 0"):
-        vector.resamples(0)

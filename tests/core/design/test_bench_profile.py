@@ -85,8 +85,8 @@ def test_two_files_are_one_pair_and_a_profile_of_ours_stays_one():
     ("text", "said"),
     [
         ("", "found an empty file"),
-        ("[]", "found no such passes"),
         ("{}", "found '{}', expected output of llama-bench"),
+        (json.dumps([row(0, [1], generated=4)]), "found no such passes"),
         (json.dumps([row(1, [0])]), "found a pass over 1 tokens in 0 seconds"),
         (json.dumps([row(-3, [5])]), "found a pass over -3 tokens"),
         (json.dumps([row("x", [5])]), "found numbers that cannot be read"),

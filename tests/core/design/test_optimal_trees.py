@@ -181,8 +181,6 @@ def test_regret_is_what_the_wrong_tree_loses():
     assert regret.worst == (0, 1) and regret.safest == 1 and regret.best.tolist() == pytest.approx([1.9, 3.439])
     assert regret.share[0, 1] == pytest.approx((3.439 - 1.9) / 3.439)
     assert regret.mean == pytest.approx((3.439 - 1.9 + 1.9 - 1.417) / 2)
-    with pytest.raises(ValueError, match="vectors: found none"):
-        regret_matrix([], size=4, depth=3)
 
 
 def test_a_beam_keeps_the_likeliest_nodes_of_each_level_and_best_first_the_next_ones():
