@@ -10,6 +10,7 @@ token: what it takes longer for two is the software's, not the experts'. A table
 import argparse
 import json
 import time
+from collections.abc import Mapping
 
 import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
 
@@ -17,8 +18,8 @@ import sequoia_core.native.short_spins  # noqa: F401  before torch, whose thread
 import numpy as np
 import torch
 
-from sequoia_core.design.model_shapes import shape_of
-from sequoia_core.design.roofline import Device, Software, fit_experts, pass_sec
+from sequoia_core.design.model_shapes import ModelShape, shape_of
+from sequoia_core.design.roofline import BOUND, Device, Software, pass_sec
 from sequoia_core.models.random_models import random_pair
 from sequoia_core.native.processor import processor_name
 
@@ -33,6 +34,41 @@ TINY = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 1, "num_a
 DENSE = {"model_type": "llama", "hidden_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 16, "head_dim": 64,
          "num_key_value_heads": 4, "intermediate_size": 2048, "vocab_size": 4096}  # fmt: skip
 ANY = Device(name="any", title="any", bytes_per_sec=1e10, operations_per_sec={"float32": 1e30})  # `traffic` is fitted
+
+
+FIT_SLACK = 0.05  # by which times may grow faster than the bound: noise
+
+
+def fit_experts(
+    shape: ModelShape,
+    device: Device,
+    seconds: Mapping[int, float],
+    *,
+    dtype: str = "bfloat16",
+    context: int = 128,
+    software: Software = BOUND,
+) -> Software:
+    """Return the software whose `traffic` and `alike` fit two passes of experts that are bound by reading."""
+    (few, less), (many, more) = sorted(seconds.items())
+    at_once = device.model_copy(update={"operations_per_sec": {dtype: 1e30}})
+    same, independent = (
+        pass_sec(
+            shape, [few, many], at_once, dtype=dtype, context=context,
+            software=software.model_copy(update={"traffic": 1.0, "alike": alike, "layer_sec": 0.0}),
+        )
+        for alike in (1.0, 0.0)
+    )  # fmt: skip
+    layers = shape.num_hidden_layers * (device.layer_sec if software.layer_sec is None else software.layer_sec)
+    slower, grown = np.linalg.solve(np.stack([same, independent - same], 1), np.array([less, more]) - layers)
+    if not 0 <= grown <= slower * (1 + FIT_SLACK):
+        most = float(independent[-1] / independent[0])
+        raise ValueError(
+            f"found {more / less:.2f} times the seconds for {many} tokens of those for {few}, expected 1 to {most:.2f}"
+            ", which is all that experts give: another kernel, or passes that are not bound by reading"
+        )
+    return software.model_copy(
+        update={"name": "fitted", "traffic": float(1 / slower), "alike": max(0.0, 1 - float(grown / slower))}
+    )
 
 
 @torch.inference_mode()

@@ -60,7 +60,7 @@ def eagle_2(vector: AcceptanceVector) -> TokenTree:
     """Return the tree that EAGLE-2 grows where every node's chances are those of its depth and rank."""
     parents, ranks, scores, level = [-1], [0], [1.0], [0]
     for depth in range(1, PASSES + 1):
-        row, new = vector.at_level(depth)[:BEAM], []
+        row, new = vector.levels[min(depth, len(vector.levels)) - 1, :BEAM], []
         for node in sorted(level, key=lambda node: -scores[node])[:BEAM]:
             for rank, prob in enumerate(row, start=1):
                 new.append(len(parents))

@@ -10,9 +10,9 @@ import numpy as np
 
 from ..files.json_models import naming
 from ..files.safe_files import json_bytes, packed_json, read_bytes, write_atomic
-from .acceptance_files import MAX_BYTES, SUM_TOLERANCE, checked_probs, checked_ranks, read_vector
+from .acceptance_files import MAX_BYTES, checked_probs, checked_prompts, checked_ranks, read_vector
 from .acceptance_matrix import AcceptanceMatrix
-from .bootstrap import LEVEL, RESAMPLES, interval, prompt_draws, wilson_interval
+from .bootstrap import LEVEL, RESAMPLES, interval, resampled_means, wilson_interval
 from .calibration import Calibration
 from .conditions import Conditions
 
@@ -62,7 +62,9 @@ class AcceptanceVector:
     by_depth: AcceptanceMatrix | None = None
 
     def __post_init__(self) -> None:
-        _set(self, "probs", checked_probs(self.probs))
+        probs = checked_probs(self.probs)
+        probs.setflags(write=False)
+        object.__setattr__(self, "probs", probs)
         if self.by_depth is not None and not (
             len(self.by_depth) == len(self.probs) and np.allclose(self.by_depth.probs[0], self.probs)
         ):
@@ -71,31 +73,19 @@ class AcceptanceVector:
             if self.trials < 1:
                 raise ValueError(f"trials: found {self.trials}, expected at least 1")
             object.__setattr__(self, "trials", int(self.trials))
-        if (self.prompt_sums is None) != (self.prompt_trials is None):
-            raise ValueError("found only one of prompt_sums and prompt_trials, expected both or neither")
-        if self.prompt_sums is None or self.prompt_trials is None:
+        prompts = checked_prompts(self.prompt_sums, self.prompt_trials, self.probs.shape)
+        if prompts is None:
             if self.prompt_ranks is not None or self.prompt_matched is not None:
                 raise ValueError("found prompt_ranks without prompt_sums and prompt_trials, expected all or none")
             return
-        sums = np.array(self.prompt_sums, dtype=np.float64)
-        counts = np.array(self.prompt_trials, dtype=np.int64)
-        if counts.ndim != 1 or counts.size == 0 or sums.shape != (counts.size, self.probs.size):
-            raise ValueError(
-                f"prompt_sums: found shape {sums.shape} for {counts.size} prompts, expected one row per prompt and "
-                f"{self.probs.size} columns"
-            )
-        if not np.isfinite(sums).all() or (sums < 0).any() or (counts < 0).any() or counts.sum() < 1:
-            raise ValueError("prompt_sums: found values below 0, not finite or without trials, expected sums of trials")
-        if (sums.sum(axis=1) > counts * (1 + SUM_TOLERANCE)).any():
-            raise ValueError("prompt_sums: found a row above its number of trials, expected at most 1 per trial")
-        _set(self, "prompt_sums", sums)
-        _set(self, "prompt_trials", counts)
+        sums, counts = prompts
+        object.__setattr__(self, "prompt_sums", sums)
+        object.__setattr__(self, "prompt_trials", counts)
         if self.trials is None:
             object.__setattr__(self, "trials", int(counts.sum()))
-        if self.prompt_ranks is not None:
-            object.__setattr__(self, "prompt_ranks", checked_ranks(self.prompt_ranks, counts, self.probs.size))
-        if self.prompt_matched is not None:
-            object.__setattr__(self, "prompt_matched", checked_ranks(self.prompt_matched, counts, 1, "prompt_matched"))
+        for name, largest in (("prompt_ranks", self.probs.size), ("prompt_matched", 1)):
+            if (ranks := getattr(self, name)) is not None:
+                object.__setattr__(self, name, checked_ranks(ranks, counts, largest, name))
 
     def __eq__(self, other: object) -> bool:
         if self is other or not isinstance(other, AcceptanceVector):
@@ -125,29 +115,21 @@ class AcceptanceVector:
         """The probabilities by depth, float64 [L, B]; deeper than the last row: as the last row."""
         return self.probs[None] if self.by_depth is None else self.by_depth.probs
 
-    def at_level(self, level: int) -> np.ndarray:
-        """Return the probabilities at that depth, float64 [B]."""
-        return self.levels[min(level, len(self.levels)) - 1]
-
-    def interval(self, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray] | None:
+    def interval(self) -> tuple[np.ndarray, np.ndarray] | None:
         """Return the confidence bounds of every rank, float64 [B] each; None for an unknown sample or a single prompt.
 
         Positions of one prompt resemble each other, so whole prompts are resampled (percentile bootstrap). With only a
         number of trials it is the Wilson interval, which takes positions as independent.
         """
-        if not 0 < level < 1:
-            raise ValueError(f"level: found {level}, expected a number between 0 and 1")
-        if self._by_prompt:
-            low, high = interval(self._resampled_means(RESAMPLES), level)
-            return low, high
         if self.trials is None or self.of_one_prompt:
             return None
-        return wilson_interval(self.probs, self.trials, level)
+        if self.prompt_sums is None or self.prompt_trials is None:
+            return wilson_interval(self.probs, self.trials, LEVEL)
+        low, high = interval(resampled_means(self.prompt_sums, self.prompt_trials, RESAMPLES))
+        return low, high
 
     def more_prompts(self, width: float) -> int | None:
         """Return how many more prompts narrow every rank's interval (high - low) to `width`; None without sums."""
-        if not width > 0:
-            raise ValueError(f"width: found {width}, expected a number above 0")
         bounds = self.interval()
         if bounds is None or self.prompt_trials is None:
             return None
@@ -161,12 +143,10 @@ class AcceptanceVector:
         Whole prompts are resampled where their sums are known, else positions are drawn as if independent. None for an
         unknown sample or a single prompt.
         """
-        if count < 1:
-            raise ValueError(f"resamples: found {count}, expected at least 1")
-        if self._by_prompt:
-            return self._resampled_means(count)
         if self.trials is None or self.of_one_prompt:
             return None
+        if self.prompt_sums is not None and self.prompt_trials is not None:
+            return resampled_means(self.prompt_sums, self.prompt_trials, count)
         outcomes = np.append(self.probs, self.reject)
         drawn = np.random.default_rng(0).multinomial(self.trials, outcomes / outcomes.sum(), size=count)
         return drawn[:, :-1] / self.trials
@@ -179,19 +159,6 @@ class AcceptanceVector:
     @property
     def of_one_prompt(self) -> bool:
         return self.prompt_trials is not None and len(self.prompt_trials) == 1
-
-    @property
-    def _by_prompt(self) -> bool:
-        return self.prompt_trials is not None and len(self.prompt_trials) > 1
-
-    def _resampled_means(self, count: int) -> np.ndarray:
-        assert self.prompt_sums is not None and self.prompt_trials is not None
-        # A resample of only empty prompts has no estimate; it counts as zero trials accepted.
-        batches = [
-            (picks @ self.prompt_sums) / np.maximum(picks @ self.prompt_trials, 1)[:, None]
-            for picks in prompt_draws(len(self.prompt_trials), count, np.random.default_rng(0))
-        ]
-        return np.concatenate(batches)
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row for each rank: `rank`, `probability`, and its 95 % bounds, `low` and `high`, where known."""
@@ -255,8 +222,3 @@ def of_levels(levels: np.ndarray, holds_for: Conditions | None = None) -> Accept
     """Return the vector of probabilities by depth, float64 [L, B]."""
     matrix = AcceptanceMatrix(levels)
     return AcceptanceVector(matrix.probs[0], holds_for=holds_for, by_depth=matrix if len(levels) > 1 else None)
-
-
-def _set(vector: AcceptanceVector, name: str, array: np.ndarray) -> None:
-    array.setflags(write=False)
-    object.__setattr__(vector, name, array)

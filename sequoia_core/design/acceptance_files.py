@@ -186,7 +186,7 @@ def _tensor_values(tensor: Any) -> np.ndarray:
     if not isinstance(tensor, torch.Tensor):
         raise ValueError(f"found a {type(tensor).__name__}, expected {EXPECTED}")
     kind = str(tensor.dtype).removeprefix("torch.")
-    if tensor.dim() != 1 or tensor.layout != torch.strided or tensor.is_complex() or kind == "bool":
+    if tensor.dim() != 1 or tensor.is_complex() or kind == "bool":
         raise ValueError(f"found shape {tuple(tensor.shape)} of {kind}, expected {EXPECTED}")
     # A stride of 0 lets four bytes claim a billion entries: refuse by shape, before copying.
     if tensor.numel() > MAX_RANKS + 2:
@@ -206,7 +206,28 @@ def _from_text(data: bytes, entries: str | None) -> dict[str, Any]:
     return {"probs": probs, "note": note}
 
 
-def checked_ranks(raw: Any, counts: np.ndarray, largest: int, name: str = "prompt_ranks") -> tuple[np.ndarray, ...]:
+def checked_prompts(raw_sums: Any, raw_trials: Any, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return sums and trials by prompt, float64 [m, *shape] and int64 [m, *shape[:-1]], read-only; None without."""
+    if (raw_sums is None) != (raw_trials is None):
+        raise ValueError("found only one of prompt_sums and prompt_trials, expected both or neither")
+    if raw_sums is None:
+        return None
+    sums, trials = np.array(raw_sums, dtype=np.float64), np.array(raw_trials, dtype=np.int64)
+    if not len(sums) or sums.shape[1:] != shape or trials.shape != sums.shape[:-1]:
+        raise ValueError(
+            f"prompt_sums: found shape {sums.shape} and trials of shape {trials.shape}, expected {shape} sums for each "
+            "prompt"
+        )
+    if not np.isfinite(sums).all() or (sums < 0).any() or (trials < 0).any() or trials.sum() < 1:
+        raise ValueError("prompt_sums: found values below 0, not finite or without trials, expected sums of trials")
+    if (sums.sum(axis=-1) > trials * (1 + SUM_TOLERANCE)).any():
+        raise ValueError("prompt_sums: found a row above its number of trials, expected at most 1 per trial")
+    for array in (sums, trials):
+        array.setflags(write=False)
+    return sums, trials
+
+
+def checked_ranks(raw: Any, counts: np.ndarray, largest: int, name: str) -> tuple[np.ndarray, ...]:
     """Return the accepted ranks of each prompt as read-only int16 arrays."""
     lists = tuple(np.array(ranks, dtype=np.int64) for ranks in raw)
     if [ranks.shape for ranks in lists] != [(count,) for count in counts]:

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from ..files.json_models import naming
-from .acceptance_files import SUM_TOLERANCE, checked_probs
-from .bootstrap import LEVEL, RESAMPLES, interval, prompt_draws
+from .acceptance_files import checked_probs, checked_prompts
+from .bootstrap import RESAMPLES, interval, resampled_means
 from .conditions import MAX_RANKS
 
 
@@ -47,20 +47,11 @@ class AcceptanceMatrix:
             if trials.shape != raw.shape or (trials < 0).any():
                 raise ValueError(f"trials: found shape {trials.shape}, expected counts of shape {raw.shape}")
             self._set("trials", trials)
-        if (self.prompt_sums is None) != (self.prompt_trials is None):
-            raise ValueError("by depth: found only one of prompt_sums and prompt_trials, expected both or neither")
-        if self.prompt_sums is None or self.prompt_trials is None:
-            return
-        sums, counts = np.array(self.prompt_sums, dtype=np.float64), np.array(self.prompt_trials, dtype=np.int64)
-        if sums.shape[1:] != raw.shape or counts.shape != sums.shape[:2] or not len(sums):
-            raise ValueError(
-                f"by depth: found sums of shape {sums.shape} and trials of shape {counts.shape}, expected those of "
-                f"{raw.shape[0]} levels and {raw.shape[1]} ranks for each prompt"
-            )
-        if not (sums >= 0).all() or (sums.sum(axis=2) > counts * (1 + SUM_TOLERANCE)).any():
-            raise ValueError("by depth: found sums below 0 or above their trials, expected sums of trials")
-        self._set("prompt_sums", sums)
-        self._set("prompt_trials", counts)
+        with naming("by depth"):
+            prompts = checked_prompts(self.prompt_sums, self.prompt_trials, raw.shape)
+        if prompts is not None:
+            self._set("prompt_sums", prompts[0])
+            self._set("prompt_trials", prompts[1])
 
     def _set(self, name: str, array: np.ndarray) -> None:
         array.setflags(write=False)
@@ -74,25 +65,17 @@ class AcceptanceMatrix:
         """The probabilities by depth, float64 [L, B]."""
         return self.probs
 
-    def at_level(self, level: int) -> np.ndarray:
-        """Return the probabilities of children at depth `level` (from 1), float64 [B]."""
-        return self.probs[min(level, len(self.probs)) - 1]
-
     def resampled(self, count: int = RESAMPLES) -> np.ndarray | None:
         """Return `probs` that the same measurement might have found, float64 [count, L, B]; None without prompts."""
         sums, trials = self.prompt_sums, self.prompt_trials
         if sums is None or trials is None or len(sums) < 2:
             return None
-        batches = [
-            np.tensordot(picks, sums, 1) / np.maximum(picks @ trials, 1)[:, :, None]
-            for picks in prompt_draws(len(sums), count, np.random.default_rng(0))  # those of a vector's resamples
-        ]
-        return np.concatenate(batches)
+        return resampled_means(sums, trials, count)
 
-    def interval(self, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray] | None:
+    def interval(self) -> tuple[np.ndarray, np.ndarray] | None:
         """Return the confidence bounds of every entry, float64 [L, B] each; None for an unknown or a single prompt."""
         again = self.resampled()
-        return None if again is None else tuple(interval(again, level))  # type: ignore[return-value]
+        return None if again is None else tuple(interval(again))  # type: ignore[return-value]
 
     def to_json(self) -> dict[str, Any]:
         ranks = self.prompt_ranks

@@ -41,6 +41,18 @@ def resampled(prompts: int, seed: int = 0, *, drawn: int | None = None) -> np.nd
     return np.concatenate(list(prompt_draws(prompts, RESAMPLES, np.random.default_rng(seed), drawn=drawn)))
 
 
+def resampled_means(sums: np.ndarray, trials: np.ndarray, count: int) -> np.ndarray:
+    """Return means per trial of `count` resamples, of sums [m, ..., B] and trials [m, ...] by prompt; [count, ..., B].
+
+    A resample of only empty prompts has no estimate; it counts as zero trials accepted.
+    """
+    batches = [
+        np.tensordot(picks, sums, 1) / np.maximum(np.tensordot(picks, trials, 1), 1)[..., None]
+        for picks in prompt_draws(len(sums), count, np.random.default_rng(0))
+    ]
+    return np.concatenate(batches)
+
+
 def interval(samples: np.ndarray, level: float = LEVEL, *, whole: bool = False) -> np.ndarray:
     """Return the bounds of resampled values, float64 [r, ...] -> [2, ...]; `whole` takes values that occurred."""
     tails = [(1 - level) / 2, (1 + level) / 2]

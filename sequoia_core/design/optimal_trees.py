@@ -57,7 +57,7 @@ def rows_by_levels_left(acceptance: Acceptance, depth: int) -> np.ndarray:
     """Return the probabilities below a node with 1 .. depth levels left, float64 [depth, B], for `tree_search`."""
     if len(acceptance.levels) == 1:  # a view: deep trees do not copy the vector once per level
         return np.broadcast_to(acceptance.levels, (depth, len(acceptance)))
-    return np.array([acceptance.at_level(depth - left) for left in range(depth)]).reshape(depth, len(acceptance))
+    return acceptance.levels[np.minimum(np.arange(depth)[::-1], len(acceptance.levels) - 1)]
 
 
 def is_monotone(acceptance: Acceptance) -> bool:

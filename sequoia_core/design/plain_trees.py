@@ -82,8 +82,8 @@ def beam_tree(acceptance: Acceptance, *, width: int, depth: int) -> TokenTree:
     check_whole("depth", depth, 0, MAX_NODES)
     check_whole("width", width, 1, (MAX_NODES - 1) // max(depth, 1))
     parents, ranks, level, scores = [-1], [0], [0], [1.0]
-    for below in range(1, depth + 1):
-        probs = acceptance.at_level(below).tolist()
+    for row in rows_by_levels_left(acceptance, depth)[::-1]:
+        probs = row.tolist()
         heap = [(-scores[node] * probs[0], node, 1) for node in level]
         heapq.heapify(heap)
         level = []

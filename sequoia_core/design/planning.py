@@ -207,9 +207,7 @@ class ShapeSpread:
     worst_loss: float
 
 
-def size_and_depth_spread(
-    acceptance: AcceptanceVector, profile: HardwareProfile, tables: np.ndarray, *, level: float = LEVEL
-) -> ShapeSpread:
+def size_and_depth_spread(acceptance: AcceptanceVector, profile: HardwareProfile, tables: np.ndarray) -> ShapeSpread:
     """Choose the best shape for each resampled vector, by its `bootstrap_tables`, and compare."""
     trees = grown_by_depth(acceptance, max_size=tables.shape[1] - 1, max_depth=tables.shape[2] - 1)
     cost = _relative_cost(trees, profile)
@@ -218,14 +216,14 @@ def size_and_depth_spread(
     shapes = [best_shape(surface) for surface in surfaces]
     own = np.array([surface.speedup[chosen.size, chosen.depth] for surface in surfaces])
     losses = np.array([shape.predicted_speedup for shape in shapes]) - own
-    low, high = interval(np.array([shape[:2] for shape in shapes]), level, whole=True).astype(int)
+    low, high = interval(np.array([shape[:2] for shape in shapes]), whole=True).astype(int)
     return ShapeSpread(
         chosen=chosen,
         sizes=(int(low[0]), int(high[0])),
         depths=(int(low[1]), int(high[1])),
-        speedup=tuple(interval(own, level).tolist()),
+        speedup=tuple(interval(own).tolist()),
         agreement=float(np.mean([shape[:2] == chosen[:2] for shape in shapes])),
-        worst_loss=float(np.quantile(losses, level)),
+        worst_loss=float(np.quantile(losses, LEVEL)),
     )
 
 
@@ -253,9 +251,9 @@ def pair_mismatches(acceptance: AcceptanceVector, profile: HardwareProfile) -> l
     return sentences
 
 
-def smallest_good_shape(surface: SpeedupSurface, *, within: float = 0.02) -> BestShape:
-    """Return the smallest tree whose predicted speedup is within a share of the best; among equals the shallowest."""
-    good = surface.speedup >= (1 - within) * np.nanmax(surface.speedup)
+def smallest_good_shape(surface: SpeedupSurface) -> BestShape:
+    """Return the smallest tree whose predicted speedup is within 2 % of the best; among equals the shallowest."""
+    good = surface.speedup >= 0.98 * np.nanmax(surface.speedup)
     size = int(np.flatnonzero(good.any(axis=1))[0])
     depths = np.flatnonzero(good[size])
     depth = int(depths[np.argmax(surface.speedup[size, depths])])

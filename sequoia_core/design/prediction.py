@@ -48,9 +48,8 @@ class Prediction:
 
     def holds(self, measured: float) -> bool | None:
         """Say whether a measured speedup lies within the interval; None where there is no interval."""
-        if self.speedup.low is None or self.speedup.high is None:
-            return None
-        return self.speedup.low <= measured <= self.speedup.high
+        bounds = self.speedup.interval
+        return None if bounds is None else bounds[0] <= measured <= bounds[1]
 
 
 def predict(

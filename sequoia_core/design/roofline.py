@@ -1,7 +1,7 @@
 """How long a pass takes on a device by the roofline model; a bound at the device's peaks, or scaled by `Software`."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated
 
@@ -14,7 +14,6 @@ from .profile import HardwareProfile
 
 SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)  # tokens of target passes
 WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # tokens of draft passes
-FIT_SLACK = 0.05  # by which times of experts may grow faster than the bound: noise
 RING_BUFFERS = 3  # buffers for streamed layers
 LINKS = {"host": "host_bytes_per_sec", "disk": "disk_bytes_per_sec"}  # where offloaded weights lie -> how they come
 
@@ -131,38 +130,6 @@ def pass_sec(
     if offload is None:
         return seconds
     return np.maximum(seconds, shape.num_hidden_layers * layer_read_sec(shape, device, dtype, software, offload))
-
-
-def fit_experts(
-    shape: ModelShape,
-    device: Device,
-    seconds: Mapping[int, float],
-    *,
-    dtype: str = "bfloat16",
-    context: int = 128,
-    software: Software = BOUND,
-) -> Software:
-    """Return the software whose `traffic` and `alike` fit two passes of experts that are bound by reading."""
-    (few, less), (many, more) = sorted(seconds.items())
-    at_once = device.model_copy(update={"operations_per_sec": {dtype: 1e30}})
-    same, independent = (
-        pass_sec(
-            shape, [few, many], at_once, dtype=dtype, context=context,
-            software=software.model_copy(update={"traffic": 1.0, "alike": alike, "layer_sec": 0.0}),
-        )
-        for alike in (1.0, 0.0)
-    )  # fmt: skip
-    layers = shape.num_hidden_layers * (device.layer_sec if software.layer_sec is None else software.layer_sec)
-    slower, grown = np.linalg.solve(np.stack([same, independent - same], 1), np.array([less, more]) - layers)
-    if not 0 <= grown <= slower * (1 + FIT_SLACK):
-        most = float(independent[-1] / independent[0])
-        raise ValueError(
-            f"found {more / less:.2f} times the seconds for {many} tokens of those for {few}, expected 1 to {most:.2f}"
-            ", which is all that experts give: another kernel, or passes that are not bound by reading"
-        )
-    return software.model_copy(
-        update={"name": "fitted", "traffic": float(1 / slower), "alike": max(0.0, 1 - float(grown / slower))}
-    )
 
 
 def layer_read_sec(shape: ModelShape, device: Device, dtype: str, software: Software, offload: str) -> float:

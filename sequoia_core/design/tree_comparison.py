@@ -86,8 +86,7 @@ class Regret:
     @property
     def mean(self) -> float:
         """The loss averaged over all pairs of different vectors."""
-        pairs = len(self.best) * (len(self.best) - 1)
-        return float(self.lost.sum() / pairs) if pairs else 0.0
+        return float(self.lost.sum()) / (len(self.best) * (len(self.best) - 1))
 
     def to_frame(self, names: Sequence[str]) -> pd.DataFrame:
         """Return the losses: a row for each tree, a column for each vector that holds."""
@@ -98,8 +97,6 @@ class Regret:
 
 def regret_matrix(vectors: Sequence[AcceptanceVector], *, size: int, depth: int) -> Regret:
     """Evaluate the best tree, of `size` nodes and at most `depth`, of each vector under every other."""
-    if not vectors:
-        raise ValueError("vectors: found none, expected at least one")
     ranks = max(len(vector) for vector in vectors)  # ranks that a vector lacks have probability 0, but may be drafted
     padded = [AcceptanceVector(np.pad(vector.probs, (0, ranks - len(vector)))) for vector in vectors]
     trees = [optimal_tree(vector, size=size, depth=depth) for vector in padded]

@@ -29,29 +29,23 @@ def isotonic(vector: AcceptanceVector) -> AcceptanceVector:
     return replace(derived, by_depth=by_depth)
 
 
-def power_law_tail(vector: AcceptanceVector, *, start: int = 4, ranks: int | None = None) -> AcceptanceVector:
+def power_law_tail(vector: AcceptanceVector, *, start: int) -> AcceptanceVector:
     """Replace the ranks from `start` on by a power law fitted to how rejection falls there: P(reject all k) ~ k^-b.
 
-    The curve begins at the measured rejection of the ranks kept, so the sum stays below 1.
-
-    Args:
-        start: first rank that is replaced, from 2.
-        ranks: length of the new vector; None keeps the length.
+    The curve begins at the measured rejection of the ranks kept, so the sum stays below 1. `start` is a rank from 2.
     """
     if not 2 <= start <= len(vector):
         raise ValueError(f"start: found {start}, expected a rank from 2 to {len(vector)}, the length of the vector")
-    ranks = len(vector) if ranks is None else ranks
-    if not start <= ranks <= MAX_RANKS:
-        raise ValueError(f"ranks: found {ranks}, expected {start} to {MAX_RANKS}")
     fit = vector.fit_power_law(first=start - 1)
-    k = np.arange(start - 1, ranks + 1)
+    k = np.arange(start - 1, len(vector) + 1)
     rejected = (1.0 - vector.probs[: start - 1].sum()) * (k / (start - 1.0)) ** -max(fit.b, 0.0)
     probs = np.concatenate([vector.probs[: start - 1], rejected[:-1] - rejected[1:]])
     return _derived(
         vector,
         probs,
         {"smoothing": "power-law tail", "start": start, "b": fit.b, "r_squared": fit.r_squared},
-        f"ranks {start} to {ranks} replaced by a power law: P(all k rejected) ~ k^-{fit.b:.2f}, R² {fit.r_squared:.2f}",
+        f"ranks {start} to {len(vector)} replaced by a power law: P(all k rejected) ~ k^-{fit.b:.2f}, R² "
+        f"{fit.r_squared:.2f}",
     )
 
 

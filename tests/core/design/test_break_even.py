@@ -1,11 +1,11 @@
-"""Break-even: at the factor found the best tree neither pays nor costs, just beyond it the other way."""
+"""Break-even: at the factor found the best tree neither pays nor costs, beyond it the other way; a step's limit."""
 
 import numpy as np
 import pytest
 
 from sequoia_core.design.acceptance import AcceptanceVector
-from sequoia_core.design.break_even import break_even, gains
-from sequoia_core.design.planning import speedup_surface
+from sequoia_core.design.break_even import break_even, gains, idle_arithmetic, step_limit
+from sequoia_core.design.planning import BestShape, speedup_surface
 from sequoia_core.design.profile import HardwareProfile
 from sequoia_core.design.scenarios import ASSETS
 
@@ -44,8 +44,7 @@ def test_at_break_even_the_best_tree_gains_nothing(timed):
 
 
 def test_a_useless_draft_never_breaks_even_by_being_cheaper():
-    found = break_even(AcceptanceVector(np.zeros(3)), profile())
-    assert [found[name].factor for name in ("p_1", "c", "t")] == [None, None, None]
+    assert {point.factor for point in break_even(AcceptanceVector(np.zeros(3)), profile()).values()} == {None}
 
 
 def test_gains_name_what_helps():
@@ -59,3 +58,41 @@ def test_what_the_texts_correct_is_corrected_before_and_after():
     measured = AcceptanceVector.load(ASSETS / "acceptance" / "demo-t0.json")
     assert measured.prompt_ranks is not None
     assert gains(measured, profile(), share=0.0) == pytest.approx((1.0, 1.0, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("verify", "draft", "tokens", "limit"),
+    [
+        (1.0, 0.01, 1.02, "nothing pays"),
+        (1.1, 0.01, 3.0, "acceptance"),
+        (1.2, 0.5, 3.0, "drafting"),
+        (2.0, 0.1, 3.0, "verifying"),
+    ],
+)
+def test_the_larger_part_of_a_step_is_its_limit(verify, draft, tokens, limit):
+    timed = HardwareProfile(np.array([1, 8]), np.array([1.0, verify]), draft)
+    cost = verify + draft
+    found = step_limit(BestShape(8, 1, tokens / cost, tokens), timed)
+    assert found.limit == limit
+    assert (found.total, found.verify, found.draft) == pytest.approx((cost, verify, draft))
+
+
+def test_limits_of_no_speculation_and_of_drafting_that_hides_behind_reading():
+    assert step_limit(BestShape(1, 0, 1.0, 1.0), profile()).limit == "nothing pays"
+    meta = {"streaming": {"layers": 4, "buffers": 2, "layer_read_sec": 0.5}}
+    streamed = HardwareProfile([1, 8, 32], [1.9, 2.0, 2.0], 0.1, meta=meta)
+    cost = step_limit(BestShape(8, 3, 3.5, 3.5), streamed)  # a step takes as long as one token, t(8) is 1.05
+    assert (cost.verify, cost.draft, cost.limit) == (1.0, 0.0, "acceptance")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "times", "free", "further_cost"),
+    [
+        ([1, 64, 128], [1.0, 1.02, 1.05], 128, 0.0),
+        ([1, 8, 16, 32], [1.0, 1.0, 1.8, 3.4], 9, (3.4 - 1.1) / (32 - 9)),  # t(9) = 1.1
+        ([1, 2, 4], [1.0, 2.0, 4.0], 1, 1.0),
+    ],
+)
+def test_tokens_that_a_pass_verifies_for_free_and_the_price_of_the_others(sizes, times, free, further_cost):
+    found = idle_arithmetic(HardwareProfile(np.array(sizes), 0.01 * np.array(times), 0.001))
+    assert found == (free, pytest.approx(further_cost))

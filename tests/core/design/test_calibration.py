@@ -5,12 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from benchmarks.dynamic import held_out_gain
 from sequoia_core.design.acceptance import AcceptanceVector
 from sequoia_core.design.calibration import (
     BEFORE,
     CENTRES,
-    KINDS,
     ROWS_PER_PROMPT,
     TABLES,
     Calibration,
@@ -41,21 +39,21 @@ def test_tables_recover_the_chance_behind_the_probability():
     steps = np.diff(tables.values, axis=1)
     assert ((steps >= -1e-12).all(axis=1) | (steps <= 1e-12).all(axis=1)).all()
     assert (steps[:3] >= -1e-12).all()
+    probs = np.linspace(0.05, 0.95, 400)[:, None]  # chances of drawn tokens may fall with their probability
+    falling = Calibration.of_samples([Sample(probs, probs, probs, probs, 1.0 - probs)], temperature=1.0)
+    assert falling.tables().after(np.array([[0.1]]))[0, 0] > 0.8 > 0.3 > falling.tables().after(np.array([[0.9]]))[0, 0]
+    rows = falling.rows[:, 0]  # of the whole text
+    np.testing.assert_allclose(rows, np.linspace(0.05, 0.95, ROWS_PER_PROMPT), atol=0.005)
 
 
-def test_chances_of_drawn_tokens_may_fall_with_their_probability():
-    probs = np.linspace(0.05, 0.95, 400)[:, None]
-    sample = Sample(probs, probs, probs, probs, 1.0 - probs)
-    tables = Calibration.of_samples([sample], temperature=1.0).tables()
-    assert tables.after(np.array([[0.1]]))[0, 0] > 0.8 > 0.3 > tables.after(np.array([[0.9]]))[0, 0]
-
-
-def test_the_mass_left_decides_which_table_speaks():
+def test_each_rank_reads_its_own_table_and_the_mass_left_decides_which():
+    tables = ChanceTables(np.repeat(np.arange(len(TABLES))[:, None] / 16, len(CENTRES), axis=1))
+    probs = np.full((2, 4), 0.2)
+    assert (16 * tables.most_likely(probs)).tolist() == [[0, 1, 2, 2]] * 2
+    assert (16 * tables.after(probs)).tolist() == [[3, 4, 5, 5]] * 2
     left = np.array([[1.0, 0.1, 0.1, 0.1], [1.0, 0.5, 0.5, 0.2], [1.0, 0.9, 0.8, 0.8]])
-    values = np.zeros((len(TABLES), len(CENTRES)))
-    values[BEFORE] = np.arange(7)[:, None] / 8  # exact, and chances
-    found = ChanceTables(values).before(left, np.full(left.shape, 0.3))
-    assert (8 * found).tolist() == [[0, 1, 4, 4], [0, 2, 5, 4], [0, 3, 6, 6]]
+    found = 16 * tables.before(left, np.full(left.shape, 0.3)) - BEFORE.start
+    assert found.tolist() == [[0, 1, 4, 4], [0, 2, 5, 4], [0, 3, 6, 6]]
 
 
 def test_children_are_counted_by_the_mass_left_before_their_own_draw():
@@ -69,49 +67,11 @@ def test_children_are_counted_by_the_mass_left_before_their_own_draw():
     }  # fmt: skip
 
 
-def test_each_rank_reads_its_own_table():
-    tables = ChanceTables(np.repeat(np.arange(len(TABLES))[:, None] / 16, len(CENTRES), axis=1))
-    probs = np.full((2, 4), 0.2)
-    assert (16 * tables.most_likely(probs)).tolist() == [[0, 1, 2, 2]] * 2
-    assert (16 * tables.after(probs)).tolist() == [[3, 4, 5, 5]] * 2
-
-
 def test_what_is_expected_of_drawn_tokens_is_what_was_seen_of_drawn_ones():
     probs = np.tile([0.6, 0.3], (10, 1))
     known = Calibration.of_samples([Sample(probs, probs, probs, probs, probs / 2)], temperature=1.0)
     assert known.expected("most likely").tolist() == pytest.approx([0.6, 0.3])
     assert known.expected("drawn").tolist() == known.expected("next").tolist() == pytest.approx([0.3, 0.15])
-
-
-def test_rows_are_kept_from_all_along_a_text():
-    probs = np.linspace(0.9, 0.1, 100)[:, None]
-    rows = Calibration.of_samples([Sample(probs, probs, probs, probs, probs)], temperature=1.0).rows[:, 0]
-    np.testing.assert_allclose(rows, np.linspace(0.9, 0.1, ROWS_PER_PROMPT), atol=0.005)
-
-
-def test_prompts_are_judged_by_tables_that_have_not_seen_them():
-    """Every second prompt is always accepted, the others never: the former's tables are wrong about the latter."""
-    probs = np.full((50, 1), 0.5)
-    samples = [Sample(probs, sure, probs, probs, sure) for sure in 4 * [np.ones_like(probs), np.zeros_like(probs)]]
-    known = Calibration.of_samples(samples, temperature=1.0)
-    assert held_out_gain(known, "drawn").value < -5  # 0 if the tables had seen all prompts
-
-
-def test_tables_beat_the_plain_vector_where_the_probability_tells_and_not_where_it_does_not():
-    telling = bent()
-    for kind in KINDS:
-        gain = held_out_gain(telling, kind)
-        assert gain.low > 0.05
-    generator = np.random.default_rng(1)
-    samples = []
-    for _ in range(8):
-        probs = -np.sort(-generator.dirichlet([0.4] * 6, size=400), axis=1)
-        constant = np.tile([0.6, 0.1, 0.02, 0.02, 0.02, 0.02], (400, 1))
-        samples.append(Sample(probs, constant, probs, probs, constant))
-    silent = Calibration.of_samples(samples, temperature=0.6)
-    for kind in KINDS:
-        assert abs(held_out_gain(silent, kind).value) < 0.02
-    assert held_out_gain(calibration_of(0.6, prompts=1), "drawn") is None
 
 
 def test_prompts_can_be_joined_and_files_keep_everything(tmp_path):
@@ -126,9 +86,7 @@ def test_prompts_can_be_joined_and_files_keep_everything(tmp_path):
     plain_text = json.dumps(stored | {"calibration": both.to_json()}).encode()  # as older files have it
     assert AcceptanceVector.loads(plain_text, "v.json") == vector
     assert read == vector and read.calibration == both and read.calibration != first
-    np.testing.assert_array_equal(read.calibration.tables().values, both.tables().values)
-    plain = AcceptanceVector(both.expected("drawn"))
-    assert plain != vector and "calibration" not in json.loads(plain.to_bytes())
+    assert AcceptanceVector(both.expected("drawn")) != vector
 
 
 @pytest.mark.parametrize(
@@ -136,15 +94,13 @@ def test_prompts_can_be_joined_and_files_keep_everything(tmp_path):
     [
         ("counts", [[1, 2], [3]], "different lengths in counts"),
         ("counts", [[[1.5]]], "counts of float64"),
-        ("accepted", "x", "accepted of"),
         ("positions", [0, 0], "2 prompts"),
-        ("positions", [5], "shape"),
         ("positions", [-1, 4], "below 0"),
         ("rows", [[0.2, 0.5, 0.1, 0.1]], "a row that rises"),
         ("rows", [[0.9, 0.5, 0.1, 0.1]], "sums to more than 1"),
         ("rows", [], "rows of shape"),
+        ("counts", np.zeros((2, 13, 24), int).tolist(), "more accepted than"),
         ("temperature", "hot", "temperature: found 'hot'"),
-        ("temperature", -1.0, "temperature: found -1"),
         ("edges", [0.1], "other edges"),
         ("more", 1, "found .*more"),
     ],
@@ -154,9 +110,3 @@ def test_files_that_are_wrong_are_refused(field, value, message):
     data = json.dumps({"format": "sequoia-acceptance", "version": 2, "probs": [0.5], "calibration": fields})
     with pytest.raises(ValueError, match=f"v.json: calibration: .*{message}"):
         AcceptanceVector.loads(data.encode(), "v.json")
-
-
-def test_more_accepted_than_seen_is_refused():
-    known = calibration_of(0.6)
-    with pytest.raises(ValueError, match="more accepted than"):
-        Calibration(known.counts, known.accepted + 1.0, known.positions, known.accepted_by_rank, known.rows)

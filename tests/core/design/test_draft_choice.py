@@ -19,23 +19,19 @@ def test_the_fastest_comes_first():
     small, large = candidate("small", 0.6, 0.02), candidate("large", 0.85, 0.3)
     found = compare_drafts({"large": large, "small": small})
     assert [plan.name for plan in found] == ["small", "large"]
-    assert found[0].prediction.speedup.value >= found[1].prediction.speedup.value
     assert found[0].tokens_per_sec == pytest.approx(
         found[0].prediction.speedup.value / found[0].prediction.autoregressive_sec
     )
     assert (found[0].first_guess, found[0].draft_cost) == (0.6, pytest.approx(0.02))
     slow = {"verify_sec": (20.0, 20.1, 20.3)}  # as with weights on a disk: drafting costs next to nothing
-    found = compare_drafts(
-        {"small": candidate("small", 0.6, 0.02, **slow), "large": candidate("large", 0.85, 0.3, **slow)}
-    )
-    assert found[0].name == "large"
+    slowed = {name: candidate(name, p, c, **slow) for name, p, c in (("small", 0.6, 0.02), ("large", 0.85, 0.3))}
+    assert compare_drafts(slowed)[0].name == "large"
 
 
 @pytest.mark.parametrize(
     ("other", "message"),
     [
         (candidate("b", 0.5, 0.1, device="there"), "b: device: found there, expected here"),
-        (candidate("b", 0.5, 0.1, dtype="float32"), "b: dtype: found float32"),
         (candidate("b", 0.5, 0.1, meta={"target": "T", "draft": "c"}), "b: Acceptance was measured with the draft b"),
         (candidate("b", 0.5, 0.1, meta={"target": "T", "draft": "b", "offload": "disk"}), "b: offload: found disk"),
     ],

@@ -1,16 +1,34 @@
 """Predictions: their value, and intervals that contain what they claim to contain."""
 
+from dataclasses import replace
+from math import prod
+
 import numpy as np
 import pytest
 
 from sequoia_core.design.acceptance import AcceptanceVector
+from sequoia_core.design.bootstrap import Estimate
 from sequoia_core.design.optimal_trees import expected_tokens
 from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.design.planning import plan_tree
-from sequoia_core.design.prediction import best_chain, predict, predicted_speedup, prompts_for
+from sequoia_core.design.prediction import (
+    Measured,
+    Prediction,
+    Reason,
+    best_chain,
+    context_reason,
+    predict,
+    predicted_speedup,
+    prompts_for,
+    reasons,
+)
 from sequoia_core.design.profile import HardwareProfile
 from sequoia_core.design.replay import replay
+from sequoia_core.design.step_time import StepTime
 from tests.core.design.test_replay import RAGGED, with_texts
+
+VECTOR = AcceptanceVector(np.array([0.6, 0.2, 0.1]))
+PROFILE = HardwareProfile(sizes=[1, 8, 32], verify_sec=[0.010, 0.012, 0.020], draft_sec=0.0008)
 
 
 def profile(rng=None, rounds=9) -> HardwareProfile:
@@ -32,11 +50,8 @@ def test_a_plain_vector_and_profile_give_the_formula():
     vector = AcceptanceVector(np.array([0.6, 0.2]))
     found = predict(RAGGED, vector, profile())
     step = 1.5 + (2.0 - 1.5) * 2 / 8 + 4 * 0.1
-    assert (
-        found.speedup.value
-        == pytest.approx(expected_tokens(RAGGED, vector) / step)
-        == predicted_speedup(RAGGED, vector, profile())
-    )
+    assert found.speedup.value == pytest.approx(expected_tokens(RAGGED, vector) / step)
+    assert found.speedup.value == predicted_speedup(RAGGED, vector, profile())
     assert found.speedup.low is None and found.holds(2.0) is None and not found.replayed
     assert found.paper_speedup == pytest.approx(found.speedup.value)  # one token per level: both formulas agree
 
@@ -49,6 +64,8 @@ def test_texts_are_replayed_and_the_finite_race_widens_the_interval():
     assert found.replayed and found.tokens_per_step.value == replay(RAGGED, vector).tokens_per_step
     assert race.speedup.value == found.speedup.value
     widths = [p.speedup.high - p.speedup.low for p in (found, race)]
+    one = predict(RAGGED, with_texts(texts(rng, 1)), timed).speedup
+    assert one.low is None  # however often passes were timed
     assert widths[1] > 1.8 * widths[0] and found.holds(found.speedup.value) and not found.holds(2 * found.speedup.value)
 
 
@@ -75,40 +92,48 @@ def test_the_number_of_prompts_is_that_of_the_wanted_width():
     assert prompts_for(tree, AcceptanceVector(np.array([0.5]))) is None
 
 
-def test_rounds_of_timing_alone_give_an_interval():
-    found = predict(RAGGED, AcceptanceVector(np.array([0.6, 0.2])), profile(np.random.default_rng(3)))
-    assert found.tokens_per_step.low is None and 0 < found.speedup.high - found.speedup.low < 0.2 * found.speedup.value
-
-
 def test_a_short_run_on_an_unsteady_machine_has_a_wider_interval():
-    rng, vector = np.random.default_rng(3), AcceptanceVector(np.array([0.6, 0.2]))
+    timed, vector = profile(np.random.default_rng(3)), AcceptanceVector(np.array([0.6, 0.2]))
     widths = []
-    for timed in (profile(rng), PROFILE):
-        for prompts in (None, 400, 4):
-            speedup = predict(RAGGED, vector, timed, prompts=prompts).speedup
-            widths.append(None if speedup.low is None else speedup.high - speedup.low)
-    assert widths[0] < widths[1] < 0.6 * widths[2] and widths[3:] == [None] * 3
+    for prompts in (None, 400, 4):
+        found = predict(RAGGED, vector, timed, prompts=prompts)
+        assert found.tokens_per_step.low is None  # rounds of timing alone give an interval
+        assert predict(RAGGED, vector, PROFILE, prompts=prompts).speedup.low is None
+        widths.append(found.speedup.high - found.speedup.low)
+    assert 0 < widths[0] < widths[1] < 0.6 * widths[2] and widths[0] < 0.2 * found.speedup.value
 
 
-def test_one_prompt_gives_no_interval_however_often_passes_were_timed():
-    rng = np.random.default_rng(4)
-    timed = profile(rng)
-    for count, known in ((1, False), (2, True)):
-        speedup = predict(RAGGED, with_texts(texts(rng, count)), timed).speedup
-        assert (speedup.low is not None) == known
-
-
-VECTOR = AcceptanceVector(np.array([0.6, 0.2, 0.1]))
-PROFILE = HardwareProfile(sizes=[1, 8, 32], verify_sec=[0.010, 0.012, 0.020], draft_sec=0.0008)
-
-
-def test_best_chain_beats_its_neighbours():
+def test_best_chain_beats_its_neighbours_and_a_planned_tree_beats_it():
     chain = best_chain(VECTOR, PROFILE)
     best = predicted_speedup(chain, VECTOR, PROFILE)
     for length in (chain.depth - 1, chain.depth + 1):
         assert predicted_speedup(chain_tree(length), VECTOR, PROFILE) <= best
+    assert predicted_speedup(plan_tree(VECTOR, PROFILE), VECTOR, PROFILE) >= best
 
 
-def test_planned_tree_beats_the_best_chain():
-    tree = plan_tree(VECTOR, PROFILE)
-    assert predicted_speedup(tree, VECTOR, PROFILE) >= predicted_speedup(best_chain(VECTOR, PROFILE), VECTOR, PROFILE)
+PREDICTED = Prediction(
+    speedup=Estimate(2.0, None, None), tokens_per_step=Estimate(3.0, None, None), step=StepTime(0.010, 0.004, 0.001),
+    autoregressive_sec=0.010, paper_speedup=2.2, replayed=False,
+)  # fmt: skip
+
+
+def test_reasons_multiply_to_the_whole_difference_and_the_largest_loss_comes_first():
+    found = reasons(PREDICTED, Measured(2.4, 0.013, 0.005, 0.002, 0.011))
+    assert prod(reason.effect for reason in found) == pytest.approx(2.4 * 0.011 / 0.020 / 2.0)
+    assert [reason.part for reason in found][0] == "acceptance" and found[-1].part == "baseline"
+    assert [reason.effect for reason in found] == sorted(reason.effect for reason in found)
+
+
+def test_what_went_as_predicted_is_no_reason():
+    assert reasons(PREDICTED, Measured(3.0, 0.010, 0.004, 0.001, 0.010)) == []
+    (reason,) = reasons(PREDICTED, Measured(3.02, 0.010, 0.008, 0.001))
+    assert reason == Reason("drafting", pytest.approx(15 / 19), 0.004, 0.008)
+    both = reasons(PREDICTED, Measured(3.0, 0.008, 0.006, 0.0011))  # which cancel
+    assert {reason.part for reason in both} == {"drafting", "verifying"}
+
+
+def test_a_context_of_its_own_is_named_where_it_matters():
+    slower = replace(PREDICTED, speedup=Estimate(1.8, None, None))
+    found = context_reason(PREDICTED, slower, profiled_at=128, run_at=900)
+    assert found == Reason("context", pytest.approx(0.9), 128, 900)
+    assert context_reason(PREDICTED, PREDICTED, profiled_at=128, run_at=900) is None

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sequoia_core.design.profile import HardwareProfile
-from sequoia_core.design.step_time import autoregressive_sec, level_widths, step_seconds, step_time
+from sequoia_core.design.step_time import autoregressive_sec, level_widths, reading_ends, step_seconds, step_time
 from sequoia_core.design.tree import TokenTree
 
 TREE = TokenTree(np.array([-1, 0, 0, 0, 1, 2, 4]))
@@ -15,6 +15,7 @@ PROFILE = HardwareProfile(
     draft_width_sec=[0.1, 0.3], overhead_sec=[0.01, 0.07, 0.09], sampling_sec=[0.0, 0.6, 0.8],
     verify_growth_sec=[0.001, 0.004, 0.004], draft_growth_sec=0.0005,
 )  # fmt: skip
+STREAMING = {"layers": 10, "buffers": 3, "layer_read_sec": 0.15}
 
 
 def test_a_draft_pass_runs_over_the_nodes_of_its_level_that_have_children():
@@ -28,6 +29,7 @@ def test_parts_add_up():
     assert found.total_sec == pytest.approx(2.47) and autoregressive_sec(PROFILE) == pytest.approx(1.01)
     warm = step_time(TREE, PROFILE, greedy=False)
     assert warm.overhead_sec == pytest.approx(0.67) and autoregressive_sec(PROFILE, greedy=False) == pytest.approx(1.01)
+    assert PROFILE.draft_at(5) == pytest.approx(0.5)  # wider than was timed: as the last stretch went on
     longer = step_time(TREE, PROFILE, context=300)
     assert longer.verify_sec == pytest.approx(2.8) and longer.draft_sec == pytest.approx(0.4 + 3 * 0.1)
 
@@ -41,8 +43,7 @@ def test_many_shapes_are_timed_as_each_alone():
 
 
 def test_drafting_hides_behind_streaming_as_far_as_the_buffers_reach():
-    streaming = {"layers": 10, "buffers": 3, "layer_read_sec": 0.15}
-    flat = HardwareProfile(sizes=[1, 7, 64], verify_sec=[1.5, 1.5, 2.5], draft_sec=0.1, meta={"streaming": streaming})
+    flat = HardwareProfile(sizes=[1, 7, 64], verify_sec=[1.5, 1.5, 2.5], draft_sec=0.1, meta={"streaming": STREAMING})
     assert autoregressive_sec(flat) == 1.5
     assert step_time(TREE, flat).total_sec == pytest.approx(1.5)  # three draft passes while 0.45 s are read
     chain = TokenTree(np.array([-1, *range(6)]))
@@ -56,24 +57,26 @@ def test_drafting_hides_behind_streaming_as_far_as_the_buffers_reach():
 
 
 def test_a_pass_that_was_timed_a_little_longer_than_reading_hides_as_much():
-    streaming = {"layers": 10, "buffers": 3, "layer_read_sec": 0.15}
     chain = TokenTree(np.array([-1, *range(6)]))
     times = [
-        step_time(chain, HardwareProfile([1, 7, 64], [1.5, sec, 2.5], 0.1, meta={"streaming": streaming})).total_sec
+        step_time(chain, HardwareProfile([1, 7, 64], [1.5, sec, 2.5], 0.1, meta={"streaming": STREAMING})).total_sec
         for sec in (1.4, 1.5, 1.51, 1.6)
     ]
     assert times == pytest.approx([1.5 + 0.6 - 0.45] * 4, rel=0.01)
 
 
-@pytest.mark.parametrize("told", [None, 3, {}, {"layers": 0, "buffers": 2, "layer_read_sec": 1.0}, {"layers": "x"}])
+def test_reading_ends_where_computing_takes_longer():
+    meta = {"streaming": {"layers": 4, "buffers": 2, "layer_read_sec": 0.5}}
+    times = {"sizes": [1, 8, 16, 32], "draft_sec": 0.1}
+    assert reading_ends(HardwareProfile(verify_sec=[1.9, 2.0, 2.2, 4.0], **times)) is None
+    assert reading_ends(HardwareProfile(verify_sec=[1.9, 2.0, 2.2, 4.0], meta=meta, **times)) == 16
+    assert reading_ends(HardwareProfile(verify_sec=[1.9, 2.0, 2.0, 2.05], meta=meta, **times)) == 32
+    assert reading_ends(HardwareProfile(verify_sec=[3.0, 3.1, 3.2, 4.0], meta=meta, **times)) is None
+
+
+@pytest.mark.parametrize("told", [3, {}, STREAMING | {"layers": 0}, STREAMING | {"layers": "x"}])
 def test_an_odd_note_on_streaming_is_passed_over(told):
-    assert (
-        HardwareProfile(sizes=[1, 7], verify_sec=[1.0, 2.0], draft_sec=0.1, meta={"streaming": told}).streaming is None
-    )
-
-
-def test_wider_passes_than_were_timed_go_on_as_the_last_stretch_did():
-    assert PROFILE.draft_at(5) == pytest.approx(0.5)
+    assert HardwareProfile([1, 7], [1.0, 2.0], 0.1, meta={"streaming": told}).streaming is None
 
 
 def test_a_profile_of_version_1_counts_passes_alone():

@@ -3,6 +3,8 @@ import time
 import numpy as np
 import pytest
 
+from sequoia_core.design.acceptance import AcceptanceVector
+from sequoia_core.design.optimal_trees import expected_tokens
 from sequoia_core.design.tree import TokenTree
 
 PARENTS = np.array([-1, 0, 0, 0, 1, 1, 2, 4, 4])
@@ -20,23 +22,10 @@ def test_derived_arrays_of_a_small_tree():
     assert tree.path_to(8) == [0, 1, 4, 8]
 
 
-def test_ancestor_mask_holds_exactly_the_path_to_each_node():
-    tree = TokenTree(PARENTS)
-    for node in range(tree.size):
-        assert np.flatnonzero(tree.ancestor_mask[node]).tolist() == sorted(tree.path_to(node))
-
-
-def test_root_alone():
-    tree = TokenTree(np.array([-1]))
-    assert (tree.size, tree.depth, tree.paths(), len(tree.levels)) == (1, 0, [()], 1)
-    assert tree.ancestor_mask.tolist() == [[True]]
-
-
 @pytest.mark.parametrize(
     ("parents", "message"),
     [
         ([], "1-D"),
-        ([[-1]], "1-D"),
         ([-1.0, 0.5], "integers"),
         ([0, 0], "node 0"),
         ([-1, 1], "node 1"),
@@ -53,8 +42,6 @@ def test_from_links_renumbers_any_order():
     tree, order = TokenTree.from_links(np.array([-1, 3, 0, 0, 3]), np.array([0, 2, 2, 1, 1]))
     assert tree.parents.tolist() == [-1, 0, 0, 1, 1]
     assert order.tolist() == [0, 3, 2, 4, 1]
-    with pytest.raises(ValueError, match="node 1: found no path"):
-        TokenTree.from_links(np.array([-1, 2, 1]), np.array([0, 1, 1]))
 
 
 def test_equality_hash_and_immutability():
@@ -74,36 +61,25 @@ def test_shared_nodes_are_those_with_the_same_path():
     assert first.shared_with(first).tolist() == list(range(15))
 
 
-def by_walking(tree):
-    """Depths by going up from every node: slow, and nothing but the definition."""
-    return [len(tree.path_to(node)) - 1 for node in range(tree.size)]
-
-
-def test_depths_and_levels_of_random_trees():
+def test_depths_levels_and_masks_of_random_trees():
     generator = np.random.default_rng(1)
     for size in (1, 2, 3, 10, 60):
         for _ in range(20):
             reach = int(generator.integers(1, size + 1))  # from chains to bushes
             parents = [max(0, int(generator.integers(max(0, i - reach), i))) for i in range(1, size)]
             tree = TokenTree(np.array([-1, *sorted(parents)]))
-            depths = by_walking(tree)
+            paths = [tree.path_to(node) for node in range(size)]
+            depths = [len(path) - 1 for path in paths]
             assert tree.depths.tolist() == depths and tree.depth == max(depths) and tree.depths.dtype == np.int32
+            assert [np.flatnonzero(row).tolist() for row in tree.ancestor_mask] == paths
             assert [level.tolist() for level in tree.levels] == [
                 [node for node in range(size) if depths[node] == d] for d in range(max(depths) + 1)
             ]
 
 
-def seconds(work) -> float:
-    """CPU time of a call: other processes on the machine do not count."""
-    started = time.process_time()
-    work()
-    return time.process_time() - started
-
-
-@pytest.mark.sample(1, cover=False)
-@pytest.mark.parametrize("of", ["depths", "levels", "depth"])
-def test_a_chain_of_a_million_nodes_is_linear_work(of):
+def test_a_chain_of_a_million_nodes_is_linear_work():
     """Work that is quadratic takes minutes: 100,000 nodes took 1.8 s."""
-    chain = TokenTree(np.arange(-1, 999_999))
-    assert seconds(lambda: getattr(chain, of)) < 5
+    chain, vector, started = TokenTree(np.arange(-1, 999_999)), AcceptanceVector(np.array([0.6])), time.process_time()
     assert chain.depth == 999_999 and chain.depths[[0, 1, -1]].tolist() == [0, 1, 999_999]
+    assert len(chain.levels) == 1_000_000 and expected_tokens(chain, vector) == pytest.approx(2.5)
+    assert time.process_time() - started < 20

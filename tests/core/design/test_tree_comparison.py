@@ -1,13 +1,13 @@
-"""Two trees compared, one node described: by hand on small trees."""
+"""Two trees compared, one node described, a run's trees: by hand on small trees."""
 
 import numpy as np
 import pytest
 
 from sequoia_core.design.acceptance import AcceptanceVector
-from sequoia_core.design.optimal_trees import expected_tokens, node_scores, optimal_tree
-from sequoia_core.design.plain_trees import chain_tree
+from sequoia_core.design.optimal_trees import expected_tokens, optimal_tree
+from sequoia_core.design.plain_trees import chain_tree, k_ary_tree
 from sequoia_core.design.tree import TokenTree
-from sequoia_core.design.tree_comparison import NEAREST_SHAPES, compare_trees, node_facts
+from sequoia_core.design.tree_comparison import NEAREST_SHAPES, compare_trees, gallery, node_facts
 
 VECTOR = AcceptanceVector(np.array([0.5, 0.2, 0.1]))
 BUSH = TokenTree(np.array([-1, 0, 0, 1]))  # two children, and one below the first
@@ -36,18 +36,19 @@ def test_a_node_and_what_is_below_it():
     facts = node_facts(BUSH, VECTOR, 1)
     assert (facts.rank, facts.depth, facts.ranks, facts.children, facts.below) == (1, 1, (1,), 1, 1)
     assert (facts.probability, facts.score) == (0.5, 0.5) and facts.subtree_tokens == pytest.approx(0.75)
+    assert node_facts(TokenTree(np.array([-1, 0, 0, 0, 0])), VECTOR, 4).probability == 0.0  # a rank beyond the vector
     root = node_facts(BUSH, VECTOR, 0)
     assert (root.rank, root.ranks, root.probability, root.score, root.below) == (0, (), 1.0, 1.0, 3)
     assert root.subtree_tokens == pytest.approx(expected_tokens(BUSH, VECTOR))
 
 
-def test_a_rank_beyond_the_vector_is_never_accepted():
-    assert node_facts(TokenTree(np.array([-1, 0, 0, 0, 0])), VECTOR, 4).probability == 0.0
+TREES = [chain_tree(5), chain_tree(3), TokenTree(np.array([-1, 0, 0, 0])), k_ary_tree(2, 2), chain_tree(9)]
 
 
-def test_the_worth_of_a_subtree_is_a_sum_over_paths():
-    tree = optimal_tree(VECTOR, size=40, depth=5)
-    scores = node_scores(tree, VECTOR)
-    for node in range(tree.size):
-        inside = [v for v in range(tree.size) if node in tree.path_to(v)]
-        assert node_facts(tree, VECTOR, node).subtree_tokens == pytest.approx(scores[inside].sum())
+def test_the_typical_tree_of_a_run_is_the_most_frequent_of_median_size():
+    found = gallery(TREES, [0, 1, 2, 2, 3])  # of 6, 4, 4, 4 and 7 nodes
+    assert found.typical == TREES[2] and found.deepest == TREES[0] and found.widest == TREES[3]
+    assert found.sizes.tolist() == [4, 6, 7] and found.steps.tolist() == [3, 1, 1]
+    assert gallery(TREES, [1]).deepest == TREES[1]  # trees that no step had do not count
+    with pytest.raises(ValueError, match="shown: found no steps"):
+        gallery(TREES, [])
