@@ -31,6 +31,7 @@ def cut_rows(sampling):
     for pair in rows():
         logits = [torch.tensor(row[None]).float().log() for row in pair]
         draft, first = draft_probabilities(logits[1], sampling)
+        first = draft if first is None else first
         found = (row[0].double().numpy() for row in (probabilities(logits[0], sampling), draft, first))
         yield [row / row.sum() for row in found]
 
@@ -46,11 +47,13 @@ def test_the_law_is_the_targets_and_one_child_takes_all_that_the_cut_rows_share(
                 assert accepted == pytest.approx(np.minimum(target, first).sum(), abs=1e-12)
 
 
+@pytest.mark.usefixtures("each_rows")
+@pytest.mark.parametrize("sampling", [SamplingConfig(1.0), CUTS[1]], ids=str)
 @pytest.mark.parametrize("name", ["sequoia", "specinfer"])
-def test_measured_ranks_are_those_of_the_enumeration(name):
+def test_measured_ranks_are_those_of_the_enumeration(name, sampling):
     """Expected ranks, ranks drawn given the token that was committed, and the average that pages show."""
     generator = torch.Generator().manual_seed(0)
-    for target, draft, first in cut_rows(CUTS[1]):
+    for target, draft, first in cut_rows(sampling):
         width = len(target)
         exact = [acceptance_probability(target, draft, k, name, first) for k in range(1, width + 1)]
         many = [torch.tensor(row).float().expand(DRAWS, -1).contiguous() for row in (target, draft, first)]
@@ -83,7 +86,3 @@ def test_the_first_draw_follows_its_own_row_and_the_others_what_is_left_of_their
                 law = law if place == 0 else np.where(np.isin(range(5), [] if replaced else path[:place]), 0.0, probs)
                 chance *= law[token] / law.sum()
             assert seen[path] == pytest.approx(chance, abs=5.5 * np.sqrt(chance / DRAWS) + 1e-12)
-
-
-def test_rows_without_top_p_and_top_k_are_not_cut():
-    assert draft_probabilities(torch.zeros(1, 4), SamplingConfig(0.7))[1] is None

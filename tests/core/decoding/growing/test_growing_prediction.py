@@ -98,12 +98,6 @@ def test_without_rows_by_prompt_there_is_a_value_and_no_interval():
     assert predicted(pooled, times=timed).speedup.low is None and predicted(known, times=timed).speedup.low is not None
 
 
-def test_dearer_passes_predict_less():
-    known = calibration_of(0.7)
-    speedups = [predicted(known, times=profile(per_node)).speedup.value for per_node in (0.0, 0.1, 0.5)]
-    assert speedups == sorted(speedups, reverse=True) and speedups[0] > 1.2 * speedups[2]
-
-
 def test_a_policy_may_look_at_more_children_than_the_rows_have():
     wide = TreeBounds(max_size=16, max_depth=4, beam=4, branch=16)
     assert predicted(calibration_of(0.7), wide).tokens_per_step.value > 1.5
