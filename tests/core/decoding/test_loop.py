@@ -280,11 +280,9 @@ def test_nan_logits_name_the_step(tiny_target, tiny_draft):
         return logits * torch.nan if len(calls) == 4 else logits  # prefill, then three steps
 
     steps = []
+    pair = pair_of(around_passes(tiny_target, broken), tiny_draft)
     with pytest.raises(FloatingPointError, match="step 2: the target"):
-        for step in decode(
-            PROMPT, pair_of(around_passes(tiny_target, broken), tiny_draft), tree=chain_tree(1), max_new_tokens=90
-        ):
-            steps.append(step)
+        steps.extend(decode(PROMPT, pair, tree=chain_tree(1), max_new_tokens=90))
     assert len(steps) == 2
 
 

@@ -28,8 +28,11 @@ def logits(count: int, size: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(count, size, generator=torch.Generator().manual_seed(seed)) * 4
 
 
-def draw_law(probs: np.ndarray, k: int) -> dict[tuple[int, ...], float]:
-    """Exact law of k ordered draws without replacement, uniform over undrawn tokens once the mass is used up."""
+def draw_law(probs: np.ndarray, k: int, first: np.ndarray | None = None) -> dict[tuple[int, ...], float]:
+    """Exact law of k ordered draws without replacement, uniform over undrawn tokens once the mass is used up.
+
+    The first is drawn from a row of its own, where that is given and has mass.
+    """
     law = {}
     for tokens in itertools.permutations(range(len(probs)), k):
         p, left = 1.0, probs.copy()
@@ -37,41 +40,52 @@ def draw_law(probs: np.ndarray, k: int) -> dict[tuple[int, ...], float]:
             if left.sum() <= 0:
                 left = np.ones(len(probs))
                 left[list(tokens[:position])] = 0.0
-            p *= left[token] / left.sum()
+            row = first if position == 0 and first is not None and first.any() else left
+            p *= row[token] / row.sum()
             left[token] = 0.0
         law[tokens] = p
     return law
 
 
-@pytest.mark.parametrize(
-    "probs", [[0.5, 0.3, 0.15, 0.05], [1.0, 0.0, 0.0, 0.0], [0.4, 0.0, 0.6, 0.0]], ids=["full", "one-hot", "two"]
-)
+FULL = [0.5, 0.3, 0.15, 0.05]
+ROWS = {  # and what the first child is drawn from
+    "full": (FULL, None),
+    "one-hot": ([1.0, 0.0, 0.0, 0.0], None),
+    "two": ([0.4, 0.0, 0.6, 0.0], None),
+    "cut": (FULL, [0.0, 0.6, 0.4, 0.0]),
+    "without a cut": (FULL, [0.0] * 4),
+}
+
+
+@pytest.mark.sample(10)
+@pytest.mark.parametrize("name", ROWS)
 @pytest.mark.parametrize("k", [1, 2, 3, 4])
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_cuda)])
-def test_draws_without_replacement_follow_the_sequential_law(probs, k, device):
-    law = draw_law(np.array(probs), k)
-    count = 40_000
-    rows = torch.tensor(probs, device=device).repeat(count, 1)
-    drawn = sample_without_replacement(rows, k, torch.Generator(device).manual_seed(k))
+def test_draws_without_replacement_follow_the_sequential_law(name, k, device):
+    probs, first = (None if row is None else np.array(row) for row in ROWS[name])
+    law, count, generator = draw_law(probs, k, first), 40_000, torch.Generator(device).manual_seed(k)
+    many = [None if row is None else torch.tensor(row).float().to(device).repeat(count, 1) for row in (probs, first)]
+    assert_follow(law, sample_without_replacement(many[0], k, generator, many[1]))
+
+
+def assert_follow(law, drawn):
     seen = dict.fromkeys(law, 0)
     for tokens in map(tuple, drawn.tolist()):
         seen[tokens] += 1
     possible = [t for t in law if law[t] > 0]
-    assert sum(seen[t] for t in possible) == count
+    assert sum(seen[t] for t in possible) == len(drawn)
     if len(possible) > 1:
         expected = np.array([law[t] for t in possible])
-        test = chisquare([seen[t] for t in possible], expected / expected.sum() * count)
+        test = chisquare([seen[t] for t in possible], expected / expected.sum() * len(drawn))
         assert test.pvalue > FALSE_ALARM
 
 
 def test_draws_with_replacement_are_independent():
-    probs, count = torch.tensor([0.6, 0.3, 0.1, 0.0]), 100_000
-    drawn = sample_with_replacement(probs.repeat(count, 1), 2, torch.Generator().manual_seed(7)).numpy()
-    found = np.bincount(drawn[:, 0] * 4 + drawn[:, 1], minlength=16)
-    wanted = np.outer(probs, probs).ravel() * count
-    assert found[wanted == 0].sum() == 0
-    possible = wanted > 0
-    assert chisquare(found[possible], wanted[possible] / wanted.sum() * count).pvalue > FALSE_ALARM
+    probs, first, count = np.array(FULL), np.array([0.0, 0.6, 0.4, 0.0]), 100_000
+    for own in (None, first):
+        law = {(a, b): (probs if own is None else own)[a] * probs[b] for a, b in itertools.product(range(4), repeat=2)}
+        many = [None if row is None else torch.tensor(row).float().repeat(count, 1) for row in (probs, own)]
+        assert_follow(law, sample_with_replacement(many[0], 2, torch.Generator().manual_seed(7), many[1]))
 
 
 @pytest.mark.parametrize("draft_sampling", [sample_without_replacement, sample_with_replacement])
