@@ -44,23 +44,23 @@ class StepCosts:
 
     @classmethod
     def of_profile(
-        cls, profile: HardwareProfile, bounds: TreeBounds, *, context: float | None = None, greedy: bool
+        cls,
+        profile: HardwareProfile,
+        bounds: TreeBounds,
+        *,
+        drafted: bool = True,
+        context: float | None = None,
+        greedy: bool,
     ) -> StepCosts:
-        sizes, widths = np.arange(1, bounds.max_size + 1), np.arange(1, bounds.beam + 1)
-        overhead = profile.overhead_at(sizes, greedy=greedy) + profile.growing_at(greedy=greedy)
-        parts = computing_sec(profile, sizes, context), overhead, profile.draft_at(widths, context)
-        computing, beside, drafting = (np.append(0.0, part) for part in parts)
-        return cls(computing, beside, drafting, profile.streaming)
-
-    @classmethod
-    def without_draft(
-        cls, profile: HardwareProfile, max_size: int, *, context: float | None = None, greedy: bool
-    ) -> StepCosts:
-        """Return the times of steps without draft passes, for up to `max_size` nodes, at most what was profiled."""
-        sizes = np.arange(1, max_size + 1)
-        parts = computing_sec(profile, sizes, context), profile.overhead_at(sizes, greedy=greedy)
-        computing, overhead = (np.append(0.0, part) for part in parts)
-        return cls(computing, overhead, np.zeros(1), profile.streaming)
+        """Return the times of steps within the bounds; of text alone there are no draft passes to grow a tree by."""
+        sizes, drafting = np.arange(1, bounds.max_size + 1), np.empty(0)
+        overhead = profile.overhead_at(sizes, greedy=greedy)
+        if drafted:
+            overhead = overhead + profile.growing_at(greedy=greedy)
+            drafting = profile.draft_at(np.arange(1, bounds.beam + 1), context)
+        parts = computing_sec(profile, sizes, context), overhead, drafting
+        computing, beside, draft = (np.append(0.0, part) for part in parts)
+        return cls(computing, beside, draft, profile.streaming)
 
     def seconds(self, size: int, widths: Sequence[int]) -> float:
         """Return the seconds of a step of `size` nodes, whose draft passes read `widths` nodes."""

@@ -12,12 +12,12 @@ import torch
 
 from sequoia_core.decoding import assemble
 from sequoia_core.decoding.drafting import LevelDrafter
-from sequoia_core.decoding.loop import autoregressive, decode
+from sequoia_core.decoding.loop import decode
 from sequoia_core.decoding.plan import plan_of
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.decoding.tree_policy import ROOT_ONLY, FixedTree, TreePolicy, policy_of
 from sequoia_core.decoding.verifiers import VERIFIERS
-from sequoia_core.design.plain_trees import branching_tree, chain_tree
+from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.design.tree import TokenTree
 from tests.conftest import pair_of, tiny_llama, tokens_of
 from tests.head_folders import plain_row
@@ -104,23 +104,6 @@ def all_of_steps(tree, pair, temperature, verifier):
             generator=torch.Generator().manual_seed(6),
         )
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "trees",
-    [
-        (RAGGED, chain_tree(4)),
-        (chain_tree(1), branching_tree([20, 2])),
-        (ROOT_ONLY, RAGGED),
-    ],
-    ids=["ragged, chain", "short, wide", "root alone, ragged"],
-)
-def test_greedy_text_under_changing_trees_is_the_targets_own(trees, tiny_target, tiny_draft):
-    for draft in (tiny_draft, tiny_llama(1)):  # one that is often wrong, one that never is
-        steps = list(decode(PROMPT, pair_of(tiny_target, draft), tree=TakingTurns(trees), max_new_tokens=40))
-        assert tokens_of(steps) == tokens_of(autoregressive(PROMPT, pair_of(tiny_target), max_new_tokens=40))
-        assert [step.tree for step in steps] == [trees[number % 2] for number in range(len(steps))]
-        assert all(len(step.tokens) == len(step.target_probs) == step.tree.size for step in steps)
 
 
 @pytest.mark.parametrize(

@@ -41,14 +41,6 @@ def test_dear_nodes_make_small_trees(recipe, tiny_target, tiny_draft):
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_trees_follow_how_the_run_goes(recipe, tiny_target):
-    """The same calibration and costs: where the draft is never right, trees shrink to what still pays."""
-    policy = AdaptiveTree(profile=linear_profile(0.05), calibration=calibration_of(0.6), max_size=40, recipe=recipe)
-    right, wrong = (mean_size(policy, tiny_target, draft) for draft in (tiny_llama(1), tiny_llama(2, layers=1)))
-    assert right > 1.5 * wrong
-
-
-@pytest.mark.parametrize("recipe", RECIPES)
 def test_trees_follow_what_a_growing_context_makes_of_costs(recipe, tiny_target):
     """Nodes that cost nothing in a short context and much in a long one, with a draft that is always right."""
     sizes = np.array([1, 2, 4, 8, 16, 32, 64])
