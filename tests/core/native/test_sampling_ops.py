@@ -87,14 +87,6 @@ def test_equal_entries_come_in_order():
     assert best(values) == [7]
 
 
-def test_rows_with_room_between_them():
-    wide = logits(5, 100)
-    cut = wide[:, :70]  # the logits of a padded vocabulary
-    torch.testing.assert_close(rows.softmax_rows(cut, 0.5), (cut / 0.5).softmax(-1), rtol=2e-5, atol=1e-30)
-    assert best(cut) == cut.argmax(-1).tolist()
-    assert rows.largest(cut, 4).tolist() == cut.topk(4).indices.tolist()
-
-
 def test_draws_beyond_the_mass_are_uniform_over_the_rest_of_all_blocks():
     probs, count = torch.zeros(60_000, 70), 60_000
     probs[:, 1] = 1.0
