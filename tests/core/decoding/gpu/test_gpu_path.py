@@ -106,7 +106,7 @@ def test_it_walks_where_one_trial_after_the_other_leads(cut_first, place):
     for _ in range(100):
         tree = TokenTree(np.sort([-1, *(int(numbers.integers(node)) for node in range(1, 7))]))
         rows = [
-            torch.from_numpy(numbers.dirichlet(np.full(vocab, 0.5), 8)) * (numbers.random((8, vocab)) < 0.7)
+            torch.from_numpy(numbers.dirichlet(np.full(vocab, 0.5), 8)) * (numbers.random((8, vocab)) < 0.4)
             for _ in "PQ"
         ]
         target, draft = (torch.where(row.sum(1, keepdim=True) > 0, row, 1.0) for row in rows)
