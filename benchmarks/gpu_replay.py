@@ -54,6 +54,14 @@ class Replayed:
             path.append(node)
         return Walk(tuple(path), found.bonus_token, ())
 
+    @torch.inference_mode()
+    def commit(self, draft: DraftTree, path: tuple[int, ...]) -> None:
+        decided = getattr(self.judge, "decided", None)
+        if decided is not None:  # the phase that commits reads the path from where it was decided
+            kept = decided.parts(decided.verdict)[2]
+            kept.copy_(torch.tensor([*path, *path[-1:] * (len(kept) - len(path))]))
+        self.judge.commit(draft, path)
+
 
 class Steps(NamedTuple):
     """What steps took.

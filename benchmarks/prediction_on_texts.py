@@ -13,7 +13,7 @@ import sequoia_core.native.short_spins  # noqa: F401  before torch, whose thread
 import numpy as np
 import torch
 
-from sequoia_core.decoding.drafting import DraftOptions, DraftTree, Reach
+from sequoia_core.decoding.drafting import DraftRun, DraftTree, Reach
 from sequoia_core.decoding.growing.drafter import GrowingDrafter
 from sequoia_core.decoding.growing.policies import HybridTree, LookupTree
 from sequoia_core.decoding.sampling import SamplingConfig
@@ -81,8 +81,9 @@ def _drafter(
         session, context = draft.open(capacity + policy.max_inner + 1), draft.max_context
     drafted_by = choose_verifier(policy.verifiers[0], greedy=temperature == 0.0).draft_sampling
     generator = torch.Generator().manual_seed(seed)
-    options = DraftOptions(drafted_by, SamplingConfig(temperature or 1.0), Reach(whole, context), generator)
-    return (GrowingDrafter if policy.verifiers == (TOPK,) else _Promising)(session, policy, options)
+    reach = Reach(whole, context)
+    run = DraftRun(session, policy, drafted_by, SamplingConfig(temperature or 1.0), reach, generator)
+    return (GrowingDrafter if policy.verifiers == (TOPK,) else _Promising)(run)
 
 
 class _Promising(GrowingDrafter):

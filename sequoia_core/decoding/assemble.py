@@ -9,7 +9,7 @@ import torch
 from ..models.language_model import ModelPair
 from ..models.protocol import LanguageModel, Session
 from ..models.tree_cache import CacheSession
-from .drafting import CompiledDrafter, Drafter, DraftOptions, LevelDrafter, Reach, RootDrafter
+from .drafting import CompiledDrafter, Drafter, DraftRun, LevelDrafter, Reach, RootDrafter
 from .gpu.drafting import StaticDrafter
 from .gpu.judging import StaticJudge
 from .gpu.phases import padded
@@ -64,11 +64,12 @@ def assemble(
     if own is None and policy.fixed is not None:
         drafter = RootDrafter()
     else:
-        chosen = next((kind for kind in DRAFTERS if kind.supports(own, policy, verifier.draft_sampling)), None)
+        reach = Reach(target.max_context, context)
+        run = DraftRun(own, policy, verifier.draft_sampling, draft_sampling, reach, generator_of_draft)
+        chosen = next((kind for kind in DRAFTERS if kind.supports(run)), None)
         if chosen is None:
             raise ValueError(f"tree: found a {type(policy).__name__}, expected a policy that some drafter supports")
-        reach = Reach(target.max_context, context)
-        drafter = chosen(own, policy, DraftOptions(verifier.draft_sampling, draft_sampling, reach, generator_of_draft))
+        drafter = chosen(run)
     on_cpu = all(torch.device(model.device).type == "cpu" for model in pair.models)
     judges = CPU_JUDGES if on_cpu else JUDGES
     judging = next(kind for kind in judges if kind.supports(session, verifier=verifier, sampling=sampling))
@@ -97,8 +98,8 @@ def _begun_again(parts: Parts, generator: torch.Generator) -> Parts:
         assert isinstance(session, CacheSession), "of static parts"
         session.cache.length = 0
     if isinstance(drafter, StaticDrafter):
-        device = drafter.options.generator.device
-        drafter.options = drafter.options._replace(generator=_generator_on(device, generator))
+        device = drafter.run.generator.device
+        drafter.run = drafter.run._replace(generator=_generator_on(device, generator))
     judge.generator = _generator_on(torch.device("cpu"), generator)
     return parts
 

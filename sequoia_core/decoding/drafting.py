@@ -29,11 +29,7 @@ from .sampling import (
 from .tree_policy import ROOT_ONLY, TreePolicy
 from .verifiers import DraftSampling
 
-DRAFT_SAMPLINGS: dict[DraftSampling, str] = {  # those that compiled code has, with its names
-    sample_without_replacement: "without replacement",
-    sample_with_replacement: "with replacement",
-    take_most_likely: "most likely",
-}
+COMPILED_SAMPLINGS = (sample_without_replacement, sample_with_replacement, take_most_likely)
 
 
 @dataclass(slots=True)
@@ -125,9 +121,16 @@ class Reach(NamedTuple):
         return max(0, min(self.verified(length), self.draft - length + 1))
 
 
-class DraftOptions(NamedTuple):
-    """How a run drafts; the sampling's top-p and top-k cut the rows of first children (`draft_probabilities`)."""
+class DraftRun(NamedTuple):
+    """What the trees of a run are drafted with.
 
+    Attributes:
+        session: the draft's, which holds all of the prompt except its last token; None where no draft model is asked.
+        sampling: its top-p and top-k cut the rows of first children (`draft_probabilities`).
+    """
+
+    session: Session | None
+    policy: TreePolicy
     draft_sampling: DraftSampling
     sampling: SamplingConfig
     reach: Reach
@@ -170,22 +173,19 @@ class LevelDrafter:
     """Drafts a fixed tree level by level, one pass of the draft for each, with any session.
 
     A drafter of trees that are chosen before each step derives from it, and passes its own plan to `fill_tree`.
-
-    Args:
-        session: holds all of the prompt except its last token.
-        policy: one that `supports` accepts.
     """
 
-    def __init__(self, session: Session, policy: TreePolicy, options: DraftOptions) -> None:
-        self.session, self.policy, self.options = session, policy, options
-        self.fixed_plan = None if policy.fixed is None else plan_of(policy.fixed)
+    def __init__(self, run: DraftRun) -> None:
+        assert run.session is not None, "`assemble` has opened one"
+        self.run, self.session = run, run.session
+        self.fixed_plan = None if run.policy.fixed is None else plan_of(run.policy.fixed)
         self._rows: torch.Tensor | None = None  # allocated when the first row tells how long it is
         self._first_rows: torch.Tensor | None = None
 
     @staticmethod
-    def supports(session: Session, policy: TreePolicy, draft_sampling: DraftSampling) -> bool:
+    def supports(run: DraftRun) -> bool:
         """Whether this drafter can fill such trees that way on that session."""
-        return policy.fixed is not None
+        return run.policy.fixed is not None
 
     def grow(self, sequence: Sequence[int]) -> DraftTree:
         return self.fill_tree(self.plan_below(sequence), sequence)
@@ -193,7 +193,7 @@ class LevelDrafter:
     def plan_below(self, sequence: Sequence[int]) -> TreePlan:
         """Return the plan of the fixed tree, cut where contexts end."""
         assert self.fixed_plan is not None
-        depth = self.options.reach.drafted(len(sequence))
+        depth = self.run.reach.drafted(len(sequence))
         whole = depth >= len(self.fixed_plan.levels)
         return self.fixed_plan if whole else plan_of(self.fixed_plan.tree.down_to(depth))
 
@@ -214,14 +214,14 @@ class LevelDrafter:
                 positions = torch.full((len(ids),), root_position + depth)
                 tree_mask = level.tree_mask
             logits = self.session.forward(ids, positions, tree_mask, keep=len(level.nodes))
-            block, first = draft_probabilities(logits, self.options.sampling)
+            block, first = draft_probabilities(logits, self.run.sampling)
             check_probabilities(block, "draft")
-            drawn = self.options.draft_sampling(block, level.most_children, self.options.generator, first)
+            drawn = self.run.draft_sampling(block, level.most_children, self.run.generator, first)
             drawn = drawn.take(level.draw_indices.to(block.device))
             tokens[level.children] = drawn
             probs[level.children] = block.take(level.rows.to(block.device) * block.shape[1] + drawn)
             if rows is None:
-                rows = self._rows = block.new_empty(self.policy.max_inner, block.shape[1])
+                rows = self._rows = block.new_empty(self.run.policy.max_inner, block.shape[1])
                 self._first_rows = None if first is None else torch.empty_like(rows)
             rows[start : start + len(block)] = block
             if first is not None and self._first_rows is not None:
@@ -240,18 +240,20 @@ class LevelDrafter:
 class CompiledDrafter(LevelDrafter):
     """Drafts a fixed tree in one call; equal seeds draw the tokens that `LevelDrafter` draws on the same session."""
 
-    def __init__(self, session: CompiledSession, policy: TreePolicy, options: DraftOptions) -> None:
-        super().__init__(session, policy, options)
-        assert self.fixed_plan is not None
+    def __init__(self, run: DraftRun) -> None:
+        super().__init__(run)
+        assert isinstance(self.session, CompiledSession) and self.fixed_plan is not None, "`supports` has seen to it"
         self._plan = self.fixed_plan
         self._call = DraftCall(
-            session, self._plan.levels, draft_sampling=DRAFT_SAMPLINGS[options.draft_sampling],
-            top_p=options.sampling.top_p, top_k=options.sampling.top_k,
+            self.session, self._plan.levels, draws=run.draft_sampling is not take_most_likely,
+            with_replacement=run.draft_sampling is sample_with_replacement, top_p=run.sampling.top_p,
+            top_k=run.sampling.top_k,
         )  # fmt: skip
 
     @staticmethod
-    def supports(session: Session, policy: TreePolicy, draft_sampling: DraftSampling) -> bool:
-        return policy.fixed is not None and isinstance(session, CompiledSession) and draft_sampling in DRAFT_SAMPLINGS
+    def supports(run: DraftRun) -> bool:
+        drawn = run.draft_sampling in COMPILED_SAMPLINGS
+        return run.policy.fixed is not None and drawn and isinstance(run.session, CompiledSession)
 
     @torch.inference_mode()
     def grow(self, sequence: Sequence[int]) -> DraftTree:
@@ -260,7 +262,7 @@ class CompiledDrafter(LevelDrafter):
         root_position = len(sequence) - 1
         grown = self._call.grow(
             sequence[self.session.length :], root_position=root_position,
-            temperature=self.options.sampling.temperature, generator=self.options.generator,
+            temperature=self.run.sampling.temperature, generator=self.run.generator,
         )  # fmt: skip
         return DraftTree(
             self._plan, root_position, *finite(grown, "draft"), self._plan.cache_positions,

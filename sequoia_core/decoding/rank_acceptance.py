@@ -319,18 +319,6 @@ def _accepted_ranks(
     return ranks[:, 0]
 
 
-def accepted_ranks_with_replacement(
-    target: torch.Tensor,
-    draft: torch.Tensor,
-    tokens: torch.Tensor,
-    width: int,
-    generator: torch.Generator | None = None,
-    first: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """`accepted_ranks` for children drawn independently from Q (SpecInfer)."""
-    return accepted_ranks(target, draft, tokens, width, generator, first, replacement=True)
-
-
 def accepted_ranks_of_most_likely(
     target: torch.Tensor, draft: torch.Tensor, tokens: torch.Tensor, width: int, *unused: object
 ) -> torch.Tensor:

@@ -244,9 +244,6 @@ def token_probabilities(
     if sampling.plain and rows.supports(logits):
         return finite(rows.token_probabilities(logits, sampling.temperature, which, starts, tokens), role)
     asked = logits[torch.from_numpy(which).to(logits.device)].float()
-    if sampling.plain and rows.supports(asked):
-        indices = np.arange(len(which))
-        return finite(rows.token_probabilities(asked, sampling.temperature, indices, starts, tokens), role)
     probs = probabilities(asked, sampling)
     check_probabilities(probs, role)
     lines = torch.from_numpy(np.repeat(np.arange(len(which)), np.diff(starts)))

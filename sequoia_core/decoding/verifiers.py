@@ -19,7 +19,6 @@ from .rank_acceptance import (
     RankRule,
     accepted_ranks,
     accepted_ranks_of_most_likely,
-    accepted_ranks_with_replacement,
     rank_acceptance,
     rank_acceptance_of_most_likely,
     rank_acceptance_with_replacement,
@@ -113,7 +112,7 @@ def _in_turn(
     looked_up: int = 0,
     first: np.ndarray | None = None,
 ) -> Iterator[Offer]:
-    target_residual, mass = target, draft.copy()
+    target_residual, mass = target, draft if looked_up == len(children) else draft.copy()
     for position, token in enumerate(children):
         if position < looked_up:
             offer = Offer(target_residual[token], 1.0, partial(_without, target_residual, token))
@@ -145,13 +144,9 @@ def specinfer_rule(
 def topk_rule(target: np.ndarray, draft: np.ndarray, children: Sequence[int]) -> Iterator[Offer]:
     """Offer the draft's most likely tokens: a child is accepted when the target's own sample is that child.
 
-    Child s is accepted with probability R[s], else R is conditioned on "not s".
+    Child s is accepted with probability R[s], else R is conditioned on "not s". So are looked-up children.
     """
-    target_residual = target
-    for token in children:
-        offer = Offer(target_residual[token], 1.0, partial(_without, target_residual, token))
-        yield offer
-        target_residual = offer.residual
+    return _in_turn(target, draft, children, residual, looked_up=len(children))
 
 
 def _without(row: np.ndarray, token: int) -> np.ndarray:
@@ -222,8 +217,8 @@ VERIFIERS = {
         ),
         Verifier(
             name=SPECINFER, draft_sampling=sample_with_replacement, rule=specinfer_rule,
-            ranks=rank_acceptance_with_replacement, outcomes=accepted_ranks_with_replacement,
-            optimal_transport=True, cover=False,
+            ranks=rank_acceptance_with_replacement,
+            outcomes=partial(accepted_ranks, replacement=True), optimal_transport=True, cover=False,
         ),
         Verifier(
             name=TOPK, draft_sampling=take_most_likely, rule=topk_rule,

@@ -10,11 +10,6 @@ from .llama_x86 import CompiledSession
 from .sampling_ops import inverse
 from .tree_expansion import Shaping
 
-DRAFT_SAMPLINGS = (
-    "without replacement",
-    "with replacement",
-    "most likely",
-)  # the ways of drawing that `sequoia_draft` has
 _POINTER = ctypes.c_void_p
 
 
@@ -53,7 +48,7 @@ class DraftCall:
 
     Args:
         session: of the draft; tokens are drawn from its `vocab_size`.
-        draft_sampling: one of DRAFT_SAMPLINGS, how children are drawn.
+        draws, with_replacement: whether children are drawn, and how; else they are the most likely tokens.
         top_p, top_k: what cuts the rows of first children.
 
     Attributes:
@@ -65,15 +60,14 @@ class DraftCall:
         session: CompiledSession,
         levels: Sequence[Any],
         *,
-        draft_sampling: str,
-        top_p: float = 1.0,
-        top_k: int = 0,
+        draws: bool,
+        with_replacement: bool,
+        top_p: float,
+        top_k: int,
     ) -> None:
-        if draft_sampling not in DRAFT_SAMPLINGS:
-            raise ValueError(f"draft_sampling: found {draft_sampling!r}, expected one of {', '.join(DRAFT_SAMPLINGS)}")
-        self.session, self.levels, self.draft_sampling = session, levels, draft_sampling
+        self.session, self.levels = session, levels
         self.forwarded = sum(len(level.nodes) for level in levels)
-        self.draws = sum(len(level.nodes) * level.most_children for level in levels)
+        self.draws = sum(len(level.nodes) * level.most_children for level in levels) if draws else 0
         self.nodes = levels[-1].children.stop
         self._levels = (_Level * len(levels))(
             *(
@@ -91,7 +85,7 @@ class DraftCall:
         self._root = self.tokens.numpy()[:1]  # the same memory
         self._unseen = (ctypes.c_int64 * 2)()  # the root and at most one accepted leaf before it
         self._call = _Draft(
-            levels=len(levels), with_replacement=draft_sampling == "with replacement", level=self._levels,
+            levels=len(levels), with_replacement=with_replacement, level=self._levels,
             vocab=session.vocab_size, rows=self.rows.data_ptr(), tokens=self.tokens.data_ptr(),
             probabilities=self.probabilities.data_ptr(), seconds=ctypes.addressof(session.drafting_sec), top_p=top_p,
             top_k=top_k, first_rows=None if self.first_rows is None else self.first_rows.data_ptr(),
@@ -117,7 +111,7 @@ class DraftCall:
         self._unseen[: len(unseen)] = list(unseen)
         self._root[0] = unseen[-1]
         uniforms = None
-        if self.draft_sampling != "most likely":
+        if self.draws:
             uniforms = torch.rand(self.draws, dtype=torch.float64, generator=generator)
         call.threads, call.length, call.unseen = torch.get_num_threads(), session.length, len(unseen)
         call.ids, call.root_position = ctypes.addressof(self._unseen), root_position

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import torch
 
-from ...models.protocol import Session, causal_mask
+from ...models.protocol import causal_mask
 from ...models.tree_cache import CacheSession
-from ..drafting import DraftOptions, DraftTree, LevelDrafter
+from ..drafting import DraftRun, DraftTree, LevelDrafter
 from ..plan import Level
 from ..sampling import (
     draft_probabilities,
@@ -21,8 +21,6 @@ from ..sampling import (
     take_most_likely,
     uniforms_for,
 )
-from ..tree_policy import TreePolicy
-from ..verifiers import DraftSampling
 from .phases import Phase, StaticPass, is_static
 
 
@@ -34,8 +32,9 @@ class StaticDrafter(LevelDrafter):
     """
 
     @torch.inference_mode()
-    def __init__(self, session: Session, policy: TreePolicy, options: DraftOptions) -> None:
-        super().__init__(session, policy, options)
+    def __init__(self, run: DraftRun) -> None:
+        super().__init__(run)
+        session = self.session
         assert isinstance(session, CacheSession) and self.fixed_plan is not None, "`supports` has seen to it"
         self._held, self._plan, device = session, self.fixed_plan, session.device
         size, inner, self._vocab = self._plan.tree.size, len(self._plan.inner), session.vocab_size
@@ -43,8 +42,8 @@ class StaticDrafter(LevelDrafter):
         self._tokens = torch.zeros(size, dtype=torch.int64, device=device)
         self._probs = torch.ones(size, dtype=torch.float32, device=device)
         self._rows = rows = torch.zeros(inner, self._vocab, dtype=torch.float32, device=device)
-        self._noise = torch.ones_like(rows) if options.draft_sampling is sample_without_replacement else None
-        self._first_rows = None if options.sampling.plain else torch.zeros_like(rows)
+        self._noise = torch.ones_like(rows) if run.draft_sampling is sample_without_replacement else None
+        self._first_rows = None if run.sampling.plain else torch.zeros_like(rows)
         self._uniforms = torch.zeros(inner, 1, dtype=torch.float64, device=device)  # of first children
         self._path = torch.zeros(self._plan.tree.depth + 1, dtype=torch.int64, device=device)
         made, start = partial(StaticPass, session), 0
@@ -62,9 +61,9 @@ class StaticDrafter(LevelDrafter):
         self._keep = Phase(self._keep_path, device)
 
     @staticmethod
-    def supports(session: Session, policy: TreePolicy, draft_sampling: DraftSampling) -> bool:
-        drawn = draft_sampling in (sample_without_replacement, take_most_likely)
-        return policy.fixed is not None and drawn and is_static(session)
+    def supports(run: DraftRun) -> bool:
+        drawn = run.draft_sampling in (sample_without_replacement, take_most_likely)
+        return run.policy.fixed is not None and drawn and is_static(run.session)
 
     @torch.inference_mode()
     def grow(self, sequence: Sequence[int]) -> DraftTree:
@@ -76,9 +75,9 @@ class StaticDrafter(LevelDrafter):
         self._tokens[:1] = sequence[-1]
         self.passes[0].ids.copy_(torch.tensor(sequence[-2:]))
         if self._noise is not None:
-            self._noise.copy_(exponential(self._noise, self.options.generator))
+            self._noise.copy_(exponential(self._noise, self.run.generator))
         if self._first_rows is not None:
-            self._uniforms.copy_(uniforms_for(self._uniforms, self.options.generator))
+            self._uniforms.copy_(uniforms_for(self._uniforms, self.run.generator))
         for fill in self._levels:
             fill()
         assert self._rows is not None
@@ -90,7 +89,7 @@ class StaticDrafter(LevelDrafter):
     def _fill(self, depth: int, passes: StaticPass, level: _LevelOnDevice, rows: torch.Tensor) -> torch.Tensor:
         if depth:
             passes.ids.copy_(self._tokens[level.nodes])
-        block, first = draft_probabilities(passes.logits()[-len(level.nodes) :], self.options.sampling)
+        block, first = draft_probabilities(passes.logits()[-len(level.nodes) :], self.run.sampling)
         if self._noise is None:
             drawn = take_most_likely(block, level.most_children)
         elif first is not None and self._first_rows is not None:

@@ -30,8 +30,7 @@ class StaticJudge(RowJudge):
         self._sizes: dict[tuple, _OneSize] = {}
         self._plan: TreePlan | None = None  # of the step before
         self._own: _OneSize  # of the step
-        self._decided: _OneSize | None = None  # whose path is to be kept; None where `RowJudge` walked
-        self._path: tuple[int, ...] = ()  # that was decided
+        self.decided: _OneSize | None = None  # whose path is to be kept; None where `RowJudge` walked
 
     @staticmethod
     def supports(session: Session, *, verifier: Verifier, sampling: SamplingConfig) -> bool:
@@ -57,7 +56,7 @@ class StaticJudge(RowJudge):
 
     @torch.inference_mode()
     def walk(self, draft: DraftTree) -> Walk:
-        self._decided = None
+        self.decided = None
         drawn = not self.sampling.greedy
         if drawn and (draft.looked_up is not None or self.verifier.rule not in (sequoia_rule, topk_rule)):
             if len(draft.rows):
@@ -73,19 +72,17 @@ class StaticJudge(RowJudge):
         for finite, role in zip(flags[1:].tolist(), ("target", "draft"), strict=True):
             if not finite:
                 raise FloatingPointError(f"the {role} model returned logits that are not finite")
-        draft.tokens, self._decided = tokens[:size].long(), own
-        nodes = self._path = tuple(dict.fromkeys(path.long().tolist()))  # the path stays at the node where it ends
+        draft.tokens, self.decided = tokens[:size].long(), own
+        nodes = tuple(dict.fromkeys(path.long().tolist()))  # the path stays at the node where it ends
         if self.verifier.rule is topk_rule:  # the numbers have drawn what the target wants, not decided on a child
             uniforms = torch.zeros_like(uniforms)
         return Walk(nodes, int(flags[0]), tuple(_trials(draft, nodes, uniforms.tolist(), masses.tolist())))
 
     @torch.inference_mode()
     def commit(self, draft: DraftTree, path: tuple[int, ...]) -> None:
-        if self._decided is None:
+        if self.decided is None:
             return super().commit(draft, path)
-        if path != self._path:  # the caller's own
-            self._decided.decide_on(path)
-        self._decided.keep()
+        self.decided.keep()
         self.held.cache.length = draft.root_position + len(path)
 
 
@@ -173,11 +170,6 @@ class _OneSize:
         """Split a verdict: the bonus token and both models' flags [3], tokens, path, masses [n, 2]."""
         flags, tokens, path, masses = verdict.split([3, self.size, self.depth + 1, 2 * self.size])
         return flags, tokens, path, masses.view(-1, 2)
-
-    def decide_on(self, path: tuple[int, ...]) -> None:
-        """Let `keep` have another path kept."""
-        buffer = self.parts(self.verdict)[2]
-        buffer.copy_(torch.tensor([*path, *path[-1:] * (len(buffer) - len(path))]))
 
     def _keep(self) -> torch.Tensor:
         path = self.parts(self.verdict)[2].long()

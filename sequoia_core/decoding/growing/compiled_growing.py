@@ -8,11 +8,10 @@ import torch
 from ...design.calibration import CENTRES, MASS_EDGES
 from ...design.tree import TokenTree
 from ...models.heads.features import GivenFeatures
-from ...models.protocol import Session
 from ...native import sampling_ops, tree_expansion
 from ...native.drafting_calls import GrowCall
 from ...native.llama_x86 import CompiledSession
-from ..drafting import DraftOptions, unseen_tokens
+from ..drafting import DraftRun, unseen_tokens
 from ..plan import TreePlan
 from ..sampling import finite, sample_without_replacement, take_most_likely
 from ..verifiers import DraftSampling
@@ -28,11 +27,11 @@ DRAFT_SAMPLINGS: dict[DraftSampling, bool] = {sample_without_replacement: True, 
 class CompiledGrower:
     """Grows one tree after the other, with the buffers of a whole run; arguments as for `PlainGrower`."""
 
-    def __init__(self, session: Session | None, bounds: TreeBounds, options: DraftOptions) -> None:
-        self.session, self.bounds, self.options = session, bounds, options
+    def __init__(self, run: DraftRun, bounds: TreeBounds) -> None:
+        self.run, self.session, self.bounds = run, run.session, bounds
         self._reads = sampling_ops.compiled() is not None and tree_expansion.compiled() is not None
-        if session is not None:  # the generator is where the draft is
-            self._reads &= session.logits_dtype == torch.float32 and options.generator.device.type == "cpu"
+        if self.session is not None:  # the generator is where the draft is
+            self._reads &= self.session.logits_dtype == torch.float32 and run.generator.device.type == "cpu"
         self._shaping: tree_expansion.Shaping | None = None
         self._call: GrowCall | None = None
 
@@ -46,7 +45,7 @@ class CompiledGrower:
 
     def supports(self, expansion: TopKExpansion) -> bool:
         """Whether compiled code knows such an expansion policy, and reads the session's logits."""
-        known = self.options.draft_sampling in DRAFT_SAMPLINGS
+        known = self.run.draft_sampling in DRAFT_SAMPLINGS
         return self._reads and expansion.compiled and (known or not expansion.draws)
 
     def grow(self, expansion: TopKExpansion, sequence: Sequence[int]) -> tuple[TreePlan, Nodes, list[int]]:
@@ -71,8 +70,8 @@ class CompiledGrower:
     ) -> list[int] | None:
         if self._call is None:
             self._call = GrowCall(session, shaping, most_frontiers=self.bounds.max_depth)
-        draws = expansion.draws and DRAFT_SAMPLINGS[self.options.draft_sampling]
-        return self._call.grow(sequence[session.length :], self.options.generator if draws else None)
+        draws = expansion.draws and DRAFT_SAMPLINGS[self.run.draft_sampling]
+        return self._call.grow(sequence[session.length :], self.run.generator if draws else None)
 
     def _pass_by_pass(self, shaping: tree_expansion.Shaping, sequence: Sequence[int]) -> list[int]:
         widths: list[int] = []
@@ -81,13 +80,13 @@ class CompiledGrower:
             request = shaping.request() if widths else unseen_tokens(self.session, sequence)
             ranks = finite(shaping.read(self.session.forward(*request, keep=width)), "draft")
             if ranks:
-                shaping.draw(ranks, self.options.generator)
+                shaping.draw(ranks, self.run.generator)
             widths.append(width)
         return widths
 
     def _begun(self, expansion: TopKExpansion, sequence: Sequence[int]) -> tree_expansion.Shaping:
         """Return the buffers with the rules of this step and the root alone."""
-        bounds, chances, sampling = expansion.bounds, expansion.chances, self.options.sampling
+        bounds, chances, sampling = expansion.bounds, expansion.chances, self.run.sampling
         if self._shaping is None:
             self._shaping = tree_expansion.Shaping(
                 max_size=bounds.max_size, beam=bounds.beam, branch=bounds.branch,
@@ -97,7 +96,7 @@ class CompiledGrower:
         self._shaping.begin(
             sequence[-1], root_position=len(sequence) - 1, max_depth=bounds.max_depth,
             temperature=sampling.temperature, sampled=expansion.draws,
-            draws=DRAFT_SAMPLINGS.get(self.options.draft_sampling, False),
+            draws=DRAFT_SAMPLINGS.get(self.run.draft_sampling, False),
             tables=None if chances.values is None else (CENTRES, chances.values, MASS_EDGES), gain=chances.gain,
             threshold=expansion.threshold, expected=expansion.expected, token_costs=expansion.token_costs,
         )  # fmt: skip

@@ -8,11 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...models.protocol import Session
-from ..drafting import DraftOptions, DraftTree, RootDrafter, commit_path
+from ..drafting import DraftRun, DraftTree, RootDrafter, commit_path
 from ..node_facts import MarginalGains
-from ..tree_policy import TreePolicy
-from ..verifiers import DraftSampling
 from .compiled_growing import CompiledGrower
 from .expansion import Nodes
 from .growing_tree import GrowingTree
@@ -24,25 +21,27 @@ from .top_k_expansion import TopKExpansion
 
 
 class GrowingDrafter:
-    """Drafts the trees of a `GrowingTree`; the session is the draft's, None where trees are looked up alone.
+    """Drafts the trees of a `GrowingTree`.
 
     The draft may read nodes that are not kept, and keep nodes without children, so each node's position in the cache is
     recorded (`Nodes.cache_positions`).
     """
 
-    def __init__(self, session: Session | None, policy: GrowingTree, options: DraftOptions) -> None:
-        self.session, self.policy, self.options = session, policy, options
-        self._growers: list[Any] = [kind(session, policy, options) for kind in (CompiledGrower, PlainGrower)]
+    def __init__(self, run: DraftRun) -> None:
+        policy = run.policy
+        assert isinstance(policy, GrowingTree), "`supports` has seen to it"
+        self.run, self.session, self.policy = run, run.session, policy
+        self._growers: list[Any] = [kind(run, policy) for kind in (CompiledGrower, PlainGrower)]
         self._expansion = policy.expansions()
-        self._look_up = None if policy.index is None else LookUp(policy.index, options.reach.target, policy)
+        self._look_up = None if policy.index is None else LookUp(policy.index, run.reach.target, policy)
         self._costs = None if policy.profile is None else RunCosts(policy.costs, policy.start)
         self.controller = policy.controller
         self._budget = policy.look_up_budget
         self._root = RootDrafter()
 
     @staticmethod
-    def supports(session: Session | None, policy: TreePolicy, draft_sampling: DraftSampling) -> bool:
-        return isinstance(policy, GrowingTree) and policy.fixed is None
+    def supports(run: DraftRun) -> bool:
+        return isinstance(run.policy, GrowingTree) and run.policy.fixed is None
 
     def expansion(self, context: int) -> TopKExpansion:
         """Return the expansion policy of the next tree; `context` tokens are committed."""
@@ -51,7 +50,7 @@ class GrowingDrafter:
 
     @torch.inference_mode()
     def grow(self, sequence: Sequence[int]) -> DraftTree:
-        length, policy, reach = len(sequence), self.policy, self.options.reach
+        length, policy, reach = len(sequence), self.policy, self.run.reach
         self.rested = self._budget is not None and self._budget.rests
         if self.rested:
             return self._root.grow(sequence)
@@ -81,7 +80,7 @@ class GrowingDrafter:
     def _marginal_gains(self, expansion: TopKExpansion, nodes: Nodes, rows: torch.Tensor, most: int) -> MarginalGains:
         """Say what the nodes of the tree just drafted add and cost; `rows` as in its `DraftTree`."""
         read = rows[torch.from_numpy(nodes.cache_positions[nodes.cache_positions >= 0])]
-        return marginal_gains(expansion, nodes, DraftRows(read, self.options), most=most)
+        return marginal_gains(expansion, nodes, DraftRows(read, self.run), most=most)
 
     def commit(self, draft: DraftTree, path: tuple[int, ...]) -> None:
         if self._budget is not None and self._costs is not None:

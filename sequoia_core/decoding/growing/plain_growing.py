@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from ...models.protocol import Session
-from ..drafting import DraftOptions, unseen_tokens
+from ..drafting import DraftRun, unseen_tokens
 from ..plan import TreePlan
 from ..sampling import check_probabilities, draft_probabilities, take_most_likely
 from .expansion import Nodes, TreeBounds
@@ -21,8 +20,8 @@ class DraftRows:
         first: as `block`, what the first of them are drawn from; None for `block`.
     """
 
-    def __init__(self, block: torch.Tensor, options: DraftOptions, first: torch.Tensor | None = None) -> None:
-        self.block, self.options, self.first = block, options, first
+    def __init__(self, block: torch.Tensor, run: DraftRun, first: torch.Tensor | None = None) -> None:
+        self.block, self.run, self.first = block, run, first
 
     def most_likely(self, k: int) -> tuple[np.ndarray, np.ndarray]:
         return self._with_probs(take_most_likely(self.block, k))
@@ -32,7 +31,7 @@ class DraftRows:
             for row, tokens in zip(self.first, seen, strict=False):
                 row[torch.from_numpy(tokens).to(row.device)] = 0.0
         k = min(k, self.block.shape[1])
-        return self._with_probs(self.options.draft_sampling(self.block, k, self.options.generator, self.first))
+        return self._with_probs(self.run.draft_sampling(self.block, k, self.run.generator, self.first))
 
     def given(self, row: int, tokens: np.ndarray) -> np.ndarray:
         return self.block[row, torch.from_numpy(tokens).to(self.block.device)].double().cpu().numpy()
@@ -42,11 +41,11 @@ class DraftRows:
 
 
 class PlainGrower:
-    """Grows one tree after the other; `session` is the draft's, None where trees are looked up alone."""
+    """Grows one tree after the other within the bounds of all trees of a run."""
 
-    def __init__(self, session: Session | None, bounds: TreeBounds, options: DraftOptions) -> None:
-        self.session, self.bounds, self.options = session, bounds, options
-        most = 0 if session is None else bounds.most_read
+    def __init__(self, run: DraftRun, bounds: TreeBounds) -> None:
+        self.run, self.bounds = run, bounds
+        most = 0 if run.session is None else bounds.most_read
         self._mask = torch.full((most, most), -torch.inf)  # over the nodes read in one step; each sees its ancestors
         self.rows: torch.Tensor | None = None  # allocated when the first row tells how long it is
         self.first_rows: torch.Tensor | None = None
@@ -65,7 +64,7 @@ class PlainGrower:
                 break
             block, first = self._read(nodes, frontier, sum(widths), sequence)
             widths.append(len(frontier))
-            nodes = expansion.extended(nodes, frontier, DraftRows(block, self.options, first))
+            nodes = expansion.extended(nodes, frontier, DraftRows(block, self.run, first))
         tree, nodes = expansion.kept(nodes).as_tree()
         return TreePlan(tree), nodes, widths
 
@@ -73,11 +72,12 @@ class PlainGrower:
         self, nodes: Nodes, frontier: np.ndarray, read: int, sequence: Sequence[int]
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Run the draft over a frontier, after `read` nodes of this step; return its rows as `draft_probabilities`."""
-        assert self.session is not None, "nothing is read where trees are looked up alone"
+        session = self.run.session
+        assert session is not None, "nothing is read where trees are looked up alone"
         stop = read + len(frontier)
         nodes.cache_positions[frontier] = np.arange(read, stop)
         if read == 0:
-            request = unseen_tokens(self.session, sequence)
+            request = unseen_tokens(session, sequence)
             self._mask[0] = -torch.inf
             self._mask[0, 0] = 0.0
         else:
@@ -87,7 +87,7 @@ class PlainGrower:
                 self._mask[slot, slot] = 0.0
             positions = torch.from_numpy(len(sequence) - 1 + nodes.depths[frontier])
             request = torch.from_numpy(nodes.tokens[frontier]), positions, own[:, :stop]
-        block, first = draft_probabilities(self.session.forward(*request, keep=len(frontier)), self.options.sampling)
+        block, first = draft_probabilities(session.forward(*request, keep=len(frontier)), self.run.sampling)
         check_probabilities(block, "draft")
         if self.rows is None:
             self.rows = block.new_empty(self.bounds.most_read, block.shape[1])

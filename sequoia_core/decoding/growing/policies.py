@@ -101,7 +101,7 @@ class LookupTree(GrowingTree):
         if self.profile is None:
             return None
         greedy = self.temperature == 0.0
-        return StepCosts.without_draft(self.profile, self.max_size, context=context, greedy=greedy)
+        return StepCosts.of_profile(self.profile, self, drafted=False, context=context, greedy=greedy)
 
     @property
     def controller(self) -> Controller | None:

@@ -44,23 +44,23 @@ class StepCosts:
 
     @classmethod
     def of_profile(
-        cls, profile: HardwareProfile, bounds: TreeBounds, *, context: float | None = None, greedy: bool
+        cls,
+        profile: HardwareProfile,
+        bounds: TreeBounds,
+        *,
+        drafted: bool = True,
+        context: float | None = None,
+        greedy: bool,
     ) -> StepCosts:
-        sizes, widths = np.arange(1, bounds.max_size + 1), np.arange(1, bounds.beam + 1)
-        overhead = profile.overhead_at(sizes, greedy=greedy) + profile.growing_at(greedy=greedy)
-        parts = computing_sec(profile, sizes, context), overhead, profile.draft_at(widths, context)
-        computing, beside, drafting = (np.append(0.0, part) for part in parts)
-        return cls(computing, beside, drafting, profile.streaming)
-
-    @classmethod
-    def without_draft(
-        cls, profile: HardwareProfile, max_size: int, *, context: float | None = None, greedy: bool
-    ) -> StepCosts:
-        """Return the times of steps without draft passes, for up to `max_size` nodes, at most what was profiled."""
-        sizes = np.arange(1, max_size + 1)
-        parts = computing_sec(profile, sizes, context), profile.overhead_at(sizes, greedy=greedy)
-        computing, overhead = (np.append(0.0, part) for part in parts)
-        return cls(computing, overhead, np.zeros(1), profile.streaming)
+        """Return the times of steps within the bounds; of text alone there are no draft passes to grow a tree by."""
+        sizes, drafting = np.arange(1, bounds.max_size + 1), np.empty(0)
+        overhead = profile.overhead_at(sizes, greedy=greedy)
+        if drafted:
+            overhead = overhead + profile.growing_at(greedy=greedy)
+            drafting = profile.draft_at(np.arange(1, bounds.beam + 1), context)
+        parts = computing_sec(profile, sizes, context), overhead, drafting
+        computing, beside, draft = (np.append(0.0, part) for part in parts)
+        return cls(computing, beside, draft, profile.streaming)
 
     def seconds(self, size: int, widths: Sequence[int]) -> float:
         """Return the seconds of a step of `size` nodes, whose draft passes read `widths` nodes."""
@@ -85,51 +85,38 @@ class StepCosts:
         )
 
 
-class Rate:
-    """Tokens per second by the profile, of the last steps of a run; the first count as `MEMORY_STEPS` steps."""
-
-    def __init__(self, tokens_per_step: float, tokens_per_sec: float) -> None:
-        self._tokens = MEMORY_STEPS * tokens_per_step
-        self._seconds = self._tokens / tokens_per_sec
-
-    @property
-    def tokens_per_sec(self) -> float:
-        return self._tokens / self._seconds
-
-    def seen(self, tokens: float, seconds: float) -> None:
-        kept = 1.0 - 1.0 / MEMORY_STEPS
-        self._tokens, self._seconds = kept * self._tokens + tokens, kept * self._seconds + seconds
-
-
 class RunCosts:
-    """Cost of each part of a step, in tokens, at the current length and recent speed.
+    """Cost of each part of a step, in tokens, at the current length and the speed of the last steps by the profile.
 
     Args:
         costs_at: committed tokens -> profiled times; asked again after every `CONTEXT_STEP` of them.
         start: tokens per step and per second that the run is expected to begin with, and then its speed never counts as
-            less than that of the root alone; None begins as autoregressive decoding.
+            less than that of the root alone; None begins as autoregressive decoding. It counts as `MEMORY_STEPS` steps.
     """
 
     def __init__(self, costs_at: Callable[[int], StepCosts | None], start: tuple[float, float] | None = None) -> None:
         self._costs_at, self._start = costs_at, start
         self._asked_at = 0
         self._costs: StepCosts | None = None
-        self._rate: Rate | None = None
+        self._tokens = self._seconds = 0.0
 
     def token_costs(self, context: int) -> TokenCosts:
         """Return the costs of the next step, after `context` committed tokens."""
         if self._costs is None or context >= self._asked_at + CONTEXT_STEP:
             self._costs, self._asked_at = self._costs_at(context), context
         assert self._costs is not None, "costs are followed only where there is a profile"
-        if self._rate is None:
+        if not self._tokens:
             tokens_per_step, self.tokens_per_sec = self._start or (1.0, 1.0 / float(self._costs.step_sec[1]))
-            self._rate = Rate(tokens_per_step, self.tokens_per_sec)
+            self._tokens = MEMORY_STEPS * tokens_per_step
+            self._seconds = self._tokens / self.tokens_per_sec
         return self._costs.token_costs(self.tokens_per_sec)
 
     def seen(self, tokens: float, size: int, widths: Sequence[int] = ()) -> None:
-        assert self._costs is not None and self._rate is not None, "a step's costs were asked for before it was taken"
-        self._rate.seen(tokens, self._costs.seconds(size, widths))
-        rate = self._rate.tokens_per_sec
+        assert self._costs is not None, "a step's costs were asked for before it was taken"
+        kept = 1.0 - 1.0 / MEMORY_STEPS
+        self._tokens = kept * self._tokens + tokens
+        self._seconds = kept * self._seconds + self._costs.seconds(size, widths)
+        rate = self._tokens / self._seconds
         self.tokens_per_sec = rate if self._start is None else self._costs.at_least(rate)
 
     def plain_sec(self) -> float:

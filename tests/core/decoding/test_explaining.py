@@ -9,7 +9,7 @@ from sequoia_core.decoding.growing.policies import LookupTree
 from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.loop import decode
 from sequoia_core.decoding.rank_acceptance import OPTIMA
-from sequoia_core.decoding.record import StepDetails
+from sequoia_core.decoding.record import TOKENS_ONLY, StepDetails
 from sequoia_core.decoding.sampling import SamplingConfig, residual
 from sequoia_core.decoding.verifiers import VERIFIERS
 from sequoia_core.design.plain_trees import branching_tree
@@ -57,6 +57,7 @@ def test_rows_are_those_of_a_plain_forward(models, temperature):
                 assert as_row(pairs) == pytest.approx(row_of(model, text, temperature or 1.0), abs=1e-4)
                 assert [p for _, p in pairs] == sorted((p for _, p in pairs), reverse=True)
             assert bool(rows.draft) == bool(step.tree.children(rows.node))
+            assert temperature or (rows.residuals, rows.accepted) == ((), None), "nothing is left over"
         sequence.extend(step.new_tokens)
 
 
@@ -118,14 +119,11 @@ def test_acceptance_is_not_known_of_children_that_were_looked_up_nor_of_very_man
     assert set(acceptance_at(row, row, 16, VERIFIERS["sequoia"])) == {"sequoia", "specinfer", "topk", "best"}
 
 
-def test_at_temperature_0_nothing_is_left_over(models):
-    assert all(rows.accepted is None for step in run(models) for rows in step.path_rows)
-    assert all(rows.residuals == () for step in run(models) for rows in step.path_rows)
-
-
 def test_nothing_is_recorded_unless_asked_for_and_the_text_is_the_same(models):
-    plain, explained = (run(models, sampling=SamplingConfig(0.8), details=StepDetails(likely=most)) for most in (0, 3))
-    assert all(step.path_rows == () for step in plain)
+    sampling, shown = SamplingConfig(0.8), StepDetails(likely=3)
+    plain, explained = (run(models, sampling=sampling, details=details) for details in (TOKENS_ONLY, shown))
+    assert all(step.path_rows == step.target_probs == step.draft_probs == () for step in plain)
+    assert all(len(step.target_probs) == len(step.draft_probs) == step.tree.size for step in explained)
     assert [step.new_tokens for step in plain] == [step.new_tokens for step in explained]
     assert all(len(rows.target) == 3 for step in explained for rows in step.path_rows)
 

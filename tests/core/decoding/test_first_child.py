@@ -3,8 +3,6 @@
 Enumerated on tiny vocabularies; statistical tests raise a false alarm with a probability below 1e-6 each.
 """
 
-import itertools
-
 import numpy as np
 import pytest
 import torch
@@ -14,8 +12,6 @@ from sequoia_core.decoding.sampling import (
     SamplingConfig,
     draft_probabilities,
     probabilities,
-    sample_with_replacement,
-    sample_without_replacement,
 )
 from sequoia_core.decoding.verifiers import VERIFIERS
 from sequoia_core.studies.node_enumeration import acceptance_probability, next_token_distribution
@@ -31,6 +27,7 @@ def cut_rows(sampling):
     for pair in rows():
         logits = [torch.tensor(row[None]).float().log() for row in pair]
         draft, first = draft_probabilities(logits[1], sampling)
+        first = draft if first is None else first
         found = (row[0].double().numpy() for row in (probabilities(logits[0], sampling), draft, first))
         yield [row / row.sum() for row in found]
 
@@ -46,11 +43,13 @@ def test_the_law_is_the_targets_and_one_child_takes_all_that_the_cut_rows_share(
                 assert accepted == pytest.approx(np.minimum(target, first).sum(), abs=1e-12)
 
 
+@pytest.mark.usefixtures("each_rows")
+@pytest.mark.parametrize("sampling", [SamplingConfig(1.0), CUTS[1]], ids=str)
 @pytest.mark.parametrize("name", ["sequoia", "specinfer"])
-def test_measured_ranks_are_those_of_the_enumeration(name):
+def test_measured_ranks_are_those_of_the_enumeration(name, sampling):
     """Expected ranks, ranks drawn given the token that was committed, and the average that pages show."""
     generator = torch.Generator().manual_seed(0)
-    for target, draft, first in cut_rows(CUTS[1]):
+    for target, draft, first in cut_rows(sampling):
         width = len(target)
         exact = [acceptance_probability(target, draft, k, name, first) for k in range(1, width + 1)]
         many = [torch.tensor(row).float().expand(DRAWS, -1).contiguous() for row in (target, draft, first)]
@@ -66,24 +65,3 @@ def test_measured_ranks_are_those_of_the_enumeration(name):
         for each in found:
             assert each.tolist() == pytest.approx(exact, abs=0.5 * 5.5 / np.sqrt(DRAWS))
         assert found[0][0] == pytest.approx(exact[0], abs=1e-6 if name == "specinfer" else 0.02)
-
-
-@pytest.mark.parametrize("draw", [sample_without_replacement, sample_with_replacement])
-def test_the_first_draw_follows_its_own_row_and_the_others_what_is_left_of_theirs(draw):
-    probs, first = np.array([0.4, 0.3, 0.2, 0.1, 0.0]), np.array([0.0, 0.6, 0.4, 0.0, 0.0])
-    generator, replaced = torch.Generator().manual_seed(1), draw is sample_with_replacement
-    for own in (first, np.zeros(5)) if not replaced else (first,):
-        many = [torch.tensor(row).float().expand(DRAWS, -1).contiguous() for row in (probs, own)]
-        drawn = draw(many[0], 3, generator, many[1])
-        seen = np.zeros((5, 5, 5))
-        np.add.at(seen, tuple(drawn.T.numpy()), 1.0 / DRAWS)
-        for path in itertools.product(range(5), repeat=3):
-            law, chance = (own if own.any() else probs), 1.0
-            for place, token in enumerate(path):
-                law = law if place == 0 else np.where(np.isin(range(5), [] if replaced else path[:place]), 0.0, probs)
-                chance *= law[token] / law.sum()
-            assert seen[path] == pytest.approx(chance, abs=5.5 * np.sqrt(chance / DRAWS) + 1e-12)
-
-
-def test_rows_without_top_p_and_top_k_are_not_cut():
-    assert draft_probabilities(torch.zeros(1, 4), SamplingConfig(0.7))[1] is None

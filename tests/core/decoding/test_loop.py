@@ -10,7 +10,7 @@ import torch
 from sequoia_core.decoding import loop as engine
 from sequoia_core.decoding.judging import CompiledJudge, RowJudge
 from sequoia_core.decoding.loop import autoregressive, decode
-from sequoia_core.decoding.record import PROBABILITIES, TOKENS_ONLY, StepDetails
+from sequoia_core.decoding.record import StepDetails
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.decoding.verifiers import VERIFIERS
 from sequoia_core.design.acceptance import AcceptanceVector
@@ -62,46 +62,16 @@ def test_a_draft_equal_to_the_target_is_always_accepted(tree, tiny_target):
         assert all(len(step.new_tokens) == tree.depth + 1 for step in steps[:-1])
 
 
-@pytest.mark.parametrize("verifier", ["sequoia", "specinfer", "topk"])
-def test_sampled_runs_repeat_with_the_seed_and_differ_without(verifier, tiny_target, tiny_draft):
-    def sample(seed):
-        options = {"sampling": SamplingConfig(0.8, 0.95), "verifier": verifier}
-        return tokens_of(
-            run(tiny_target, tiny_draft, TREES["ragged"], generator=torch.Generator().manual_seed(seed), **options)
-        )
+def test_sampled_runs_repeat_with_the_seed_and_differ_without(tiny_target, tiny_draft):
+    def sample(generator=None):
+        options = {"sampling": SamplingConfig(2.0, 0.95), "generator": generator}
+        return tokens_of(run(tiny_target, tiny_draft, TREES["ragged"], **options))
 
-    assert sample(1) == sample(1) != sample(2)
-    assert len(sample(3)) == 40
+    assert sample(torch.Generator().manual_seed(1)) == sample(torch.Generator().manual_seed(1))
+    assert len({tuple(sample()) for _ in range(3)}) == 3
 
 
-def test_a_run_without_a_generator_is_seeded_afresh(tiny_target, tiny_draft):
-    options = {"sampling": SamplingConfig(2.0)}
-    assert len({tuple(tokens_of(run(tiny_target, tiny_draft, TREES["binary"], **options))) for _ in range(3)}) == 3
-
-
-def test_autoregressive_is_generate(tiny_target):
-    steps = list(autoregressive(PROMPT, pair_of(tiny_target), max_new_tokens=30))
-    assert tokens_of(steps) == greedy_reference(tiny_target, PROMPT, 30)
-    assert all(len(step.tokens) == 1 for step in steps)
-
-
-@pytest.mark.parametrize("count", [1, 2, 5, 13])
-def test_stops_at_exactly_max_new_tokens(count, tiny_target):
-    steps = run(tiny_target, tiny_llama(1), chain_tree(3), count=count)
-    assert len(tokens_of(steps)) == count and steps[-1].finished == "length"
-    assert all(step.finished is None for step in steps[:-1])
-
-
-def test_stops_at_an_eos_inside_the_accepted_path(tiny_target):
-    wanted = greedy_reference(tiny_target, PROMPT, 40)
-    eos = wanted[9]
-    first = wanted.index(eos)
-    stopping = HuggingFaceModel(tiny_target.model, "stopping", eos_ids=frozenset({eos, 63}))
-    steps = run(stopping, tiny_llama(1), chain_tree(6))
-    assert tokens_of(steps) == wanted[: first + 1] and steps[-1].finished == "eos"
-
-
-@pytest.mark.parametrize("ended_by", ["eos", "length"])
+@pytest.mark.parametrize("ended_by", ["eos", "length", "eos at the length"])
 @pytest.mark.parametrize("verifier", ["greedy", "sequoia", "topk", "traversal"])
 @pytest.mark.parametrize("kind", ["path", "branches"])
 def test_nothing_beyond_the_end_of_the_text_counts_as_accepted(ended_by, verifier, kind, tiny_target, full):
@@ -114,13 +84,13 @@ def test_nothing_beyond_the_end_of_the_text_counts_as_accepted(ended_by, verifie
         (whole, *_) = run(tiny_target, tiny_llama(1), tree, count=20, **drawn)
         for count in range(1, len(whole.new_tokens)):
             end = whole.new_tokens[count - 1]
-            if ended_by == "eos" and end in whole.new_tokens[: count - 1]:
+            if ended_by != "length" and end in whole.new_tokens[: count - 1]:
                 continue
-            target = HuggingFaceModel(tiny_target.model, "t", frozenset({end}) if ended_by == "eos" else frozenset())
+            target = HuggingFaceModel(tiny_target.model, "t", frozenset() if ended_by == "length" else frozenset({end}))
             drawn["generator"].manual_seed(seed)
-            length = count if ended_by == "length" else 20
+            length = 20 if ended_by == "eos" else count
             (step,) = run(target, tiny_llama(1), tree, count=length, **drawn)
-            assert step.new_tokens == whole.new_tokens[:count] and step.finished == ended_by
+            assert step.new_tokens == whole.new_tokens[:count] and step.finished == ended_by.split()[0]
             assert step.accepted_path == whole.accepted_path[: count + 1] and step.bonus_token is None
             accepted = [node for node, outcome in enumerate(step.outcomes) if outcome == "accepted"]
             assert accepted == sorted(step.accepted_path)
@@ -129,40 +99,6 @@ def test_nothing_beyond_the_end_of_the_text_counts_as_accepted(ended_by, verifie
             assert step.cut_by_length == (len(whole.new_tokens) - count if ended_by == "length" else 0)
             cut += 1
     assert cut > 2
-
-
-def test_stops_cleanly_at_the_context_limit():
-    target, draft = tiny_llama(1, context=32), tiny_llama(2, context=32)
-    whole = greedy_reference(tiny_llama(1, context=64), PROMPT, 26)
-    for tree in (TREES["ragged"], TREES["root only"], chain_tree(20)):
-        steps = run(target, draft, tree, count=100)
-        assert tokens_of(steps) == whole and steps[-1].finished == "context"
-
-
-@pytest.mark.parametrize("phase", ["draft", "verify"])
-def test_cancel_ends_the_run_between_phases(phase, tiny_target, tiny_draft, monkeypatch):
-    """The flag is set from inside a phase of the third step: nothing of that step may follow, and no record of it."""
-    cancel, began = threading.Event(), []
-
-    def cancelling(append, session, ids, positions, tree_mask, keep):
-        if len(steps) == 2:
-            began.append(phase)
-            cancel.set()
-        return append(ids, positions, tree_mask, keep=keep)
-
-    models = {"target": tiny_target, "draft": tiny_draft}
-    role = {"draft": "draft", "verify": "target"}[phase]
-    models[role] = around_passes(models[role], cancelling)
-    walks, verifies, steps = [], [], []
-    for judge in (RowJudge, CompiledJudge):
-        walk = judge.walk
-        monkeypatch.setattr(judge, "walk", lambda *inputs, walk=walk: walks.append(1) or walk(*inputs))
-    score = RowJudge.score
-    monkeypatch.setattr(RowJudge, "score", lambda *inputs: verifies.append(1) or score(*inputs))
-    for step in decode(PROMPT, pair_of(**models), tree=TREES["binary"], max_new_tokens=200, cancel=cancel):
-        steps.append(step)
-    assert began and len(steps) == 2 and steps[-1].finished is None
-    assert len(verifies) == (2 if phase == "draft" else 3) and len(walks) == 2
 
 
 def test_a_tree_of_2048_nodes_decodes_and_a_cancel_ends_it_within_a_phase():
@@ -181,23 +117,6 @@ def test_a_tree_of_2048_nodes_decodes_and_a_cancel_ends_it_within_a_phase():
     watched = around_passes(target, cancelling)
     assert list(decode(PROMPT, pair_of(watched, draft), tree=tree, max_new_tokens=50, cancel=cancel)) == []
     assert passes == [len(PROMPT) - 1, tree.size]
-
-
-def test_an_eos_on_the_last_token_allowed_is_still_an_eos(tiny_target):
-    wanted = greedy_reference(tiny_target, PROMPT, 40)
-    stopping = HuggingFaceModel(tiny_target.model, "stopping", eos_ids=frozenset({wanted[9]}))
-    count = wanted.index(wanted[9]) + 1
-    for tree in (chain_tree(6), TREES["root only"]):
-        steps = run(stopping, tiny_llama(1), tree, count=count)
-        assert tokens_of(steps) == wanted[:count] and steps[-1].finished == "eos"
-
-
-def test_a_tree_may_have_more_nodes_than_the_context_has_positions():
-    target, draft = tiny_llama(1, context=32), tiny_llama(2, layers=1, context=32)
-    whole = greedy_reference(tiny_llama(1, context=64), PROMPT, 26)
-    steps = run(target, draft, branching_tree([6, 6]), count=100)
-    assert steps[0].tree.size == 43 and tokens_of(steps) == whole and steps[-1].finished == "context"
-    assert tokens_of(run(target, draft, chain_tree(40), count=100)) == whole  # cut to what the context holds
 
 
 def test_a_run_that_fits_the_context_exactly_ends_by_its_length():
@@ -227,7 +146,10 @@ def test_each_token_is_forwarded_once(tiny_target):
 
 
 def test_phases_are_timed_one_by_one(tiny_target, tiny_draft, monkeypatch):
-    """A clock that only the work moves: 1 s for a draft pass, 10 for the target's, 100 for the walk, 1000 to commit."""
+    """A clock that only the work moves: 1 s for a draft pass, 10 for the target's, 100 for the walk, 1000 to commit.
+
+    What is only worked out to be shown counts in no phase.
+    """
     now = [0.0]
     monkeypatch.setattr(engine, "time", SimpleNamespace(perf_counter=lambda: now[0]))
 
@@ -248,12 +170,14 @@ def test_phases_are_timed_one_by_one(tiny_target, tiny_draft, monkeypatch):
     for judge in (RowJudge, CompiledJudge):
         monkeypatch.setattr(judge, "walk", slow(judge.walk, 100.0))
     monkeypatch.setattr(RowJudge, "commit", slow(RowJudge.commit, 1000.0))
+    monkeypatch.setattr(RowJudge, "target_probs", slow(RowJudge.target_probs, 1e4))
     target, draft = slow_model(tiny_target, 10.0), slow_model(tiny_draft, 1.0)
     tree = TREES["ragged"]
     for step in run(target, draft, tree, count=12):
         assert (step.draft_sec, step.verify_sec) == (tree.depth, 10.0)
         commit_sec = 1000.0 if step.finished is None else 0.0
         assert (step.walk_sec, step.commit_sec, step.seconds) == (100.0, commit_sec, 110.0 + commit_sec + tree.depth)
+        assert step.target_probs
         now[0] += 1e5  # what the reader of the steps does meanwhile is nobody's
     for step in autoregressive(PROMPT, pair_of(target), max_new_tokens=3):
         commit_sec = 1000.0 if step.finished is None else 0.0
@@ -306,21 +230,6 @@ def test_recorded_probabilities_are_those_of_a_plain_forward(temperature):
     assert_records_plain_probabilities(TREES["ragged"], temperature, head=random_head)
 
 
-def test_caches_do_not_grow(tiny_target, tiny_draft):
-    caches = []
-
-    def recording(append, session, ids, positions, tree_mask, keep):
-        caches.append(session.cache)
-        return append(ids, positions, tree_mask, keep=keep)
-
-    target = around_passes(tiny_target.ignore_eos(), recording)
-    sizes = set()
-    for _ in decode(PROMPT, pair_of(target, tiny_draft), tree=TREES["binary"], max_new_tokens=60):
-        (buffer,) = caches[0]._buffers.values()
-        sizes.add((buffer.data_ptr(), buffer.numel()))
-    assert len(sizes) == 1
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -334,41 +243,17 @@ def test_caches_do_not_grow(tiny_target, tiny_draft):
     ],
 )
 def test_what_cannot_be_decoded_is_refused_at_once(options, message, tiny_target, tiny_draft):
-    arguments = {
-        "prompt": PROMPT,
-        "count": 5,
-        "tree": chain_tree(2),
-        "draft": tiny_draft,
-        "verifier": "sequoia",
-    } | options
+    given = {"prompt": PROMPT, "count": 5, "tree": chain_tree(2), "draft": tiny_draft, "verifier": "sequoia"} | options
+    pair = pair_of(tiny_target, given["draft"])
     with pytest.raises(ValueError, match=message):
         decode(
-            arguments["prompt"], pair_of(tiny_target, arguments["draft"]), tree=arguments["tree"],
-            max_new_tokens=arguments["count"], verifier=arguments["verifier"],
+            given["prompt"], pair, tree=given["tree"], max_new_tokens=given["count"], verifier=given["verifier"]
         )  # fmt: skip
 
 
 def test_vocabularies_of_two_sizes_are_refused_at_once(tiny_target):
     with pytest.raises(ValueError, match="draft: found a vocabulary of 72, expected 64"):
         decode(PROMPT, pair_of(tiny_target, tiny_llama(2, vocab=72)), tree=chain_tree(2))
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize(
-    "sampling",
-    [SamplingConfig(0.01), SamplingConfig(1e-6), SamplingConfig(1.0, top_p=1e-6), SamplingConfig(1.0, top_k=1)],
-    ids=["T=0.01", "T=1e-6", "top-p 1e-6", "top-k 1"],
-)
-@pytest.mark.parametrize("verifier", ["sequoia", "specinfer", "topk"])
-def test_half_precision_survives_almost_greedy_sampling(verifier, sampling, dtype):
-    target, draft = (HuggingFaceModel(tiny_llama(seed, layers=1).model.to(dtype), "half") for seed in (1, 2))
-    options = {"sampling": sampling, "verifier": verifier, "generator": torch.Generator().manual_seed(0)}
-    steps = run(target, draft, TREES["wide"], count=20, **options)
-    assert len(tokens_of(steps)) == 20
-    for step in steps:
-        assert np.isfinite(step.draft_probs + step.target_probs).all()
-        if verifier != "specinfer":
-            assert len(set(step.tokens[1:21])) == 20  # siblings never tie into the same token
 
 
 @pytest.mark.parametrize(("temperature", "verifier"), [(0.0, "sequoia"), *((0.8, name) for name in VERIFIERS)])
@@ -380,20 +265,10 @@ def test_a_compiled_walk_is_the_walk_by_the_rule(temperature, verifier, tiny_tar
             tiny_target, tiny_draft, TREES["ragged"], 60, sampling=SamplingConfig(temperature), verifier=verifier,
             generator=torch.Generator().manual_seed(6),
         )  # fmt: skip
-        trials = [
-            np.round(s.trials, 9).tolist() for s in steps
-        ]  # traversal's shares are sums, added up in other orders
+        trials = [np.round(s.trials, 9).tolist() for s in steps]  # traversal's shares are sums in other orders
         found.append([(s.tokens, s.new_tokens, s.outcomes, s.draft_probs, s.target_probs) for s in steps] + trials)
         monkeypatch.setattr(CompiledJudge, "supports", lambda *args, **options: False)
     assert found[0] == found[1] and len({len(step.new_tokens) for step in steps}) > 1
-
-
-def test_an_unexplained_run_is_the_same_without_the_targets_probabilities(tiny_target, tiny_draft):
-    options = {"pair": pair_of(tiny_target, tiny_draft), "tree": TREES["ragged"], "max_new_tokens": 24}
-    explained, plain = (list(decode(PROMPT, **options, details=details)) for details in (PROBABILITIES, TOKENS_ONLY))
-    assert [s.new_tokens for s in plain] == [s.new_tokens for s in explained]
-    assert all(s.target_probs == () == s.draft_probs for s in plain)
-    assert all(len(s.target_probs) == len(s.draft_probs) == TREES["ragged"].size for s in explained)
 
 
 def test_nan_logits_name_the_step(tiny_target, tiny_draft):
@@ -405,11 +280,9 @@ def test_nan_logits_name_the_step(tiny_target, tiny_draft):
         return logits * torch.nan if len(calls) == 4 else logits  # prefill, then three steps
 
     steps = []
+    pair = pair_of(around_passes(tiny_target, broken), tiny_draft)
     with pytest.raises(FloatingPointError, match="step 2: the target"):
-        for step in decode(
-            PROMPT, pair_of(around_passes(tiny_target, broken), tiny_draft), tree=chain_tree(1), max_new_tokens=90
-        ):
-            steps.append(step)
+        steps.extend(decode(PROMPT, pair, tree=chain_tree(1), max_new_tokens=90))
     assert len(steps) == 2
 
 
@@ -426,16 +299,3 @@ def test_demo_pair_is_lossless_at_temperature_zero(tree, demo_pair):
     prompt = demo_pair.tokenizer.encode("import os\n\n\ndef read_lines(path):\n    with open(path)")
     wanted = greedy_reference(demo_pair.target, prompt, 64)
     assert tokens_of(run(demo_pair.target, demo_pair.draft, tree, count=64, prompt=prompt)) == wanted[:64]
-
-
-def test_explaining_a_step_counts_in_none_of_its_phases(tiny_target, tiny_draft, monkeypatch):
-    clock, explained = [0.0], RowJudge.target_probs
-
-    def slowly(judge, draft):
-        clock[0] += 100.0
-        return explained(judge, draft)
-
-    monkeypatch.setattr(RowJudge, "target_probs", slowly)
-    monkeypatch.setattr(engine, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
-    steps = run(tiny_target, tiny_draft, chain_tree(3), count=8)
-    assert clock[0] == 100.0 * len(steps) and all(step.target_probs and step.seconds == 0.0 for step in steps)

@@ -11,11 +11,14 @@ from sequoia_core.decoding.rank_acceptance import (
     OPTIMA,
     average_rank_acceptance,
     best_of_distinct,
-    equal_parts,
     grouped,
     rank_acceptance,
+    rank_acceptance_of_drawn,
+    rank_acceptance_with_replacement,
 )
-from sequoia_core.decoding.verifiers import VERIFIERS, choose_verifier, choose_verifiers
+from sequoia_core.decoding.residuals import remaining_masses
+from sequoia_core.decoding.sampling import residual, sample_without_replacement
+from sequoia_core.decoding.verifiers import VERIFIERS, sequoia_rule
 from tests.core.decoding.test_verifiers import DRAFT_SAMPLINGS, next_token_law, rows
 
 pytestmark = pytest.mark.usefixtures("each_rows")  # with compiled rows and without
@@ -45,29 +48,65 @@ def test_rules_without_draws_are_exact(name, target, draft):
         assert got.sum() == pytest.approx(next_token_law(target, draft, width, *DRAFT_SAMPLINGS[name])[1])
 
 
-@pytest.mark.parametrize(("target", "draft"), list(rows()))
-def test_sequoias_rule_is_unbiased(target, draft):
-    """Over many draws its mean is the law, also where the draft's mass is used up before its children are drawn."""
-    count, width = 20_000, len(target)
-    found = rank_acceptance(
-        torch.tensor(target).float().repeat(count, 1), torch.tensor(draft).float().repeat(count, 1), width,
-        torch.Generator().manual_seed(0),
-    ).numpy()  # fmt: skip
-    exact = exact_rank_acceptance("sequoia", target, draft, width)
-    error = np.maximum(found.std(axis=0), 1e-6) / np.sqrt(count)
-    assert np.all(np.abs(found.mean(axis=0) - exact) < 5.5 * error + 1e-6)  # false alarm about 1e-7
-    assert exact.sum() == pytest.approx(next_token_law(target, draft, width, *DRAFT_SAMPLINGS["sequoia"])[1])
+def pairs(kind, random):
+    """Yield random rows P and Q of 1 to 12 tokens, and at last of many, three of one size at a time."""
+    for size in [*random.integers(1, 13, size=60).tolist(), 5_000]:
+        target, draft = (random.dirichlet([random.choice([0.05, 0.3, 1.0, 5.0])] * size, 3) for _ in range(2))
+        some, others = random.random((2, 3, size)) < 0.5
+        if kind == "zeros":
+            target, draft = target * some, draft * others
+        if kind == "disjoint":
+            target, draft = target * some, draft * ~some
+        if kind in ("equal", "nearly equal"):
+            draft = target * (1.0 if kind == "equal" else np.exp(random.normal(0.0, 1e-4, target.shape)))
+        for row, place in ((target, 0), (draft, -1)):
+            row[row.sum(1) == 0, place] = 1.0
+        kept = torch.float32 if random.random() < 0.5 else torch.float64
+        yield tuple(torch.tensor(row / row.sum(1, keepdims=True)).to(kept) for row in (target, draft))
 
 
-@pytest.mark.parametrize(("target", "draft"), list(rows()))
-def test_sequoias_average_is_that_of_all_draws(target, draft):
-    width, generator = len(target), torch.Generator().manual_seed(0)
-    found = average_rank_acceptance(
-        torch.tensor(target), torch.tensor(draft), width, samples=20_000, generator=generator
-    ).numpy()
-    exact = exact_rank_acceptance("sequoia", target, draft, width)
-    assert found[0] == pytest.approx(exact[0], abs=1e-9)
-    assert found.cumsum() == pytest.approx(exact.cumsum(), abs=0.5 * 5.5 / np.sqrt(20_000))  # false alarm below 1e-6
+@pytest.mark.sample(5)
+@pytest.mark.parametrize("kind", ["plain", "zeros", "disjoint", "equal", "nearly equal"])
+@pytest.mark.parametrize("name", ["sequoia", "specinfer"])
+def test_three_numbers_a_row_accept_what_whole_rows_do_by_the_rule(name, kind):
+    """All tokens are drawn in half of the cases, so that Q is exhausted where it has zeros."""
+    random = np.random.default_rng(11)
+    for number, (target, draft) in enumerate(pairs(kind, random)):
+        size = target.shape[1]
+        width = min(24, size if number % 2 else int(random.integers(1, size + 1)))
+        children = sample_without_replacement(draft.float(), width, torch.Generator().manual_seed(number))
+        if name == "sequoia":
+            found = rank_acceptance_of_drawn(target, draft, children)
+            wanted = [by_the_rule(*rows, drawn) for *rows, drawn in zip(target, draft, children, strict=True)]
+        else:
+            found = rank_acceptance_with_replacement(target, draft, width)
+            wanted = [by_shared_mass(*rows, width) for rows in zip(target, draft, strict=True)]
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-9)
+
+
+def by_the_rule(target, draft, children):
+    """Return the chance that each of the children is the accepted one, float64 [W]."""
+    reach, by_rank = 1.0, []
+    for offer in sequoia_rule(target.double().numpy(), draft.double().numpy(), children.tolist()):
+        by_rank.append(reach * offer.accept_prob)
+        reach -= by_rank[-1]
+    return by_rank
+
+
+def by_shared_mass(target, draft, width):
+    """The same on the average of all independent draws: what residual and draft share, time after time."""
+    left, reach, by_rank = target.double().numpy(), 1.0, []
+    for _ in range(width):
+        by_rank.append(reach * min(1.0, np.minimum(left, draft.double().numpy()).sum()))
+        reach -= by_rank[-1]
+        left = residual(left, draft.double().numpy())
+    return by_rank
+
+
+def test_what_a_peaked_row_has_left_is_added_up():
+    draft = torch.tensor([[1.0, 1e-12, 3e-20, 1e-20]])
+    masses = remaining_masses(draft, torch.tensor([[0, 1, 2]]))
+    assert masses.tolist()[0] == pytest.approx([1.0, 1e-12 + 4e-20, 4e-20], rel=1e-6)
 
 
 def test_the_optimum_goes_on_for_more_children():
@@ -92,51 +131,6 @@ def test_rows_of_groups_answer_as_the_whole_rows_do(spread):
     ]
     assert averages[0] == pytest.approx(averages[1], abs=0.02) and np.all(averages[1] <= near + 1e-6)
     assert torch.equal(torch.stack(grouped(*whole[:, :256])), whole[:, :256]), "few tokens are left as they are"
-
-
-def test_rows_with_all_mass_on_few_tokens_have_groups_too():
-    certain = torch.zeros(2, 1000, dtype=torch.float64)
-    certain[:, 7] = 1.0
-    short = torch.stack(grouped(*certain))
-    assert short.sum(1).tolist() == [1.0, 1.0] and float(average_rank_acceptance(*short, 2, samples=8).sum()) == 1.0
-
-
-@pytest.mark.parametrize("noise", [0.0, 1e-9, 0.01, 1.0, 8.0])
-def test_groups_are_those_of_a_sort(noise):
-    """Equal values, here a third of all, count in their order."""
-    random = np.random.default_rng(6)
-    values = np.exp(random.normal(0.0, noise, 5000)) * (random.random(5000) > 0.3)
-    wanted = np.empty(5000, dtype=int)
-    wanted[values.argsort(kind="stable")] = np.arange(5000) * 128 // 5000
-    np.testing.assert_array_equal(equal_parts(values, 128), wanted)
-
-
-def test_exhausted_drafts_leave_no_nan():
-    target = torch.tensor([[0.0, 0.0, 0.5, 0.5], [0.2, 0.3, 0.5, 0.0]])
-    draft = torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]])
-    for name, verifier in VERIFIERS.items():
-        found = verifier.ranks(target, draft, 4, torch.Generator().manual_seed(0))
-        assert torch.isfinite(found).all() and (found >= 0).all() and (found.sum(1) <= 1 + 1e-6).all()
-        if name != "specinfer":  # all tokens drafted: one is accepted
-            torch.testing.assert_close(found.sum(1), torch.ones(2, dtype=torch.float64))
-
-
-def test_equal_rows_accept_the_first_child_unless_it_is_only_the_likeliest():
-    same = torch.tensor([[0.6, 0.3, 0.1]])
-    for name, first in (("sequoia", 1.0), ("specinfer", 1.0), ("topk", 0.6)):
-        found = VERIFIERS[name].ranks(same, same, 3, torch.Generator().manual_seed(0))[0]
-        assert found[0] == pytest.approx(first, abs=1e-6)
-
-
-def test_at_temperature_zero_there_is_one_rule():
-    assert list(choose_verifiers(["sequoia", "topk"], greedy=True)) == ["greedy"]
-    assert list(choose_verifiers(["sequoia", "topk"], greedy=False)) == ["sequoia", "topk"]
-    one_hot, draft = torch.tensor([[0.0, 1.0, 0.0]]), torch.tensor([[0.5, 0.3, 0.2]])
-    assert choose_verifier("sequoia", greedy=True).ranks(one_hot, draft, 3, None).tolist() == [[0.0, 1.0, 0.0]]
-    with pytest.raises(ValueError, match="verifier: found 'magic'"):
-        choose_verifiers(["magic"], greedy=True)
-    with pytest.raises(ValueError, match="verifiers: found none"):
-        choose_verifiers([], greedy=True)
 
 
 def test_a_token_without_mass_is_accepted_where_the_target_wants_it():

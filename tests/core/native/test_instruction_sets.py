@@ -2,8 +2,9 @@
 
 import pytest
 
-from sequoia_core.native import llama_x86
-from sequoia_core.native.instruction_sets import BY_NAME, FASTEST_FIRST, VARIABLE, chosen
+from sequoia_core.native import compile_c, llama_x86
+from sequoia_core.native.instruction_sets import BY_NAME, VARIABLE, chosen
+from tests.core.native.test_compile_c import needs_compiler
 
 RUNNABLE = [found.name for found in BY_NAME.values() if found.is_here]
 
@@ -30,13 +31,6 @@ def test_the_fastest_that_the_processor_has_is_chosen_and_never_an_emulation(fla
     assert chosen() == (BY_NAME[name], "")
 
 
-def test_a_processor_without_any_is_a_reason(monkeypatch):
-    monkeypatch.delenv(VARIABLE, raising=False)
-    on(monkeypatch, "neon")
-    assert chosen() == (None, "the processor has neither AVX-512 nor AVX2")
-    assert llama_x86.compiled() == chosen()
-
-
 def test_one_asked_for_is_taken_even_where_a_faster_one_is_here(monkeypatch):
     on(monkeypatch, VECTORS)
     for name in ("avx2", "avx512", "amx-emulated", "avx512-bf16-emulated"):
@@ -44,18 +38,34 @@ def test_one_asked_for_is_taken_even_where_a_faster_one_is_here(monkeypatch):
         assert chosen()[0].name == name
 
 
-def test_one_that_the_processor_lacks_is_a_reason(monkeypatch):
-    on(monkeypatch, "avx2 fma avx512f")
-    monkeypatch.setenv(VARIABLE, "amx-emulated")
-    assert chosen() == (None, f"{VARIABLE}=amx-emulated: the processor lacks avx512bw, avx512dq, avx512vl")
+@pytest.mark.parametrize(
+    ("flags", "name", "reason"),
+    [
+        ("neon", "", "the processor has neither AVX-512 nor AVX2"),
+        (
+            "avx2 fma avx512f",
+            "amx-emulated",
+            f"{VARIABLE}=amx-emulated: the processor lacks avx512bw, avx512dq, avx512vl",
+        ),
+        ("avx2 fma", "neon", f"{VARIABLE}: found 'neon', expected one of {', '.join(BY_NAME)}"),
+    ],
+)
+def test_what_is_not_to_be_had_is_a_reason(flags, name, reason, monkeypatch):
+    on(monkeypatch, flags)
+    monkeypatch.setenv(VARIABLE, name)
+    assert llama_x86.compiled() == chosen() == (None, reason)
 
 
-def test_an_unknown_name_is_a_reason(monkeypatch):
-    monkeypatch.setenv(VARIABLE, "neon")
-    found, reason = chosen()
-    assert found is None and reason == f"{VARIABLE}: found 'neon', expected one of {', '.join(BY_NAME)}"
-
-
-def test_each_has_a_name_and_a_description_of_its_own():
-    assert len(BY_NAME) == len({found.description for found in BY_NAME.values()}) == 6
-    assert not any(found.emulated for found in FASTEST_FIRST)
+@needs_compiler
+@pytest.mark.parametrize("name", ["amx", "avx512-bf16"])
+def test_code_that_runs_emulated_also_builds_for_the_processor(name, tmp_path):
+    """Else the tests could pass here with code that no processor with these instructions ever runs."""
+    wanted, empty = BY_NAME[name], tmp_path / "empty.c"
+    empty.write_text("")
+    try:
+        compile_c.build([empty], wanted.flags, tmp_path / "built")
+    except OSError as error:
+        pytest.skip(f"the compiler does not know the instructions: {error}")
+    sources = [compile_c.FOLDER / name for name in llama_x86.SOURCES]
+    flags = [*llama_x86.FLAGS, *wanted.flags, f'-DPRODUCTS="{wanted.products}"']
+    compile_c.build(sources, flags, tmp_path / "built")

@@ -4,7 +4,6 @@ All of it holds for each instruction set that this processor can run, and for th
 """
 
 import copy
-import ctypes
 import itertools
 
 import numpy as np
@@ -33,15 +32,12 @@ from sequoia_core import (
     optimal_tree,
 )
 from sequoia_core.decoding.drafting import CompiledDrafter
-from sequoia_core.decoding.growing import compiled_growing
-from sequoia_core.decoding.growing.policies import SpecExecTree
 from sequoia_core.decoding.plan import plan_of
-from sequoia_core.decoding.tree_policy import policy_of
 from sequoia_core.decoding.verifiers import VERIFIERS
 from sequoia_core.models.language_model import HuggingFaceModel
-from sequoia_core.native import compile_c, instruction_sets
-from sequoia_core.native.drafting_calls import DraftCall, GrowCall
-from sequoia_core.native.llama_x86 import FLAGS, CompiledLlama, compiled
+from sequoia_core.models.protocol import causal_mask
+from sequoia_core.native import instruction_sets
+from sequoia_core.native.llama_x86 import CompiledLlama, compiled
 from tests.conftest import calibration_of, pair_of, tokens_of
 from tests.core.native.test_compile_c import needs_compiler
 from tests.core.native.test_instruction_sets import RUNNABLE
@@ -116,10 +112,6 @@ SHAPES = [
 ]  # fmt: skip
 
 
-def causal(count: int) -> torch.Tensor:
-    return torch.full((count, count), -torch.inf).triu(1)
-
-
 @pytest.mark.sample(24)
 @pytest.mark.parametrize("changes", SHAPES)
 @pytest.mark.parametrize("count", [1, 15, 16, 17, 33, 70])
@@ -130,7 +122,7 @@ def test_logits_are_the_models_to_rounding(changes, count):
         exact = model(ids[None]).logits[0]
         rounded = copy.deepcopy(model).to(torch.bfloat16)(ids[None]).logits[0].float()
     compiled = native(model)
-    found = compiled.open(count).forward(ids, torch.arange(count), causal(count), keep=count)
+    found = compiled.open(count).forward(ids, torch.arange(count), causal_mask(count), keep=count)
     assert found.dtype == torch.float32 and found.shape == exact.shape
     assert (found - exact).abs().max() < 1.5 * (rounded - exact).abs().max() + 1e-3  # no worse than PyTorch's rounding
     assert (found - exact).abs().mean() < (rounded - exact).abs().mean() + 1e-4
@@ -152,21 +144,20 @@ def test_a_row_has_the_same_bits_alone_in_a_chunk_and_in_a_tree(changes):
         for start in range(0, 75, chunk):
             part = ids[start : start + chunk]
             places = torch.arange(start, start + len(part))
-            rows.append(cache.forward(part, places, causal(len(part)), keep=len(part)))
+            rows.append(cache.forward(part, places, causal_mask(len(part)), keep=len(part)))
         assert torch.equal(torch.cat(rows), alone)
     # some of the tokens once more, as one path of a tree whose other nodes hold anything
     rng = np.random.default_rng(3)
     for start in (64, 63, 50, 33, 31):
         cache = model.open(200)
-        cache.forward(ids[:start], torch.arange(start), causal(start), keep=1)
+        cache.forward(ids[:start], torch.arange(start), causal_mask(start), keep=1)
         tree = TokenTree(np.sort([-1, *(int(rng.integers(i // 3, i)) for i in range(1, 40))]))
         nodes = tree.path_to(int(np.argmax(tree.depths)))
         tokens = torch.randint(vocab, (tree.size,), generator=torch.Generator().manual_seed(start))
         for node, token in zip(nodes, ids[start:], strict=False):
             tokens[node] = token
-        tree_mask = torch.zeros(tree.size, tree.size).masked_fill(torch.from_numpy(~tree.ancestor_mask), -torch.inf)
-        places = torch.from_numpy(tree.depths.astype(np.int64)) + start
-        found = cache.forward(tokens, places, tree_mask, keep=tree.size)
+        plan = plan_of(tree)
+        found = cache.forward(tokens, torch.from_numpy(plan.depths) + start, plan.tree_mask, keep=tree.size)
         assert torch.equal(found[nodes][: 75 - start], alone[start : start + len(nodes)]) and len(nodes) > 4
         cache.commit(start, nodes)  # and after the path was committed
         after = start + len(nodes)
@@ -197,90 +188,33 @@ def test_a_long_branch_has_the_bits_it_has_alone(changes):
     for place, token in enumerate(ids):
         alone.append(cache.forward(token[None], torch.tensor([place]), torch.zeros(1, 1), keep=1))
     tree = TokenTree(np.array([-1, 0, *range(2 * depth - 3)]))  # two chains below the root, node beside node
-    depths = torch.from_numpy(tree.depths.astype(np.int64))
+    depths = torch.from_numpy(plan_of(tree).depths)
     branch = [0, *range(1, tree.size, 2)]
     tokens = others[start + depths]
     tokens[branch] = ids[start:]
     cache = model.open(start + tree.size)
-    cache.forward(ids[:start], torch.arange(start), causal(start), keep=1)
-    tree_mask = torch.zeros(tree.size, tree.size).masked_fill(torch.from_numpy(~tree.ancestor_mask), -torch.inf)
-    found = cache.forward(tokens, depths + start, tree_mask, keep=tree.size)
+    cache.forward(ids[:start], torch.arange(start), causal_mask(start), keep=1)
+    found = cache.forward(tokens, depths + start, plan_of(tree).tree_mask, keep=tree.size)
     assert torch.equal(found[branch], torch.cat(alone[start:]))
-
-
-PROBE = """
-#include <immintrin.h>
-#include "lanes.h"
-void narrow_all(bf16 *to, const float *from, int count) {
-    for (int i = 0; i < count; i += LANES) narrow(to + i, load(from + i));
-}
-void exponentials(float *to, const float *from, int count) {
-    for (int i = 0; i < count; i += LANES) store(to + i, exponential(load(from + i)));
-}
-"""
-
-
-@pytest.fixture(scope="module")
-def lanes(instructions, tmp_path_factory):
-    """The functions of lanes.h with the flags of each instruction set."""
-    if instructions.emulated:
-        pytest.skip("what is emulated is tested in test_amx_emulation")
-    folder = tmp_path_factory.mktemp("lanes")
-    source = folder / "probe.c"
-    source.write_text(PROBE)
-    flags = [*FLAGS, *instructions.flags, f"-I{compile_c.FOLDER}"]
-    return ctypes.CDLL(str(compile_c.build([source], flags, folder / "built")))
-
-
-def test_narrowing_rounds_to_nearest_even_and_keeps_what_is_no_number(lanes):
-    rng = np.random.default_rng(1)
-    edges = [0.0, -0.0, np.inf, -np.inf, 1.00390625, 1.01171875, -1.00390625, 3.4e38, -3.4e38, 1.0, 7.0, np.nan]
-    values = np.concatenate([edges, rng.normal(size=500), 10.0 ** rng.uniform(-30, 30, size=512)]).astype(np.float32)
-    values = np.concatenate([values, np.float32([1.5, 2.5, 3.5, -0.75] * 4)])
-    bits = (rng.integers(2**15, size=512).astype(np.uint32) << 16 | 0x8000).view(np.float32)  # halves between two
-    values = np.concatenate([values, bits[np.isfinite(bits) & (bits > 1e-30)]])
-    values = values[: len(values) // 16 * 16].copy()
-    found = np.empty(len(values), dtype=np.uint16)
-    lanes.narrow_all(*(ctypes.c_void_p(array.ctypes.data) for array in (found, values)), len(values))
-    wanted = torch.from_numpy(values).bfloat16().view(torch.int16).numpy().view(np.uint16)
-    number = ~np.isnan(values)
-    np.testing.assert_array_equal(found[number], wanted[number])
-    assert np.isnan((found[~number].astype(np.uint32) << 16).view(np.float32)).all()
-
-
-def test_the_exponential_is_right_to_seven_digits(lanes):
-    values = -np.float32(np.concatenate([np.linspace(0, 69, 4000), [1e-8] * 16]))
-    found = np.empty_like(values)
-    lanes.exponentials(*(ctypes.c_void_p(array.ctypes.data) for array in (found, values)), len(values))
-    np.testing.assert_allclose(found, np.exp(values.astype(np.float64)), rtol=2.5e-7)
-    beyond = np.float32([-70.0, -1e30, -np.inf, np.nan] * 4)
-    lanes.exponentials(*(ctypes.c_void_p(array.ctypes.data) for array in (found, beyond)), 16)
-    assert (found[:3] < 2e-30).all() and (found[:3] > 0).all() and np.isnan(found[3])
 
 
 def test_only_the_wanted_rows_of_a_cut_vocabulary_are_returned():
     model = native(llama())
     model.vocab_size = 90
     ids = torch.arange(20)
-    whole = model.open(20).forward(ids, ids, causal(20), keep=20)
-    last = model.open(20).forward(ids, ids, causal(20), keep=3)
+    whole = model.open(20).forward(ids, ids, causal_mask(20), keep=20)
+    last = model.open(20).forward(ids, ids, causal_mask(20), keep=3)
     assert whole.shape == (20, 90) and torch.equal(last, whole[-3:])
 
 
-def test_a_full_cache_is_refused_with_the_numbers():
-    model = native(llama())
-    cache = model.open(5)
-    cache.forward(torch.arange(4), torch.arange(4), causal(4), keep=1)
+def test_what_a_cache_and_a_model_do_not_have_is_refused():
+    cache = native(llama()).open(5)
+    for ids, places in (([101], [0]), ([-1], [0]), ([1], [256]), ([1], [-1])):
+        with pytest.raises(ValueError, match="expected ids below 101 and positions below 256"):
+            cache.forward(torch.tensor(ids), torch.tensor(places), torch.zeros(1, 1), keep=1)
+    cache.forward(torch.arange(4), torch.arange(4), causal_mask(4), keep=1)
     with pytest.raises(ValueError, match="found 4 \\+ 2 tokens, expected at most 5 slots"):
-        cache.forward(torch.arange(2), torch.arange(4, 6), causal(2), keep=1)
-
-
-@pytest.mark.sample(6)
-@pytest.mark.parametrize("ids, places", [([101], [0]), ([-1], [0]), ([1], [256]), ([1], [-1])])
-def test_ids_and_positions_that_are_not_there_are_refused(ids, places):
-    model = native(llama())
-    with pytest.raises(ValueError, match="expected ids below 101 and positions below 256"):
-        model.open(5).forward(torch.tensor(ids), torch.tensor(places), torch.zeros(1, 1), keep=1)
+        cache.forward(torch.arange(2), torch.arange(4, 6), causal_mask(2), keep=1)
 
 
 def test_large_activations_stay_finite():
@@ -289,19 +223,19 @@ def test_large_activations_stay_finite():
         for layer in model.model.layers:
             layer.mlp.gate_proj.weight.mul_(3000.0)
     compiled, ids = native(model), torch.arange(20)
-    found = compiled.open(20).forward(ids, ids, causal(20), keep=20)
+    found = compiled.open(20).forward(ids, ids, causal_mask(20), keep=20)
     assert torch.isfinite(found).all()
 
 
 def test_other_defaults_of_torch_change_nothing():
     model, ids = native(llama()), torch.arange(20)
-    wanted = model.open(20).forward(ids, ids, causal(20), keep=20)
+    wanted = model.open(20).forward(ids, ids, causal_mask(20), keep=20)
     torch.set_default_dtype(torch.bfloat16)  # as transformers does for a while when it loads a model
     threads = torch.get_num_threads()
     try:
-        cache, tree_mask = model.open(40), causal(20)
+        cache, tree_mask = model.open(40), causal_mask(20)
         torch.set_num_threads(1)
-        cache.forward(ids[:10], ids[:10], causal(10), keep=10)
+        cache.forward(ids[:10], ids[:10], causal_mask(10), keep=10)
         cache.commit(0, [])
         torch.set_num_threads(3)
         assert torch.equal(cache.forward(ids.int(), ids, tree_mask, keep=20), wanted)
@@ -313,23 +247,17 @@ def test_other_defaults_of_torch_change_nothing():
 def test_the_callers_arithmetic_is_left_as_it_was():
     """A pass flushes numbers too small to be normal, as the matrix unit does; others on this thread keep theirs."""
     model, ids = native(llama()), torch.arange(20)
-    model.open(20).forward(ids, ids, causal(20), keep=20)
+    model.open(20).forward(ids, ids, causal_mask(20), keep=20)
     tiny = np.full(8, 1e-40, dtype=np.float32)
     assert (tiny * np.float32(0.5) > 0).all()
 
 
-def test_a_model_with_a_layer_in_another_format_keeps_the_other_path():
+def test_what_compiled_passes_cannot_run_keeps_the_other_path():
+    for changes in ({"hidden_size": 80}, {"intermediate_size": 48}, {"head_dim": 16}):  # fill no tiles
+        assert not CompiledLlama.supports(llama(**changes).to(torch.bfloat16))
     model = llama().to(torch.bfloat16)
     model.model.layers[1].mlp.down_proj.float()
-    assert not CompiledLlama.supports(model)
-
-
-@pytest.mark.parametrize(
-    "changes", [{"hidden_size": 80}, {"intermediate_size": 48}, {"head_dim": 16}], ids=["hidden", "inner", "head"]
-)
-def test_sizes_that_fill_no_tiles_keep_the_other_path(changes):
-    assert not CompiledLlama.supports(llama(**changes).to(torch.bfloat16))
-    assert not CompiledLlama.supports(llama())  # nor does float32
+    assert not CompiledLlama.supports(model) and not CompiledLlama.supports(llama())
 
 
 def test_what_it_allocates_is_given_back(full):
@@ -340,7 +268,7 @@ def test_what_it_allocates_is_given_back(full):
 
     def use() -> int:
         wrapped = HuggingFaceModel(copy.deepcopy(model), "native")
-        wrapped.open(2000).forward(ids, ids, causal(64), keep=1)
+        wrapped.open(2000).forward(ids, ids, causal_mask(64), keep=1)
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
     for _ in range(5):
@@ -401,80 +329,6 @@ def test_a_tree_drafted_in_one_call_is_that_drafted_level_by_level(
     at_once = run()
     monkeypatch.setattr(CompiledDrafter, "supports", lambda *args: False)
     assert run() == at_once
-
-
-def test_a_compiled_chain_drafted_by_the_target_itself_is_accepted_whole_at_any_top_p(demo_pair, prompts):
-    for verifier, top_p in itertools.product(("sequoia", "specinfer", "traversal"), (0.5, 0.8)):
-        *steps, _ = decode(
-            prompts[1], pair_of(demo_pair.target, demo_pair.target), tree=TokenTree(np.arange(-1, 4)),
-            sampling=SamplingConfig(1.0, top_p), verifier=verifier, generator=torch.Generator().manual_seed(6),
-            max_new_tokens=20,
-        )  # fmt: skip
-        assert steps and all(len(step.new_tokens) == 5 for step in steps)
-
-
-def test_a_way_of_drawing_that_compiled_code_lacks_is_refused(demo_pair):
-    """It would draw without replacement in silence."""
-    levels = plan_of(TREES["ragged"]).levels
-    with pytest.raises(ValueError, match="draft_sampling: found 'antithetic', expected one of without replacement"):
-        DraftCall(demo_pair.draft.open(64), levels, draft_sampling="antithetic")
-    assert not CompiledDrafter.supports(demo_pair.draft.open(64), policy_of(TREES["ragged"]), lambda *args: None)
-
-
-def test_drafting_stops_at_the_context_limit(demo_pair):
-    ids = list(range(1, 480))
-    steps = list(decode(ids, demo_pair, tree=TREES["ragged"], max_new_tokens=100))
-    assert steps[-1].finished in ("context", "eos")
-    assert sum(len(step.new_tokens) for step in steps) <= 512 - 479
-
-
-def test_nodes_beyond_the_context_are_drafted_at_its_last_position(demo_pair, monkeypatch):
-    """A tree may reach further than the draft has positions; nothing behind its tables of angles is read."""
-
-    def run():
-        steps = decode(list(range(1, 504)), demo_pair, tree=TREES["chain"], max_new_tokens=99)
-        return [(step.tokens, step.draft_probs, step.finished) for step in steps]
-
-    at_once = run()
-    assert at_once[-1][-1] == "context"
-    monkeypatch.setattr(CompiledDrafter, "supports", lambda *args: False)
-    assert run() == at_once
-
-
-def growing_policies(temperature):
-    calibration = calibration_of(0.7, temperature=temperature)
-    yield SpecExecTree(max_size=24, max_depth=6, beam=4)
-    for recipe in ("deterministic", "sampled"):
-        yield AdaptiveTree(profile=None, calibration=calibration, max_size=40, max_depth=6, recipe=recipe)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("temperature", [0.0, 0.7])
-def test_a_tree_grown_in_one_call_is_that_grown_wave_by_wave(temperature, demo_pair, prompts, monkeypatch):
-    """Same trees, tokens, probabilities and decisions under the same seed, up to the context's end."""
-    calls = []
-    in_one_call = GrowCall.grow
-    monkeypatch.setattr(GrowCall, "grow", lambda self, *given: calls.append(1) or in_one_call(self, *given))
-
-    def run(policy, ids):
-        steps = decode(
-            ids, demo_pair, tree=policy, max_new_tokens=40,
-            sampling=SamplingConfig(temperature), generator=torch.Generator().manual_seed(6),
-        )  # fmt: skip
-        return [
-            (s.tree, s.tokens, s.new_tokens, s.outcomes, s.draft_probs, s.target_probs, s.trials, s.finished)
-            for s in steps
-        ]
-
-    for policy in growing_policies(temperature):
-        for ids in (prompts[1], list(range(1, 500))):
-            calls.clear()
-            at_once = run(policy, ids)
-            assert len(calls) >= sum(tree.size > 1 for tree, *_ in at_once)  # at the context's end nothing is drafted
-            with monkeypatch.context() as patch:  # as for a draft whose passes are not compiled
-                patch.setattr(compiled_growing, "CompiledSession", type(None))
-                calls.clear()
-                assert run(policy, ids) == at_once and not calls
 
 
 @pytest.mark.sample(6)

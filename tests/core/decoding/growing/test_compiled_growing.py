@@ -4,13 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from sequoia_core import AdaptiveTree
-from sequoia_core.decoding.drafting import DraftOptions, Reach
+from sequoia_core import AdaptiveTree, HybridTree, LookupTree, load_pair
+from sequoia_core.decoding.drafting import DraftRun, Reach
+from sequoia_core.decoding.growing import compiled_growing
 from sequoia_core.decoding.growing.compiled_growing import CompiledGrower
 from sequoia_core.decoding.growing.expansion import DraftChances, TokenCosts, TreeBounds
 from sequoia_core.decoding.growing.plain_growing import DraftRows, PlainGrower
 from sequoia_core.decoding.growing.policies import SpecExecTree
 from sequoia_core.decoding.growing.sampled_expansion import SampledExpansion
+from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.growing.top_k_expansion import TopKExpansion
 from sequoia_core.decoding.loop import decode
 from sequoia_core.decoding.record import StepDetails
@@ -22,32 +24,23 @@ from sequoia_core.decoding.sampling import (
 )
 from sequoia_core.design.calibration import BINS, CENTRES, TABLES, ChanceTables
 from sequoia_core.native import tree_expansion
-from tests.conftest import calibration_of, linear_profile, pair_of
+from sequoia_core.native.drafting_calls import GrowCall
+from tests.conftest import RecalledSession, calibration_of, linear_profile
 
-VOCAB = 40
+VOCAB, PLAIN = 40, SamplingConfig(1.0)
 pytestmark = pytest.mark.skipif(tree_expansion.compiled() is None, reason="tree_expansion.c cannot be built here")
 
 
-class RandomSession:
-    """A draft whose logits follow from the path that the mask shows: a wrong mask, token or position shows."""
+def random_session(seed, sharpness):
+    """Return a draft's session whose logits follow from the path that the mask shows: a wrong mask or token shows."""
+    return RecalledSession(
+        lambda text: torch.from_numpy(np.random.default_rng([seed, *text]).normal(size=VOCAB) * sharpness).float(), {}
+    )
 
-    logits_dtype = torch.float32
 
-    def __init__(self, seed, sharpness):
-        self.seed, self.sharpness, self.length, self.ids, self.calls = seed, sharpness, 0, [], []
-
-    def forward(self, ids, positions, tree_mask, *, keep):
-        assert tree_mask.shape == (len(ids), len(self.ids) + len(ids))
-        self.calls.append((ids.tolist(), positions.tolist()))
-        self.ids += ids.tolist()
-        self.length += len(ids)
-        rows = []
-        for row in tree_mask.numpy():
-            path = [self.ids[place] for place in np.flatnonzero(row == 0.0)]
-            rows.append(np.random.default_rng([self.seed, *path]).normal(size=VOCAB + 3) * self.sharpness)
-        return torch.tensor(np.array(rows)[-keep:], dtype=torch.float32)[
-            :, :VOCAB
-        ]  # padding is cut: rows have a stride
+def run_of(session, draft_sampling, sampling=PLAIN, seed=0):
+    """Return what growers work with, which need no policy."""
+    return DraftRun(session, None, draft_sampling, sampling, Reach(99, 99), torch.Generator().manual_seed(seed))
 
 
 def random_expansion(generator, sampled):
@@ -83,15 +76,16 @@ def facts(plan):
 
 
 def grown(kind, expansion, draft_sampling, seed, sharpness, sampling):
-    draws, session, found = torch.Generator().manual_seed(seed), RandomSession(seed, sharpness), []
-    grower = kind(session, expansion.bounds, DraftOptions(draft_sampling, sampling, Reach(99, 99), draws))
+    session, found = random_session(seed, sharpness), []
+    run = run_of(session, draft_sampling, sampling, seed)
+    grower = kind(run, expansion.bounds)
     for root in (3, 8):  # the second tree meets buffers that are not new
-        session.length, session.ids = 0, []
+        session.ids = []
         assert grower.supports(expansion)
         plan, nodes, widths = grower.grow(expansion, [root])
         rows = [] if grower.rows is None else grower.rows[: sum(widths)].tolist()
-        found.append((plan.tree, [column.tolist() for column in nodes], widths, rows, facts(plan)))
-    return found, session.calls, draws.get_state().tolist()
+        found.append((plan.tree, [column.tolist() for column in nodes], widths, rows, facts(plan), session.ids))
+    return found, run.generator.get_state().tolist()
 
 
 @pytest.mark.parametrize("sampled", [False, True], ids=["the deterministic recipe", "the sampled recipe"])
@@ -109,55 +103,66 @@ def test_both_grow_the_same_trees_from_the_same_draws(sampled):
     assert len(sizes) > 20
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-@pytest.mark.parametrize("costs", [None, linear_profile(0.02)], ids=["budget alone", "costs"])
-@pytest.mark.parametrize("kind", ["specexec", "deterministic", "sampled"])
-def test_a_run_is_the_same_both_ways(kind, costs, temperature, tiny_target, tiny_draft, monkeypatch):
-    if kind == "specexec":
-        policy = SpecExecTree(max_size=20, max_depth=5, beam=4)
-    else:
-        calibration = calibration_of(0.7, temperature=temperature)
-        policy = AdaptiveTree(profile=costs, calibration=calibration, max_size=20, recipe=kind)
+@pytest.fixture(scope="module")
+def rounded_pair():
+    """The shipped pair in bfloat16, whose compiled draft grows a whole tree in one call."""
+    return load_pair(device="cpu", dtype="bfloat16")
 
-    def steps():
+
+CODE = "def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n"
+KINDS = ["SpecExec", "deterministic", "sampled", "look-ups", "topk", "in_turn"]
+
+
+def policy_of(kind, costs, temperature, index):
+    options = {"profile": costs, "calibration": calibration_of(0.7, temperature=temperature), "max_size": 20}
+    if kind == "SpecExec":
+        return SpecExecTree(max_size=20, max_depth=5, beam=4)
+    if kind == "look-ups":
+        return LookupTree(index, max_size=20, profile=costs)
+    if kind in ("topk", "in_turn"):
+        return HybridTree(index, recipe=kind, max_depth=8, **options)
+    return AdaptiveTree(recipe=kind, max_depth=8, **options)
+
+
+@pytest.mark.sample(9)
+@pytest.mark.parametrize("sampling", [SamplingConfig(), SamplingConfig(0.8), SamplingConfig(0.8, 0.8)], ids=str)
+@pytest.mark.parametrize("costs", [None, linear_profile(0.02)], ids=["budget alone", "costs"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_is_the_same_in_one_call_pass_by_pass_and_in_python(kind, costs, sampling, rounded_pair, monkeypatch):
+    """Same trees, tokens, decisions and facts under the same seed, also up to the context's end."""
+    index, encode, calls, grow = TextIndex(), rounded_pair.tokenizer.encode, [], GrowCall.grow
+    index.add(encode(CODE + "    return a - b\n\n\ndef mul(a, b):\n    return a * b\n"))
+    policy = policy_of(kind, costs, sampling.temperature, index)
+
+    def run(prompt):
+        calls.clear()
+        options = {"tree": policy, "sampling": sampling, "details": StepDetails(likely=2, left_out=6)}
+        steps = decode(prompt, rounded_pair, max_new_tokens=40, generator=torch.Generator().manual_seed(6), **options)
         return [
-            (s.tree, s.tokens, s.new_tokens, s.outcomes, s.draft_probs, s.target_probs, s.trials, s.marginal_gains)
-            for s in decode(
-                [3, 14, 15], pair_of(tiny_target, tiny_draft), tree=policy, sampling=SamplingConfig(temperature),
-                max_new_tokens=50, generator=torch.Generator().manual_seed(6), details=StepDetails(left_out=6),
-            )
+            (s.tree, s.tokens, s.new_tokens, s.trials, s.finished, s.occurrences, s.marginal_gains,
+             np.round([s.draft_probs, s.target_probs], 5).tolist())
+            for s in steps
         ]  # fmt: skip
 
-    with monkeypatch.context() as patch:
-        patch.delattr(PlainGrower, "grow")
-        compiled = steps()
-    monkeypatch.setattr(CompiledGrower, "supports", lambda *args: False)
-    assert compiled == steps()
-    assert all(len(found.gains) == tree.size and len(found.left_out) <= 6 for tree, *_, found in compiled)
-    assert any(found.left_out for *_, found in compiled)
-    if kind != "sampled":  # the best stay: only what was not read may be worth more
-        known = [
-            (one.gain, min(found.gains)) for *_, found in compiled for one in found.left_out if one.token is not None
-        ]
-        assert known and all(gain <= least for gain, least in known)
-
-
-def test_rows_that_are_not_finite_are_refused():
-    expansion = random_expansion(np.random.default_rng(1), True)
-    options = DraftOptions(take_most_likely, SamplingConfig(1.0), Reach(99, 99), torch.Generator())
-    grower = CompiledGrower(RandomSession(0, float("nan")), expansion.bounds, options)
-    with pytest.raises(FloatingPointError, match="the draft model returned logits that are not finite"):
-        grower.grow(expansion, [1])
+    monkeypatch.setattr(GrowCall, "grow", lambda self, *given: calls.append(1) or grow(self, *given))
+    for prompt in (encode(CODE), list(range(1, 500))):
+        in_one_call = run(prompt)
+        assert bool(calls) == (kind != "look-ups")
+        with monkeypatch.context() as patch:  # as for a draft whose passes are not compiled
+            patch.setattr(compiled_growing, "CompiledSession", type(None))
+            assert run(prompt) == in_one_call and not calls
+            patch.setattr(CompiledGrower, "supports", lambda *_: False)
+            assert run(prompt) == in_one_call
+        assert len({tree for tree, *_ in in_one_call}) > 1
 
 
 def test_a_way_of_drawing_that_compiled_code_lacks_is_left_to_python():
-    options = DraftOptions(sample_with_replacement, SamplingConfig(1.0), Reach(99, 99), torch.Generator())
+    run = run_of(random_session(0, 1.0), sample_with_replacement)
     for sampled in (False, True):
         expansion = random_expansion(np.random.default_rng(1), sampled)
-        assert CompiledGrower(RandomSession(0, 1.0), expansion.bounds, options).supports(expansion) is not sampled
+        assert CompiledGrower(run, expansion.bounds).supports(expansion) is not sampled
 
 
 def test_no_more_tokens_are_drawn_than_there_are():
-    options = DraftOptions(sample_without_replacement, SamplingConfig(1.0), Reach(99, 99), torch.Generator())
-    tokens, _ = DraftRows(torch.tensor([[0.5, 0.3, 0.2]]), options).drawn(5)
+    tokens, _ = DraftRows(torch.tensor([[0.5, 0.3, 0.2]]), run_of(None, sample_without_replacement)).drawn(5)
     assert sorted(tokens[0]) == [0, 1, 2]

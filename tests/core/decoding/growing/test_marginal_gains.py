@@ -2,54 +2,27 @@
 
 import numpy as np
 import pytest
+import torch
 
-from sequoia_core.decoding.growing.expansion import Nodes
 from sequoia_core.decoding.growing.marginal_gains import marginal_gains
-from tests.core.decoding.growing.test_adaptive import AlwaysThis
-from tests.core.decoding.growing.test_compiled_growing import random_expansion
-from tests.core.decoding.test_tree_policy import RAGGED
-
-VOCAB = 24
-
-
-class Rows:
-    """Distributions float64 [w, V] as `expansion.Rows`."""
-
-    def __init__(self, block, generator):
-        self.block, self.generator = block, generator
-
-    def most_likely(self, k):
-        return self._with_probs(np.argsort(-self.block, axis=1, kind="stable")[:, :k])
-
-    def drawn(self, k, seen=()):
-        race = self.block / self.generator.standard_exponential(self.block.shape)
-        return self._with_probs(np.argsort(-race, axis=1)[:, :k])
-
-    def _with_probs(self, tokens):
-        return tokens, np.take_along_axis(self.block, tokens, axis=1)
+from sequoia_core.decoding.growing.plain_growing import DraftRows, PlainGrower
+from sequoia_core.decoding.sampling import sample_without_replacement, take_most_likely
+from tests.core.decoding.growing.test_compiled_growing import random_expansion, random_session, run_of
 
 
 def grown(expansion, seed, most):
     """Return the nodes of a tree that was grown on random rows, and its gains."""
-    generator = np.random.default_rng(seed)
-    sharpness, nodes, read = generator.choice([0.5, 3.0]), Nodes.root(3), np.zeros((0, VOCAB))
-    for _ in range(expansion.bounds.max_depth):
-        frontier = expansion.frontier(nodes)
-        if len(frontier) == 0:
-            break
-        nodes.cache_positions[frontier] = len(read) + np.arange(len(frontier))
-        block = np.exp(generator.normal(size=(len(frontier), VOCAB)) * sharpness)
-        read = np.append(read, block / block.sum(axis=1, keepdims=True), axis=0)
-        nodes = expansion.extended(nodes, frontier, Rows(read[-len(frontier) :], generator))
-    nodes = expansion.kept(nodes).as_tree()[1]
-    return nodes, marginal_gains(
-        expansion, nodes, Rows(read[nodes.cache_positions[nodes.cache_positions >= 0]], generator), most=most
-    )
+    draft_sampling = sample_without_replacement if expansion.draws else take_most_likely
+    run = run_of(random_session(seed, 0.5 if seed % 2 else 3.0), draft_sampling, seed=seed)
+    grower = PlainGrower(run, expansion.bounds)
+    _, nodes, _ = grower.grow(expansion, [3])
+    read = grower.rows[torch.from_numpy(nodes.cache_positions[nodes.cache_positions >= 0])]
+    return nodes, marginal_gains(expansion, nodes, DraftRows(read, run), most=most)
 
 
 @pytest.mark.parametrize("sampled", [False, True], ids=["deterministic", "sampled"])
 @pytest.mark.parametrize("seed", range(10))
-def test_gains_are_scores_and_costs_those_of_one_more_node(sampled, seed) -> None:
+def test_gains_are_scores_and_costs_those_of_one_more_node(sampled, seed):
     expansion = random_expansion(np.random.default_rng(seed), sampled)
     nodes, found = grown(expansion, seed, most=12)
     assert found.gains == tuple(nodes.scores) and found.costs[0] is None
@@ -70,7 +43,7 @@ def test_gains_are_scores_and_costs_those_of_one_more_node(sampled, seed) -> Non
 
 @pytest.mark.parametrize("sampled", [False, True], ids=["deterministic", "sampled"])
 @pytest.mark.parametrize("seed", range(10))
-def test_the_best_that_was_left_out_is_not_in_the_tree(sampled, seed) -> None:
+def test_the_best_that_was_left_out_is_not_in_the_tree(sampled, seed):
     expansion = random_expansion(np.random.default_rng(seed), sampled)
     nodes, found = grown(expansion, seed, most=10_000)
     assert [one.gain for one in found.left_out] == sorted((one.gain for one in found.left_out), reverse=True)
@@ -86,8 +59,3 @@ def test_the_best_that_was_left_out_is_not_in_the_tree(sampled, seed) -> None:
         for node in unread if nodes.depths[node] < expansion.bounds.max_depth
     }  # fmt: skip
     assert grown(expansion, seed, most=3)[1].left_out == found.left_out[:3]
-
-
-def test_any_policy_has_gains() -> None:
-    nodes, found = grown(AlwaysThis(RAGGED), 0, most=3)
-    assert found.gains == tuple(nodes.scores) and set(found.costs) == {None} and found.left_out == ()

@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from sequoia_core import AdaptiveTree, HardwareProfile, HybridTree, LookupTree
+from sequoia_core.decoding.growing.drafter import GrowingDrafter
 from sequoia_core.decoding.growing.policies import SpecExecTree
+from sequoia_core.decoding.growing.step_costs import MEMORY_STEPS
 from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.sampling import SamplingConfig
@@ -51,7 +53,8 @@ def index_of(target, kind, sampling, *, prompt, vocab, seeds=1):
     return index
 
 
-COSTS = linear_profile(0.02)
+COSTS, DEAR = linear_profile(0.02), linear_profile(0.05)
+KNOWN = {"profile": None, "calibration": calibration_of(0.6)}
 GREEDY = {
     "most likely": adaptive("deterministic"),
     "most likely, costs": adaptive("deterministic", COSTS),
@@ -60,6 +63,7 @@ GREEDY = {
     "look-ups": look_up,
     "hybrid": hybrid("auto"),
     "hybrid, costs": hybrid("auto", COSTS),
+    "SpecExec": spec_exec,
 }
 
 
@@ -143,3 +147,88 @@ def test_recorded_probabilities_are_those_of_a_plain_forward(name):
     assert_records_plain_probabilities(policy, by_draft=by_draft)
     if by_draft:
         assert_records_plain_probabilities(policy, head=random_head)
+
+
+@pytest.mark.parametrize("name", ["most likely", "drawn", "hybrid"])
+def test_costs_and_chances_follow_the_run(name, tiny_target, monkeypatch):
+    """Nodes cost what passes take at the rate of the last steps, the first of which is expected or that of no trees;
+    chances move with what is accepted of each source, and the floor of draws with how full trees are.
+    """
+    made = {"most likely": adaptive("deterministic", DEAR), "drawn": adaptive("sampled", DEAR)}
+    tree = made.get(name, hybrid("topk", DEAR))(TextIndex(), calibration_of(0.6), max_size=8, max_depth=8)
+    costs, own, commit = tree.costs(), GrowingDrafter.expansion, GrowingDrafter.commit
+    per_step, per_sec = tree.start or (1.0, 1.0 / costs.step_sec[1])
+    tokens, kept, seen = MEMORY_STEPS * per_step, tree.controller, []
+    seconds = tokens / per_sec
+
+    def expansion(drafter, context):
+        found = own(drafter, context)
+        rate, by_text = tokens / seconds, 1.0 if found.look_up is None else found.look_up.gain
+        seen.append((float(found.token_costs.step[8] / costs.step_sec[8]), found.chances.gain, by_text))
+        assert seen[-1] == pytest.approx((rate, kept.gain, kept.looked_up_gain))
+        assert found.threshold == (kept.threshold if name == "drawn" else 0.0)
+        return found
+
+    def committed(drafter, draft, path):
+        nonlocal tokens, seconds, kept
+        tokens = tokens * (1 - 1 / MEMORY_STEPS) + len(path)
+        seconds = seconds * (1 - 1 / MEMORY_STEPS) + costs.seconds(draft.tree.size, drafter.widths)
+        nodes = drafter.nodes
+        alone = [bool(nodes.looked_up[n]) and nodes.cache_positions[nodes.parents[n]] < 0 for n in range(nodes.size)]
+        accepted, expected = sum(alone[node] for node in path), sum(nodes.scores[alone])
+        kept = kept.after(draft.tree.size, 8).looked_up(accepted, expected)
+        kept = kept.seen(len(path) - accepted, sum(nodes.scores) - expected)
+        commit(drafter, draft, path)
+
+    monkeypatch.setattr(GrowingDrafter, "expansion", expansion)
+    monkeypatch.setattr(GrowingDrafter, "commit", committed)
+    list(decode(PROMPT, pair_of(tiny_target, tiny_llama(1)), tree=tree, max_new_tokens=100))
+    assert len(seen) > 10 and seen[-1][0] > 1.1 * seen[0][0] and seen[-1][1] > 1.0  # better than was promised
+
+
+def test_misleading_text_is_believed_less_and_less():
+    """A run begins with less trust at higher temperatures, and loses what is left where the text goes on otherwise."""
+    known = (calibration_of(0.6, temperature=temperature) for temperature in (0.0, 0.6, 1.0))
+    starts = [hybrid("topk")(TextIndex(), each).controller for each in known]
+    assert [start.looked_up_gain for start in starts] == [1.0, 0.85, 0.75]
+    controller = starts[0]
+    for _ in range(20):
+        controller = controller.looked_up(0, 2.0)
+    assert 0.1 < controller.looked_up_gain < 0.3 and controller.gain == 1.0
+    assert controller.looked_up(4, 2.0).looked_up_gain > controller.looked_up_gain
+
+
+@pytest.mark.sample(20)
+@pytest.mark.parametrize(
+    ("kind", "arguments", "message"),
+    [
+        (SpecExecTree, {"max_size": 0, "max_depth": 2}, "max_size: found 0, expected a whole number"),
+        (SpecExecTree, {"max_size": 4, "max_depth": 2, "beam": 0}, "beam: found 0"),
+        (SpecExecTree, {"max_size": 4, "max_depth": 2, "branch": 0}, "branch: found 0"),
+        (LookupTree, {"index": [1, 2]}, "index: found list, expected a TextIndex"),
+        (LookupTree, {"index": TextIndex(), "max_depth": 0}, "max_depth: found 0"),
+        (HybridTree, KNOWN | {"index": TextIndex(), "max_depth": 0}, "max_depth: found 0"),
+        (HybridTree, KNOWN | {"index": TextIndex(), "recipe": "both"}, "found 'both', expected auto, topk, in_turn or"),
+        (AdaptiveTree, KNOWN | {"recipe": "magic"}, "found 'magic', expected auto, deterministic, sampled or static"),
+        (AdaptiveTree, KNOWN | {"recipe": "static"}, "recipe: found static without a profile"),
+        (AdaptiveTree, KNOWN | {"calibration": None}, "calibration: found NoneType"),
+        (AdaptiveTree, KNOWN | {"profile": COSTS, "max_size": 65}, "size: found 1 to 65, expected 1 to 64 as profiled"),
+    ],
+)
+def test_settings_out_of_range_are_named(kind, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        kind(**arguments)
+
+
+def test_trees_with_text_are_no_larger_than_what_was_profiled():
+    assert LookupTree(TextIndex(), max_size=65, profile=COSTS).max_size == 64
+    assert HybridTree(TextIndex(), **KNOWN | {"profile": COSTS, "max_size": 200}).max_size == 64
+
+
+@pytest.mark.parametrize("name", ["most likely", "drawn", "SpecExec", "look-ups"])
+def test_a_verifier_that_is_not_exact_for_these_trees_is_refused(name, tiny_target, tiny_draft):
+    policy, exact = SAMPLED[name]
+    tree = policy(TextIndex(), calibration_of(0.6, temperature=1.0), max_size=8, max_depth=2, beam=2)
+    other = "topk" if exact == "sequoia" else "sequoia"
+    with pytest.raises(ValueError, match=f"verifier: found '{other}', expected {exact}"):
+        decode(PROMPT, pair_of(tiny_target, tiny_draft), tree=tree, sampling=SamplingConfig(1.0), verifier=other)

@@ -13,11 +13,8 @@ from sequoia_core.decoding.growing.recipes import (
     expectation,
     grown_on_rows,
 )
-from sequoia_core.decoding.growing.sampled_expansion import SampledExpansion
 from sequoia_core.decoding.growing.step_costs import StepCosts
-from sequoia_core.design.acceptance import AcceptanceVector
 from sequoia_core.design.calibration import Calibration, Sample
-from sequoia_core.design.optimal_trees import node_scores, optimal_tree
 from sequoia_core.design.profile import HardwareProfile
 from sequoia_core.design.step_time import step_parts
 from tests.conftest import calibration_of, linear_profile
@@ -48,28 +45,6 @@ def test_while_weights_stream_in_nodes_cost_what_the_step_takes_without_drafting
     assert 0.0 < costs.token_costs(2.0).draft[1] < 2.0 * 0.1  # a draft pass hides or it does not
     in_memory = StepCosts.of_profile(IN_MEMORY, bounds, greedy=True)
     assert in_memory.token_costs(2.0).draft[1] == pytest.approx(2.0 * 0.1)
-
-
-def test_a_run_is_never_taken_to_be_slower_than_the_root_alone():
-    costs = StepCosts(np.array([0.0, 0.4, 0.5]), np.array([0.0, 0.1, 0.1]), np.array([0.0, 0.1]))
-    assert costs.at_least(0.3) == 2.0 and costs.at_least(5.0) == 5.0
-
-
-@pytest.mark.parametrize(("size", "depth"), [(7, 3), (30, 12)])
-def test_draws_start_from_what_the_last_node_of_the_best_static_tree_is_worth(size, depth):
-    """So that the budget lasts from the first step on."""
-    known, paces = calibration_of(0.6, temperature=1.0), []
-    bounds = TreeBounds(max_size=size, max_depth=depth, beam=4, branch=4)
-
-    class Seen(SampledExpansion):
-        def __init__(self, *settings):
-            paces.append(settings[-1])
-            SampledExpansion.__init__(self, *settings)
-
-    expectation(replace(RECIPES["sampled"], expansion=Seen), bounds, known, None)
-    vector = AcceptanceVector(known.expected("drawn"))
-    tree = optimal_tree(vector, size=size, depth=depth)
-    assert paces[0] == pytest.approx(node_scores(tree, vector).min()) and paces[0] > LOWEST_THRESHOLD
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
