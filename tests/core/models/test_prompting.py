@@ -70,11 +70,10 @@ def test_arguments_are_given_as_words_or_json():
         (["two words=1"], "'two words': found no name"),
         *(
             ([f"{name}=1"], f"'{name}': found a name that the program itself gives, expected such as enable_thinking")
-            for name in ("messages", "tools", "add_generation_prompt", "bos_token", "eos_token", "chat_template",
-                         "additional_special_tokens", "continue_final_message")
+            for name in ("messages", "bos_token", "additional_special_tokens")
         ),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_argument_is_refused_in_one_line(given, said):
     with pytest.raises(ValueError, match=f"^template argument .*{said}") as caught:
         parsed_arguments(given)

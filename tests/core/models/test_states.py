@@ -9,7 +9,7 @@ from sequoia_core.models.llama_torch import TorchLlama
 from sequoia_core.models.loading import load_pair
 from sequoia_core.models.protocol import causal_mask
 from sequoia_core.models.transformers_passes import TransformersBackend
-from sequoia_core.native.llama_x86 import CompiledLlama, compiled
+from sequoia_core.native.llama_x86 import CompiledLlama
 from tests.conftest import tiny_llama
 from tests.core.models.offload.test_offloading import compiled_family, needs_compiler
 from tests.core.test_families import build, save
@@ -73,11 +73,3 @@ def test_streamed_layers_of_any_family(tmp_path):
     assert torch.equal(*found)
     weights = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     torch.testing.assert_close(found[0], expected(weights), rtol=1e-4, atol=1e-4)
-
-
-def test_a_session_keeps_none_unless_it_is_asked():
-    for dtype in (torch.float32, *([torch.bfloat16] if compiled()[0] else [])):
-        model = HuggingFaceModel(compiled_family("Llama").to(dtype), "model")
-        session = model.open(8)
-        session.forward(IDS, torch.arange(len(IDS)), causal_mask(len(IDS)), keep=1)
-        assert session.states is None
