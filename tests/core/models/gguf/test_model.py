@@ -15,7 +15,7 @@ from sequoia_core.models.gguf import bindings
 from sequoia_core.models.gguf.model import GGUFModel, LlamaCppOptions
 from sequoia_core.studies.losslessness import check_losslessness
 from tests.conftest import calibration_of, pair_of, tokens_of
-from tests.gguf_files import ROOT, write_demo, write_random
+from tests.gguf_files import ROOT, write_random
 
 PROMPT = "def read_lines(path):\n"
 
@@ -86,13 +86,6 @@ def test_a_file_and_a_folder_make_a_pair(demo_files, demo_pair):
         assert ids == demo_pair.tokenizer.encode(PROMPT)  # the folder's tokenizer, not the file's copy
         steps = list(decode(ids, mixed, tree=k_ary_tree(2, 3), max_new_tokens=24))
         assert sum(len(step.new_tokens) for step in steps) > len(steps)
-
-
-def test_quantised_files_decode(tmp_path, demo_files):
-    pair = load_pair(write_demo("target", tmp_path / "target.gguf", "q8_0"), demo_files["draft"])
-    assert pair.target.dtype == "Q8_0"
-    steps = decode(pair.tokenizer.encode(PROMPT), pair, tree=k_ary_tree(2, 3), max_new_tokens=16)
-    assert tokens_of(steps)
 
 
 @pytest.mark.slow
