@@ -162,7 +162,7 @@ DOWN = "model.layers.0.mlp.down_proj.weight"
         (f"{DOWN}_scale", lambda scale: scale[:, :-1].contiguous(), "expected int32 \\[n, k / 8\\]"),
         (f"{DOWN}_scale", lambda scale: None, "_scale none"),
         (f"{DOWN}_scale", lambda scale: scale.fill_(torch.nan), f"not finite in {DOWN}_scale"),
-        (f"{DOWN}_packed", lambda packed: packed[:, :-8].contiguous(), "expected int32 \\[n, k / 8\\]"),
+        (f"{DOWN}_packed", lambda packed: packed[:, :-8].contiguous(), f"{DOWN} of shape"),
         (f"{DOWN}_packed", lambda packed: None, f"no {DOWN}"),
         (f"{DOWN}_zero_point", lambda zero: zero.T.contiguous(), "_zero_point"),
         (f"{DOWN}_zero_point", lambda zero: zero.to(torch.int8), "_zero_point none"),  # of a dtype that is not read
