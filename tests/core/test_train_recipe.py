@@ -19,10 +19,11 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def script(monkeypatch):
-    """Return what imports one of the scripts and runs it, with two packages and the standard library to read."""
+    """Return what imports one of the scripts and runs it, with a few packages and the standard library to read."""
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
     recipe = importlib.import_module("train_demo_pair")
-    for name, value in (("PACKAGES", ["numpy", "click"]), ("HELD_OUT_SHARE", 0.2), ("FLOAT32", True)):
+    packages = "click huggingface_hub jinja2 narwhals networkx numpy pydantic rich".split()
+    for name, value in (("PACKAGES", packages), ("HELD_OUT_SHARE", 0.2), ("FLOAT32", True)):
         monkeypatch.setattr(recipe, name, value)
 
     def run(name: str, *options: object) -> None:
@@ -70,7 +71,7 @@ def test_a_head_is_trained_on_what_its_target_wrote_and_training_goes_on(script,
     target = ROOT / "assets" / "demo" / "target"
     options = ["--target", target, "--out", tmp_path / "head", "--vocabulary", 512, "--inner", 64]
     for steps in (1, 2):
-        script("train_head", *options, "--files", 2, "--rows", 8, "--steps", steps)
+        script("train_head", *options, "--files", 2, "--rows", 8, "--batch", 512, "--steps", steps)
         said = capsys.readouterr().out
         assert ("written" in said) == (steps == 1)
     assert "step 0 " not in said
