@@ -67,7 +67,8 @@ def test_a_grown_draft_gives_what_the_one_it_grew_from_gives(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_head_is_trained_on_what_its_target_wrote_and_training_goes_on(script, tmp_path, capsys):
+def test_a_head_is_trained_on_what_its_target_wrote_and_training_goes_on(script, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(importlib.import_module("train_head"), "LENGTH", 96)  # tokens of a text
     target = ROOT / "assets" / "demo" / "target"
     options = ["--target", target, "--out", tmp_path / "head", "--vocabulary", 512, "--inner", 64]
     for steps in (1, 2):
