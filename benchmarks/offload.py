@@ -50,6 +50,7 @@ from sequoia_core.files.prompt_files import load_prompts
 from sequoia_core.models.language_model import ModelPair
 from sequoia_core.models.loading import load_pair
 from sequoia_core.models.offload.direct_reads import DirectFile, aligned_memory
+from sequoia_core.models.offload.streamed_llama import StreamedLlama
 from sequoia_core.models.offload.tensor_files import PIECE
 from sequoia_core.native import compile_c
 from sequoia_core.studies.bench import dynamic_trees
@@ -123,8 +124,9 @@ def streaming(pair: ModelPair, prompts: Sequence[Sequence[int]]) -> dict:
             kind = (turn + place) % (len(READS) + 1)
             if kind < len(READS):
                 backend, outstanding = pair.target._backend, READS[kind]
-                rates[outstanding].append(disk_rate(backend.path, outstanding, backend.ring.buffer_bytes))
-                cached[outstanding].append(disk_rate(backend.path, outstanding, 0))
+                path = (backend.copy if isinstance(backend, StreamedLlama) else backend.streamed.files.files[0]).path
+                rates[outstanding].append(disk_rate(path, outstanding, backend.ring.buffer_bytes))
+                cached[outstanding].append(disk_rate(path, outstanding, 0))
                 continue
             before, started = pair.target.bytes_read, time.perf_counter()
             while pair.target.bytes_read - before < READ_BYTES:

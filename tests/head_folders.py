@@ -10,8 +10,9 @@ from safetensors.torch import save_file
 
 from sequoia_core.models.heads.eagle3 import Eagle3Head
 from sequoia_core.models.heads.head_config import head_settings
-from sequoia_core.models.heads.head_files import load_head
+from sequoia_core.models.heads.head_files import find_head, read_head
 from sequoia_core.models.heads.session import HeadModel
+from sequoia_core.models.model_files import locate
 
 PUBLISHED, SPECULATORS = "published", "speculators"
 
@@ -74,6 +75,11 @@ def write_head(folder, fields, tensors, *, pickled=False):
     else:
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors")
     return folder
+
+
+def load_head(folder, target):
+    """Return the head in a folder, for a target of transformers."""
+    return read_head(find_head(locate(folder)), target)
 
 
 def random_head(target, *, seed=0, scale=1.0, reads=(1, 0), **fields):

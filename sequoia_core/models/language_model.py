@@ -12,7 +12,7 @@ from ..files.json_models import naming
 from ..native import linear
 from ..native.llama_x86 import CompiledLlama
 from .llama_torch import TorchLlama
-from .protocol import Backend, LoadedModel, Session, Tokenizer, dtype_name
+from .protocol import Backend, LanguageModel, Session, Tokenizer, dtype_name
 from .transformers_passes import TransformersBackend, is_spread
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ def choose_backend(model: PreTrainedModel) -> Backend:
     return TorchLlama(model) if TorchLlama.supports(model) else backend
 
 
-class HuggingFaceModel(LoadedModel):
-    """Any `AutoModelForCausalLM` (see `protocol.LoadedModel` for the attributes).
+class HuggingFaceModel(LanguageModel):
+    """Any `AutoModelForCausalLM` (see `protocol.LanguageModel` for the attributes).
 
     Args:
         vocab_size: V, how many of the model's first logits stand for real tokens; None takes all. Those after them are
@@ -127,8 +127,8 @@ class ModelPair:
         remarks: sentences on what a reader should know of these files.
     """
 
-    target: LoadedModel
-    draft: LoadedModel | None
+    target: LanguageModel
+    draft: LanguageModel | None
     tokenizer: Tokenizer
     remarks: tuple[str, ...] = ()
 
@@ -137,7 +137,7 @@ class ModelPair:
         return f"ModelPair({' ← '.join(told)}, {self.target.vocab_size:,} tokens)"
 
     @property
-    def models(self) -> tuple[LoadedModel, ...]:
+    def models(self) -> tuple[LanguageModel, ...]:
         """The target, and the draft where there is one."""
         return (self.target,) if self.draft is None else (self.target, self.draft)
 

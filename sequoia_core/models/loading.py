@@ -19,7 +19,7 @@ from .architectures import check_gguf_architecture
 from .checkpoint import COMPRESSED_TENSORS, SPREAD, Plan, load_weights, read_plan
 from .default_dtype import default_dtype
 from .generation_settings import left_out_remark
-from .gguf.model import GGUFModel, LlamaCppOptions, gguf_path
+from .gguf.model import GGUFModel, gguf_path
 from .gguf.tokenizer import GGUFTokenizer
 from .heads.head_files import HeadFiles, find_head, read_head
 from .heads.mtp import MtpFiles, find_mtp, read_mtp
@@ -31,7 +31,7 @@ from .offload.needs import OffloadNeeds
 from .offload.packed_layers import DamagedCopy
 from .pair_spec import PairSpec
 from .pair_tokenizer import cut_to_real_tokens, known_ids, tokenizer_of
-from .protocol import LoadedModel, Tokenizer, find_dtype
+from .protocol import LanguageModel, Tokenizer, find_dtype
 from .tree_pass_check import check_tree_pass
 
 
@@ -47,12 +47,7 @@ def load_pair(
     return load(PairSpec(target, draft, device, dtype, offload, tokenizer))
 
 
-def load(
-    spec: PairSpec,
-    *,
-    progress: Callable[[float, str], None] | None = None,
-    llama_cpp: LlamaCppOptions | None = None,
-) -> ModelPair:
+def load(spec: PairSpec, *, progress: Callable[[float, str], None] | None = None) -> ModelPair:
     """Load a target and a draft, or a target alone.
 
     Models are often padded to a rounder number of logits than their tokenizer has tokens, differently so within one
@@ -65,7 +60,6 @@ def load(
 
     Args:
         progress: called with a fraction and words: what is read, with its size, and what is checked.
-        llama_cpp: options for GGUF files; None for those in llama.cpp's own environment variables.
 
     Raises:
         ValueError: naming the model, what was found and what was expected; nothing stays half-loaded. Also for weights
@@ -75,18 +69,16 @@ def load(
     device = _checked_device(spec)
     tell = progress or (lambda fraction, words: None)
     try:
-        return _load(spec, device, tell, llama_cpp)
+        return _load(spec, device, tell)
     except DamagedCopy:
         pass  # what was loaded goes before the copy is made anew: once, as the disk may do so again
-    return _load(spec, device, tell, llama_cpp)
+    return _load(spec, device, tell)
 
 
-def _load(
-    spec: PairSpec, device: torch.device, tell: Callable[[float, str], None], llama_cpp: LlamaCppOptions | None
-) -> ModelPair:
+def _load(spec: PairSpec, device: torch.device, tell: Callable[[float, str], None]) -> ModelPair:
     def open_file(name: str | os.PathLike) -> GGUFModel:
         asked = None if spec.device == SPREAD else spec.device
-        return GGUFModel(gguf_path(name), model_name(name), device=asked, options=llama_cpp)
+        return GGUFModel(gguf_path(name), model_name(name), device=asked)
 
     target, *drafts = spec.sources
     target_files, *draft_files = _files_of(spec)
@@ -103,7 +95,7 @@ def _load(
         tell(0.0, "reading the tokenizer")
         chosen, remarks = tokenizer_of(_with_tokens(spec, draft_files), spec.tokenizer)
     with ExitStack() as undo:
-        target_model: LoadedModel
+        target_model: LanguageModel
         tell(0.2, reading)
         if target_files is None:
             target_model = file or open_file(target)
@@ -117,7 +109,7 @@ def _load(
                 progress=lambda done, words: tell((1 + 2 * done) / 5, words),
             )  # fmt: skip
         undo.callback(target_model.close)
-        draft_model: LoadedModel | None = None
+        draft_model: LanguageModel | None = None
         for draft, files in zip(drafts, draft_files, strict=True):
             tell(0.6, f"reading {model_name(draft)}, {_size(draft, files)}")
             if files is None:

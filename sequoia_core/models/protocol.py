@@ -66,8 +66,8 @@ class Session(Protocol):
         ...
 
 
-class LanguageModel(Protocol):
-    """A model as the engine sees it.
+class LanguageModel(ABC):
+    """A model as the engine sees it: one of transformers, a GGUF file or a draft head.
 
     Attributes:
         name: for people and records, see `files.model_names`.
@@ -75,35 +75,9 @@ class LanguageModel(Protocol):
         max_context: positions there are.
         eos_ids: tokens that end a text.
         device, dtype: where and in which dtype it runs; of a GGUF file its format in llama.cpp's words ("Q4_K_M").
+        parameters: how many it has.
         offload: the slower tier that its layers stream from in every pass; None where they are in memory.
         reads: numbers of the target's states that it drafts from, see `open`; none for a model by itself.
-    """
-
-    name: str
-    vocab_size: int
-    max_context: int
-    eos_ids: frozenset[int]
-    device: torch.device
-    offload: str | None
-    reads: tuple[int, ...]
-
-    @property
-    def dtype(self) -> torch.dtype | str: ...
-
-    def open(self, capacity: int, states: Sequence[int] = ()) -> Session:
-        """Return an empty session with room for `capacity` tokens.
-
-        Args:
-            states: numbers of states that it keeps of each pass: outputs after so many layers, 0 for the embedding.
-        """
-        ...
-
-
-class LoadedModel(ABC):
-    """A `LanguageModel` that was loaded from files: one of transformers, a GGUF file or a draft head.
-
-    Attributes:
-        parameters: how many it has.
         kind: its class or architecture, for messages.
         backend: what runs its passes, in words.
         is_exact: whether it computes in float32 with weights that are not quantised.
@@ -134,7 +108,12 @@ class LoadedModel(ABC):
         return False
 
     @abstractmethod
-    def open(self, capacity: int, states: Sequence[int] = ()) -> Session: ...
+    def open(self, capacity: int, states: Sequence[int] = ()) -> Session:
+        """Return an empty session with room for `capacity` tokens.
+
+        Args:
+            states: numbers of states that it keeps of each pass: outputs after so many layers, 0 for the embedding.
+        """
 
     @abstractmethod
     def plain_logits(self, ids: torch.Tensor) -> torch.Tensor:

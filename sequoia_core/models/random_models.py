@@ -21,9 +21,7 @@ TOKENIZER = DEMO_PAIR / "target"
 Settings = Mapping[str, Any]
 
 
-def random_pair(
-    target: Settings, draft: Settings, *, names: tuple[str, str], dtype: str = "float32", seed: int = 0
-) -> ModelPair:
+def random_pair(target: Settings, draft: Settings, *, names: tuple[str, str], dtype: str = "float32") -> ModelPair:
     """Return a pair of these sizes with random weights, made in memory on the CPU.
 
     Args:
@@ -41,7 +39,7 @@ def random_pair(
     needed = sum(weights.nbytes for model in empty for weights in model.parameters())
     check_room(" ← ".join(names), 2 * needed, available_bytes(), "in memory")  # compiled passes pack a second copy
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(0)
         models = [
             HuggingFaceModel(random_model(part, kind, "cpu").eval(), name, vocab_size=tokens)
             for part, name in zip((target, draft), names, strict=True)

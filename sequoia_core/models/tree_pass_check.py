@@ -4,7 +4,7 @@ import torch
 
 from .finite_weights import overflow_words
 from .model_files import explained
-from .protocol import LoadedModel, Tokenizer, causal_mask, dtype_name
+from .protocol import LanguageModel, Tokenizer, causal_mask, dtype_name
 
 TOLERANCE = 1e-3  # of the spread of float32 logits, where right models differ by less than 1e-5
 ROUNDED_TOLERANCE = 0.05  # in fewer digits or quantised, where right models differ by 0.01 and wrong ones by 0.12
@@ -19,7 +19,7 @@ WIDTH, PREFIX, SHORTEST_PREFIX = len(PARENTS), 8, 2  # tokens
 
 
 @torch.inference_mode()
-def check_tree_pass(model: LoadedModel, tokenizer: Tokenizer | None = None) -> None:
+def check_tree_pass(model: LanguageModel, tokenizer: Tokenizer | None = None) -> None:
     """Refuse a model that gives the nodes of a tree other logits than the same tokens get in plain text.
 
     A text goes into a cache, then a tree of twelve nodes in one pass. Three things have to hold; differences are roots

@@ -28,12 +28,11 @@ from sequoia_core.design.tree import TokenTree
 from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.models.llama_torch import TorchLlama
 from sequoia_core.models.transformers_passes import TransformersBackend
-from sequoia_core.models.tree_cache import CacheSession
 from sequoia_core.studies.losslessness import check_losslessness
 from sequoia_core.studies.rejection_curves import measure_rejection
 from tests.conftest import calibration_of, pair_of, tiny_llama, tokens_of
 from tests.core.test_families import FAMILIES, build, save
-from tests.pretend_device import DevicesMix, PretendTensor, pretend_device
+from tests.pretend_device import DevicesMix, pretend_device
 
 PROMPT = [3, 14, 15, 9, 2, 6, 3, 14, 15]
 RAGGED = TokenTree(np.array([-1, 0, 0, 0, 1, 1, 3, 4, 4, 6, 9]))
@@ -119,33 +118,6 @@ def test_what_mixes_devices_is_found(pretended):
             mixed()
     with pytest.raises(RuntimeError, match="numpy"):
         there.numpy()
-
-
-def test_what_a_gpu_allows_is_allowed(pretended):
-    device = pretended
-    there = torch.arange(6.0, device=device).view(2, 3)
-    assert type(there) is PretendTensor and there.device == device and not there.is_cpu
-    there[:, 1] = torch.tensor([7.0, 8.0])  # a copy
-    assert (there * torch.tensor(2.0))[torch.tensor([1]), torch.tensor([1])].item() == 16.0
-    assert there.cpu().tolist() == there.tolist() == [[0.0, 7.0, 2.0], [3.0, 8.0, 5.0]]
-    assert bool((there > 6).any()) and float(there.sum()) == 25.0
-    drawn = torch.rand(2, device=device, generator=torch.Generator(device).manual_seed(0))
-    assert drawn.cpu().tolist() == torch.rand(2, generator=torch.Generator().manual_seed(0)).tolist()
-
-
-@pytest.mark.parametrize("role", ["target", "draft"])
-def test_a_mask_left_on_the_cpu_is_found(role, pretended, monkeypatch):
-    pair = pair_of(moved(tiny_llama(1), pretended), moved(tiny_llama(2, layers=1), pretended))
-    mask = CacheSession.mask
-    passes = getattr(pair, role)._backend
-
-    def left(self, *given):
-        made = mask(self, *given)
-        return made.cpu() if self.passes is passes else made
-
-    monkeypatch.setattr(CacheSession, "mask", left)
-    with pytest.raises(DevicesMix):
-        list(decode(PROMPT, pair, tree=RAGGED, max_new_tokens=4))
 
 
 PLACED = [(name, "both") for name in policies(0.0)] + [

@@ -8,14 +8,13 @@ import os
 import pytest
 import torch
 
-from sequoia_core import AdaptiveTree, LookupTree, SamplingConfig, decode, load_pair, measure_acceptance
-from sequoia_core.decoding.growing.text_index import TextIndex
+from sequoia_core import AdaptiveTree, SamplingConfig, decode, load_pair, measure_acceptance
 from sequoia_core.decoding.loop import autoregressive
 from sequoia_core.design.plain_trees import k_ary_tree
 from sequoia_core.models import gemma
 from sequoia_core.models.tree_pass_check import check_tree_pass
 from sequoia_core.studies.losslessness import check_losslessness
-from tests.conftest import around_passes, calibration_of, pair_of, tokens_of
+from tests.conftest import around_passes, calibration_of, tokens_of
 from tests.core.models.gguf.test_tokenizer import TEXTS
 from tests.core.test_families import FAULTS
 
@@ -87,40 +86,24 @@ def assert_as_generate(pair, text: str, new_tokens: int, *, ids: list[int] | Non
     assert len(steps) < len(wanted)
 
 
-def test_greedy_text_is_that_of_generate(exact):
-    assert_as_generate(exact, PROMPTS[0], 16)
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_greedy_text_is_that_of_generate_on_all_prompts_and_past_the_window(exact):
-    for text in PROMPTS:
-        assert_as_generate(exact, text, 24)
+def test_greedy_text_is_that_of_generate_also_past_the_window(exact):
+    for text in PROMPTS[:3]:
+        assert_as_generate(exact, text, 16)
     long = exact.tokenizer.encode(" ".join(PROMPTS) * 8)[:600]
     assert len(long) == 600 > exact.target.model.config.sliding_window
-    assert_as_generate(exact, "a prompt of 600 tokens", 20, ids=long)
+    assert_as_generate(exact, "a prompt of 600 tokens", 12, ids=long)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_two_sampled_tokens_follow_the_target(exact):
+def test_a_sampled_token_follows_the_target(exact):
     """A G-test; a right verifier fails it with a probability below 1e-6."""
     report = check_losslessness(
-        exact.tokenizer.encode("The weather today is"), exact, tree=k_ary_tree(3, 2),
-        sampling=SamplingConfig(0.7), samples=300, generator=torch.Generator().manual_seed(7),
+        exact.tokenizer.encode("The weather today is"), exact, tree=k_ary_tree(3, 1), new_tokens=1,
+        sampling=SamplingConfig(0.7), samples=150, generator=torch.Generator().manual_seed(7),
     )  # fmt: skip
     assert report.passed and report.impossible == 0, report
-    assert report.degrees_of_freedom >= 10
-
-
-def test_a_file_alone_decodes_with_lookup_in_several_scripts(places):
-    alone = load_pair(places[1], "none")
-    for text in PROMPTS[2:5]:
-        ids = alone.tokenizer.encode(text)
-        tree = LookupTree(TextIndex(), max_size=8)
-        found = tokens_of(decode(ids, pair_of(alone.target), tree=tree, max_new_tokens=24))
-        assert len(found) == 24 or found[-1] in alone.target.eos_ids
-        assert alone.tokenizer.decode(found, skip_special_tokens=True).strip()
+    assert report.degrees_of_freedom >= 4
 
 
 def test_acceptance_is_measured_and_a_tree_that_grows_decodes(rounded):

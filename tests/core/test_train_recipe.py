@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,41 +11,44 @@ from transformers import LlamaForCausalLM
 
 from sequoia_core import decode, load_pair
 from sequoia_core.design.plain_trees import chain_tree
-from sequoia_core.models.heads.head_files import load_head
+from tests.conftest import tokens_of
+from tests.head_folders import load_head
 
 ROOT = Path(__file__).parents[2]
 
 
-def train(work, out, *options):
-    command = [
-        sys.executable,
-        "scripts/train_demo_pair.py",
-        "--smoke",
-        "--work",
-        str(work),
-        "--out",
-        str(out),
-        *options,
-    ]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
-    assert run.returncode == 0, run.stderr
+@pytest.fixture
+def script(monkeypatch):
+    """Return what imports one of the scripts and runs it, with a few packages and the standard library to read."""
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    recipe = importlib.import_module("train_demo_pair")
+    packages = "click huggingface_hub jinja2 narwhals networkx numpy pydantic rich".split()
+    for name, value in (("PACKAGES", packages), ("HELD_OUT_SHARE", 0.2), ("FLOAT32", True)):
+        monkeypatch.setattr(recipe, name, value)
+
+    def run(name: str, *options: object) -> None:
+        monkeypatch.setattr(sys, "argv", [name, "--float32", *map(str, options)])
+        importlib.import_module(name).main()
+
+    return run
 
 
 @pytest.mark.slow
-def test_smoke_mode_trains_a_pair_that_decodes(tmp_path):
-    train(tmp_path, tmp_path / "demo")
-    facts = json.loads((tmp_path / "demo" / "training.json").read_text())
+def test_smoke_mode_trains_a_pair_that_decodes(script, tmp_path):
+    out = tmp_path / "demo"
+    script("train_demo_pair", "--smoke", "--work", tmp_path, "--out", out)
+    facts = json.loads((out / "training.json").read_text())
     assert facts["train_files"] > facts["held_out_files"] > 0
     assert facts["target_held_out_loss"] < 6.3  # ln 512 = 6.24 is knowing nothing; an untrained model starts above
     files = json.loads((tmp_path / "files.json").read_text())
     assert not set(files["train"]) & set(files["held_out"])
-    pair = load_pair(str(tmp_path / "demo" / "target"), str(tmp_path / "demo" / "draft"), "cpu")
+    pair = load_pair(out / "target", out / "draft", "cpu")
     steps = decode(pair.tokenizer.encode("import"), pair, tree=chain_tree(2), max_new_tokens=8)
-    assert sum(len(step.new_tokens) for step in steps) == 8
+    assert len(tokens_of(steps)) == 8
 
-    train(tmp_path / "large", tmp_path / "demo", "--large-draft")
-    facts = json.loads((tmp_path / "demo" / "training-large-draft.json").read_text())
-    larger = load_pair(str(tmp_path / "demo" / "target"), str(tmp_path / "demo" / "draft-large"), "cpu").draft
+    script("train_demo_pair", "--smoke", "--work", tmp_path / "large", "--out", out, "--large-draft")
+    facts = json.loads((out / "training-large-draft.json").read_text())
+    larger = load_pair(out / "target", out / "draft-large", "cpu").draft
     assert facts["draft_parameters"] == larger.model.num_parameters() > pair.draft.model.num_parameters()
 
 
@@ -65,15 +67,15 @@ def test_a_grown_draft_gives_what_the_one_it_grew_from_gives(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_head_is_trained_on_what_its_target_wrote_and_training_goes_on(tmp_path):
+def test_a_head_is_trained_on_what_its_target_wrote_and_training_goes_on(script, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(importlib.import_module("train_head"), "LENGTH", 96)  # tokens of a text
     target = ROOT / "assets" / "demo" / "target"
-    command = [sys.executable, "scripts/train_head.py", "--target", target, "--out", tmp_path / "head"]
-    command += ["--vocabulary", "512", "--inner", "64", "--files", "2", "--rows", "8", "--steps"]
+    options = ["--target", target, "--out", tmp_path / "head", "--vocabulary", 512, "--inner", 64]
     for steps in (1, 2):
-        run = subprocess.run([*map(str, command), str(steps)], cwd=ROOT, capture_output=True, text=True, timeout=280)
-        assert run.returncode == 0, run.stderr
-        assert ("written" in run.stdout) == (steps == 1)
-    assert "step 0 " not in run.stdout
+        script("train_head", *options, "--files", 2, "--rows", 8, "--batch", 512, "--steps", steps)
+        said = capsys.readouterr().out
+        assert ("written" in said) == (steps == 1)
+    assert "step 0 " not in said
     facts = json.loads((tmp_path / "head" / "training.json").read_text())
     assert facts["steps"] == 2 and 0 < facts["accepted"][2] < facts["accepted"][0] < 1
     head = load_head(tmp_path / "head", LlamaForCausalLM.from_pretrained(target))

@@ -14,14 +14,14 @@ import torch
 from ...files.gguf_header import LLAMA_CPP, GGUFHeader, read_gguf_header
 from ...files.model_names import model_source
 from ..model_files import explained
-from ..protocol import LoadedModel, causal_mask
+from ..protocol import LanguageModel, causal_mask
 from .bindings import CACHE_TYPES, Weights, load
 from .session import LlamaCppSession
 
 
 @dataclass(frozen=True, slots=True)
 class LlamaCppOptions:
-    """How llama.cpp runs a model, by the names of its own options and environment variables.
+    """How llama.cpp runs a model, by the names of its own environment variables.
 
     Attributes:
         n_gpu_layers: kept on the GPU; None for all where the library has a GPU (LLAMA_ARG_N_GPU_LAYERS).
@@ -34,31 +34,30 @@ class LlamaCppOptions:
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
 
-    def __post_init__(self) -> None:
-        for name in ("cache_type_k", "cache_type_v"):
-            if getattr(self, name) not in CACHE_TYPES:
-                raise ValueError(
-                    f"{name}: found {str(getattr(self, name))[:40]!r}, expected one of {', '.join(CACHE_TYPES)}"
-                )
-        if self.threads is not None and not 1 <= self.threads <= 1024:
-            raise ValueError(f"threads: found {self.threads}, expected 1 to 1024")
-
     @classmethod
     def from_environment(cls) -> LlamaCppOptions:
-        """Return the options that llama.cpp's own environment variables ask for."""
+        """Return the options that these variables ask for."""
         options: dict[str, Any] = {}
         for field in fields(cls):
             variable = f"LLAMA_ARG_{field.name.upper()}"
-            if value := os.environ.get(variable):
-                number = field.name in ("n_gpu_layers", "threads")
-                if number and not value.lstrip("-").isdecimal():
-                    raise ValueError(f"{variable}: found {value[:40]!r}, expected a whole number")
-                options[field.name] = int(value) if number else value
+            value: Any = os.environ.get(variable)
+            if not value:
+                continue
+            if field.name.startswith("cache_type"):
+                good, expected = value in CACHE_TYPES, f"one of {', '.join(CACHE_TYPES)}"
+            else:
+                good, expected = value.lstrip("-").isdecimal(), "a whole number"
+                value = int(value) if good else value
+                if good and field.name == "threads":
+                    good, expected = 1 <= value <= 1024, "1 to 1024"
+            if not good:
+                raise ValueError(f"{variable}: found {str(value)[:40]!r}, expected {expected}")
+            options[field.name] = value
         return cls(**options)
 
 
-class GGUFModel(LoadedModel):
-    """A model in a GGUF file (see `protocol.LoadedModel` for the attributes).
+class GGUFModel(LanguageModel):
+    """A model in a GGUF file (see `protocol.LanguageModel` for the attributes).
 
     Logits come in float32, but depend a little on how many tokens a pass has, so greedy text may take the other one of
     two nearly equal tokens. Never exact: keys and values have 16 bits or fewer.
@@ -71,10 +70,8 @@ class GGUFModel(LoadedModel):
     takes_any_positions = False
     device: torch.device = torch.device("cpu")  # where logits arrive
 
-    def __init__(
-        self, path: Path, name: str, *, device: str | None = None, options: LlamaCppOptions | None = None
-    ) -> None:
-        self.name, self.options = name, options or LlamaCppOptions.from_environment()
+    def __init__(self, path: Path, name: str, *, device: str | None = None) -> None:
+        self.name, self.options = name, LlamaCppOptions.from_environment()
         with explained(name, "a GGUF file that can be read"):
             self.header: GGUFHeader = read_gguf_header(path)
         self._library = library = load()

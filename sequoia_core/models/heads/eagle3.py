@@ -26,7 +26,6 @@ class HeadSettings:
         target_hidden: hidden size of its target.
         reads: numbers of the target's states, each the output after so many of its layers (0: the embedding); None
             where the form leaves them to the target's number of layers: 2, n // 2 and n - 3 of n.
-        reads_by_form: whether that was so.
         rotation: rotary settings as transformers has them.
         norm_before_residual: the residual is the normed feature.
         norm_before_fc: one norm over all states before `fc`; `fc_norm`: one for each of them.
@@ -54,7 +53,6 @@ class HeadSettings:
     norm_output: bool = False
     head_norms: bool = False
     biases: bool = False
-    reads_by_form: bool = False
 
     @property
     def states(self) -> int:
@@ -162,12 +160,6 @@ class Eagle3Head(nn.Module):
             )  # fmt: skip
         self.frequencies = rotary.inv_freq.float()  # no buffer, which another dtype would round
         self.rotary_scaling = float(rotary.attention_scaling)
-
-    @property
-    def reads(self) -> tuple[int, ...]:
-        """Numbers of the target's states that it reads."""
-        assert self.settings.reads is not None, "reading a head for a target settles them"
-        return self.settings.reads
 
     def weights_at_ends(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the embedding [vocab, H] and the output layer [draft vocab, H], its own or the target's."""

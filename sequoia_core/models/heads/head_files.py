@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from ...files.json_models import naming
 from ...files.safe_files import load_torch, read_bytes
 from ..architectures import EAGLE3, head_kind
 from ..finite_weights import not_finite
-from ..model_files import Source, explained, locate
+from ..model_files import Source, explained
 from .eagle3 import Eagle3Head, HeadSettings
 
 if TYPE_CHECKING:
@@ -40,8 +39,8 @@ class HeadFiles(NamedTuple):
         return self.weights.stat().st_size
 
 
-def find_head(source: Source, *, needed: bool = False) -> HeadFiles | None:
-    """Return the EAGLE-3 head in a model's folder; None for anything else, which is refused if one is needed."""
+def find_head(source: Source) -> HeadFiles | None:
+    """Return the EAGLE-3 head in a model's folder; None for anything else."""
     fields = source.read_object("config.json", needed=True)
     path = next((found for file in WEIGHTS if (found := source.find(file)) is not None), None)
     names: list[str] = []
@@ -49,13 +48,7 @@ def find_head(source: Source, *, needed: bool = False) -> HeadFiles | None:
         with explained(f"{source.name}/{path.name}", "safetensors weights"), safe_open(path, "pt") as file:
             names = list(file.keys())
     assert fields is not None, "a needed file is there"
-    kind = head_kind(fields, names)
-    if kind != EAGLE3:
-        if needed:
-            raise ValueError(
-                f"{source.name}: found {f'a draft head of kind {kind[:40]}' if kind else 'no draft head'}, expected an "
-                "EAGLE-3 head (or mtp, for layers in the target's own files)"
-            )
+    if head_kind(fields, names) != EAGLE3:
         return None
     if path is None:
         raise ValueError(f"{source.name}: found neither {' nor '.join(WEIGHTS)}, expected the weights of a draft head")
@@ -65,15 +58,8 @@ def find_head(source: Source, *, needed: bool = False) -> HeadFiles | None:
         return HeadFiles(source, head_settings(fields), path)
 
 
-def load_head(folder: str | os.PathLike, target: PreTrainedModel) -> Eagle3Head:
-    """Return the EAGLE-3 head in a folder, or of a hub id, for a target, in the target's dtype and on its device."""
-    files = find_head(locate(folder), needed=True)
-    assert files is not None, "one that is needed is there"
-    return read_head(files, target)
-
-
 def read_head(files: HeadFiles, target: PreTrainedModel) -> Eagle3Head:
-    """Return a head whose files were found, as `load_head` does."""
+    """Return a head whose files were found, in the target's dtype and on its device."""
     source, settings, path = files
     with explained(f"{source.name}/{path.name}", "the weights of a draft head"):
         held = _pickled(path) if path.suffix == ".bin" else load_file(path)
@@ -112,7 +98,7 @@ def _for_target(settings: HeadSettings, target: PreTrainedModel, tensors: int) -
             f"found a head that reads the target's states {', '.join(map(str, reads))}, expected numbers from 0 to "
             f"{layers}, of its layers: a head for another target"
         )
-    return replace(settings, reads=reads, reads_by_form=settings.reads is None)
+    return replace(settings, reads=reads)
 
 
 def _filled(settings: HeadSettings, tensors: dict[str, torch.Tensor], target: PreTrainedModel) -> Eagle3Head:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,7 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from ...files.json_models import naming
 from ..architectures import mtp_layers
-from ..checkpoint import Plan, Stored, weight_paths
+from ..checkpoint import Plan, weight_paths
 from ..finite_weights import not_finite
 from ..language_model import context_of
 from ..model_files import Source, explained
@@ -61,11 +62,6 @@ class MtpHead(nn.Module):
         self.layer, self.norm, self.rotary = model.layers[0], model.norm, model.rotary_emb
         self.fc = nn.Linear(2 * settings.hidden, settings.hidden, bias=False, dtype=ends[0].dtype)
         self.norm_embedding, self.norm_hidden, self.target_norm = (copy.deepcopy(target_norm) for _ in range(3))
-
-    @property
-    def reads(self) -> tuple[int, ...]:
-        assert self.settings.reads is not None, "it reads the last state"
-        return self.settings.reads
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         return F.embedding(ids, self.shared[0])
@@ -150,11 +146,8 @@ def find_mtp(source: Source, plan: Plan) -> MtpFiles:
         vocab=int(config.vocab_size), draft_vocab=int(config.vocab_size), context=context_of(config), eps=0.0,
         target_hidden=hidden, reads=(layers,), rotation={}, norm_output=parts is QWEN,
     )  # fmt: skip
-    return MtpFiles(source, settings, names, _bytes(stored, names))
-
-
-def _bytes(stored: Stored, names: dict[str, str]) -> int:
-    return sum(2 * torch.Size(stored[name][0]).numel() for name in names.values())
+    size = sum(2 * math.prod(stored[name][0]) for name in names.values())
+    return MtpFiles(source, settings, names, size)
 
 
 def read_mtp(files: MtpFiles, target: PreTrainedModel) -> MtpHead:

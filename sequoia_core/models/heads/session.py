@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from ...native import linear
-from ..protocol import LoadedModel, causal_mask, parents_of
+from ..protocol import LanguageModel, causal_mask, parents_of
 from ..tree_cache import CacheSession
 from .compiled_head import CompiledHead, CompiledHeadSession
 from .eagle3 import Eagle3Head
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from .mtp import MtpHead
 
 
-class HeadModel(LoadedModel):
-    """A draft head beside its target (see `protocol.LoadedModel` for the attributes).
+class HeadModel(LanguageModel):
+    """A draft head beside its target (see `protocol.LanguageModel` for the attributes).
 
     Args:
         head: on the target's device and in its dtype.
@@ -32,7 +32,8 @@ class HeadModel(LoadedModel):
     def __init__(self, head: Eagle3Head | MtpHead, name: str, target: HuggingFaceModel) -> None:
         self.head, self.name, self.target = head.eval(), name, target
         settings = head.settings
-        self.reads, self.max_context = head.reads, settings.context
+        assert settings.reads is not None, "reading a head for a target settles them"
+        self.reads, self.max_context = settings.reads, settings.context
         self.vocab_size, self.eos_ids, self.dtype = target.vocab_size, target.eos_ids, target.model.dtype
         self.device, self.parameters = target.device, sum(weights.numel() for weights in head.parameters())
         linear.compile_layers(head)

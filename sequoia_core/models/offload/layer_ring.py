@@ -34,8 +34,6 @@ class LayerRing:
 
     Args:
         slots: buffers, at least 2; None for `slots_for` these layers.
-
-    Attributes:
     """
 
     def __init__(self, source: LayerSource, *, slots: int | None = None) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from transformers import GenerationConfig
 
+from ...files.json_models import naming
 from ..checkpoint import Plan, weight_paths
 from ..language_model import HuggingFaceModel
 from ..model_files import Source, explained
@@ -44,11 +45,6 @@ class OffloadedModel(HuggingFaceModel):
         self.offload, self.needs, self._streamed, self._closed = tier, needs, streamed, False
 
     @property
-    def read_wait_sec(self) -> float:
-        """Seconds that its passes waited for weights so far."""
-        return 0.0 if self._backend.ring is None else self._backend.ring.wait_sec
-
-    @property
     def bytes_read(self) -> int:  # type: ignore[override]
         """Bytes of weights read so far, those read ahead included."""
         return 0 if self._backend.ring is None else self._backend.ring.bytes_read
@@ -66,7 +62,7 @@ class OffloadedModel(HuggingFaceModel):
             self._streamed.rest(self.model)
 
     def check_weights(self) -> None:
-        with _naming(self.name):
+        with naming(self.name):
             self._streamed.check_weights(self.model)
 
     def open(self, capacity: int, states: Sequence[int] = ()) -> Session:
@@ -107,7 +103,7 @@ def predicted_needs(
     source: Source, plan: Plan, device: torch.device, dtype: torch.dtype, tier: str, *, beside: int = 0
 ) -> OffloadNeeds:
     """Return what an offloaded model will need, from the headers of its files."""
-    with ExitStack() as undo, _naming(source.name):
+    with ExitStack() as undo:
         return _open(source, plan, device, dtype, tier, beside=beside, undo=undo).needs
 
 
@@ -129,30 +125,19 @@ def load_offloaded(
             passes run it; "host" keeps the layers in pinned memory beside a CUDA device.
         beside: bytes that the draft will need.
     """
-    with ExitStack() as undo, _naming(source.name):
+    with ExitStack() as undo:
         model, files, streamed, compiled, needs = _open(source, plan, device, dtype, tier, beside=beside, undo=undo)
         needs.check(source.name, device)
         backend: StreamedLlama | StreamedBackend
-        if compiled:
-            backend = StreamedLlama(model, files, streamed.stored, progress=progress)
-            undo.callback(backend.ring.close)
-        else:
-            backend = StreamedBackend(model, streamed, TIERS[tier])
+        with naming(source.name):
+            if compiled:
+                backend = StreamedLlama(model, files, streamed.stored, progress=progress)
+                undo.callback(backend.ring.close)
+            else:
+                backend = StreamedBackend(model, streamed, TIERS[tier])
         offloaded = OffloadedModel(model, name, backend, streamed=streamed, tier=tier, needs=needs)
         undo.pop_all()
     return offloaded
-
-
-@contextmanager
-def _naming(name: str) -> Iterator[None]:
-    """Let errors begin with the model's name."""
-    try:
-        yield
-    except ValueError as error:
-        message = str(error)
-        if message.startswith((name, "offload: ")):
-            raise
-        raise ValueError(f"{name}: {message}") from error
 
 
 def _open(
@@ -167,6 +152,7 @@ def _open(
     with explained(source.name, "safetensors files that can be streamed"):
         files = TensorFiles(weight_paths(source))
     undo.callback(files.close)
-    streamed = StreamedModules(model, files, device, host=tier == "host", zero_points=zero_points)
+    with naming(source.name):
+        streamed = StreamedModules(model, files, device, host=tier == "host", zero_points=zero_points)
     compiled = device.type == "cpu" and StreamedLlama.supports(model, streamed.stored)
     return _Opened(model, files, streamed, compiled, needs_of(model, streamed, compiled=compiled, beside=beside))

@@ -49,12 +49,6 @@ class OffloadNeeds:
         """The most that is used at one time."""
         return self.beside + max(self.loading, self.resident + self.ring + self.cache + self.scratch)
 
-    @property
-    def parts(self) -> str:
-        """The parts in MB: "resident 3, ring 11, cache 24, scratch 38, loading 17, beside 5"."""
-        names = ("resident", "ring", "cache", "scratch", "loading", "beside")
-        return ", ".join(f"{name} {getattr(self, name) / 1e6:,.0f}" for name in names)
-
     def check(self, name: str, device: torch.device) -> None:
         """Refuse a device with too little memory; unknown memory counts as enough."""
         if self.host and (pinned := available_bytes()) is not None and self.host > pinned:
@@ -62,17 +56,14 @@ class OffloadNeeds:
                 f"{name}: found {pinned / 1e6:,.0f} MB of the host's memory free, expected {self.host / 1e6:,.0f} MB "
                 "to keep its layers there"
             )
-        available = free_bytes(device)
+        available = available_bytes() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
         if available is not None and self.memory > available:
+            names = ("resident", "ring", "cache", "scratch", "loading", "beside")
+            parts = ", ".join(f"{name} {getattr(self, name) / 1e6:,.0f}" for name in names)
             raise ValueError(
                 f"{name}: found {available / 1e6:,.0f} MB of memory free, expected {self.memory / 1e6:,.0f} MB to "
-                f"stream its layers ({self.parts} MB)"
+                f"stream its layers ({parts} MB)"
             )
-
-
-def free_bytes(device: torch.device) -> int | None:
-    """Return a device's free memory; None where it is unknown."""
-    return available_bytes() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
 
 
 def needs_of(model: PreTrainedModel, streamed: StreamedModules, *, compiled: bool, beside: int) -> OffloadNeeds:

@@ -39,26 +39,20 @@ class PackedParts:
     embedding_bytes: int
 
     @property
-    def head_offset(self) -> int:
-        return self.layer_count * self.layer_bytes
-
-    @property
-    def embedding_offset(self) -> int:
-        return self.head_offset + self.head_bytes
+    def bounds(self) -> list[int]:
+        """Where the parts begin (each layer, the head, the embedding), and the end of the last."""
+        head = self.layer_count * self.layer_bytes
+        embedding = head + self.head_bytes
+        return [*range(0, head, self.layer_bytes), head, embedding, embedding + self.embedding_bytes]
 
     @property
     def total(self) -> int:
-        return self.embedding_offset + self.embedding_bytes
+        return self.bounds[-1]
 
     @property
     def file_bytes(self) -> int:
         """Of all parts, and the checksum of each, which follow them."""
         return self.total + round_up(8 * (self.layer_count + 2))
-
-    @property
-    def bounds(self) -> list[int]:
-        """Where the parts begin (each layer, the head, the embedding), and the end of the last."""
-        return [*range(0, self.head_offset, self.layer_bytes), self.head_offset, self.embedding_offset, self.total]
 
 
 def parts_of(model: PreTrainedModel, *, four_bits: int = 0) -> PackedParts:

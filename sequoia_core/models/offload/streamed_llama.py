@@ -29,7 +29,7 @@ class StreamedLlama:
         files, stored, progress: for its packed copy, see `packed_layers.packed_copy`.
 
     Attributes:
-        copy: the file that streams; path: where it was opened.
+        copy: the file that streams.
         ring: the layers.
     """
 
@@ -43,7 +43,6 @@ class StreamedLlama:
     ) -> None:
         self.functions, self.instructions = compiled()[0], instruction_sets.instructions_in_use()
         self.copy = packed_copy(model, files, stored, progress=progress)
-        self.path = self.copy.path
         four_bits = shared_weights(stored) or 0
         self._shape, self._parts = shape_of(model, four_bits=four_bits), parts_of(model, four_bits=four_bits)
         self._tables, self._bits = tables_of(model), " in 4 bits" if four_bits else ""

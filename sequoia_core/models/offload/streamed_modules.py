@@ -10,7 +10,6 @@ import math
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -286,11 +285,6 @@ class StreamedBackend(TransformersBackend):
     @property
     def ring(self) -> LayerRing | None:
         return self.streamed.ring
-
-    @property
-    def path(self) -> Path:
-        """The file that streams, or the first of several."""
-        return self.streamed.files.files[0].path
 
     def open(self, capacity: int, vocab_size: int, states: Sequence[int] = ()) -> StreamedSession:
         self.streamed.load(self.model)

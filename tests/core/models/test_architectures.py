@@ -35,11 +35,9 @@ def folder_of(folder, config):
     ("kind", "architecture", "found"),
     [
         ("t5", "T5ForConditionalGeneration", "an encoder-decoder (T5ForConditionalGeneration)"),
-        ("whisper", "WhisperForConditionalGeneration", "an encoder-decoder (WhisperForConditionalGeneration)"),
         ("bart", None, "an encoder-decoder (bart)"),
         ("bert", "BertForMaskedLM", "a model for another task (BertForMaskedLM)"),
         ("llama", "LlamaForSequenceClassification", "a model for another task (LlamaForSequenceClassification)"),
-        ("vit", "ViTModel", "a model for another task (ViTModel)"),
     ],
 )
 def test_what_does_not_write_one_text_is_refused_by_its_architecture(kind, architecture, found, tmp_path):
@@ -75,7 +73,6 @@ def test_a_target_that_brings_layers_of_a_head_along_is_none(tmp_path):
     [
         ("t5", "an encoder-decoder"),
         ("nomic-bert", "an encoder"),
-        ("eagle3", "a draft head"),
         ("dflash", "a draft head"),
     ],
 )

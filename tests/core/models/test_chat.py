@@ -50,9 +50,7 @@ def test_one_prompt_is_a_conversation_of_one_turn():
     ("template", "said"),
     [
         (FAILING, "chat template that fails .no such role.*expected a usable one"),
-        ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "chat template that fails .*recursion"),
         ("{{ messages.append(1) }}", "chat template that fails .*unsafe"),
-        ("{% for", "chat template that fails"),
         ("  \n{# nothing #}", "makes no text"),
         ("{{ 'a' * 5000000 }}", "makes 5,000,000 characters of the conversation, expected at most 4,000,000"),
         ("{{ '\ud800' }}", "surrogate"),
@@ -67,30 +65,9 @@ def test_templates_that_cannot_be_used_are_named(template: str | None, said: str
         assert "\n" not in str(caught.value)
 
 
-TOO_LARGE = [
-    "{{ [0] * 10**9 }}",
-    "{{ 'x' | center(10**9) }}",
-    "{{ 'x\nx' | indent(10**9) }}",
-    "{{ '%1000000000d' % 1 }}",
-    "{{ '{:1000000000}'.format(1) }}",
-    "{{ ('x' * 10**8) | list | join('-') }}",
-    "{% for i in range(9999) %}{{ 'x' * 10**6 }}{% endfor %}",
-]
-
-
 @pytest.mark.parametrize(
     ("template", "said"),
-    [
-        ("{{ 'x' * 10**9 }}", "MiB of memory"),
-        (
-            "{% set ns = namespace(s='x') %}{% for i in range(40) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
-            "of memory",
-        ),
-        ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "more than 0.5 s"),
-        ("{{ 9**(9**9) }}", "more than 0.5 s"),
-        ("{{ range(10**9) | list }}", "fails .Range too big"),
-        *(pytest.param(template, "MiB of memory", marks=pytest.mark.slow) for template in TOO_LARGE),
-    ],
+    [("{{ 'x' * 10**9 }}", "MiB of memory"), ("{{ 9**(9**9) }}", "more than 0.5 s")],
 )
 def test_a_template_that_takes_too_much_is_ended(template: str, said: str, monkeypatch):
     if said.endswith(" s"):
@@ -119,7 +96,7 @@ def test_a_template_that_refuses_system_turns_says_so():
         ("", []),
     ],
 )
-@pytest.mark.parametrize("place", [0, 1, 2, 3])
+@pytest.mark.parametrize("place", [0, 3])
 def test_marks_of_the_template_inside_a_turn_are_told(place: int, text: str, found: list[str]):
     tokenizer = chat_tokenizer()
     turns = [*TALK[:place], Turn(TALK[place].role, text), *TALK[place + 1 :]]

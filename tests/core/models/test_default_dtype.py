@@ -86,7 +86,3 @@ def test_the_demo_pair_loads_as_the_rule_says_and_says_the_same_each_time():
     assert str(pair.target.dtype) == str(pair.draft.dtype) == f"torch.{said.pop().dtype}"
     if "compiled" in default_dtype(gpu=False).reason:
         assert fits(pair.target.model)
-
-
-def test_a_dtype_that_is_asked_for_is_used():
-    assert load_pair(device="cpu", dtype="float32").target.dtype == torch.float32

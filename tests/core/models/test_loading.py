@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from sequoia_core.command_line.main import main
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.decoding.tree_policy import ROOT_ONLY
@@ -18,25 +17,30 @@ from sequoia_core.models.loading import load, load_pair, pair_facts
 from sequoia_core.models.pair_spec import PairSpec
 from sequoia_core.models.pair_tokenizer import tokenizer_of
 from sequoia_core.models.prompting import encode_prompt
+from sequoia_core.models.protocol import causal_mask
 from sequoia_core.models.tree_pass_check import check_tree_pass
 from sequoia_core.studies.losslessness import check_losslessness
 from tests.conftest import pair_of, tiny_llama, tokens_of
 
 DRAFT = DEMO_PAIR / "draft"
+REFUSED = {  # by what is asked for alone
+    "found only one of target and draft": {"target": "x"},
+    "dtype: found 'int8'": {"dtype": "int8"},
+    "offload: found 'tape', expected disk or host": {"offload": "tape"},
+    "offload: found 'host' with the device cpu, expected a CUDA device": {"offload": "host"},
+    "device: found 'meta', which cannot be used here .*expected": {"device": "meta"},
+    "device: found 'nonsense', which cannot be used here .*expected": {"device": "nonsense"},
+    "device: found 'cuda:99', which cannot be used here .*expected": {"device": "cuda:99"},
+}
 
 
-def test_demo_pair_meets_its_card(demo_pair):
-    assert demo_pair.target.parameters >= 15_000_000
-    assert demo_pair.target.parameters >= 8 * demo_pair.draft.parameters
-    assert demo_pair.target.vocab_size == demo_pair.draft.vocab_size == len(demo_pair.tokenizer)
-    assert demo_pair.target.eos_ids == {demo_pair.tokenizer.eos_token_id}
-    text = "def f(x):\n    return x['a'] + \"é☃\"\n"
-    assert demo_pair.tokenizer.decode(demo_pair.tokenizer.encode(text)) == text
-
-
-def test_one_model_of_a_pair_is_not_enough():
-    with pytest.raises(ValueError, match="only one"):
-        load_pair(target="x")
+@pytest.mark.sample(len(REFUSED))
+@pytest.mark.parametrize("said", REFUSED)
+def test_what_cannot_be_is_refused_before_anything_is_read(said, monkeypatch):
+    monkeypatch.setattr("sequoia_core.models.loading.read_plan", lambda source: pytest.fail("files were read"))
+    with pytest.raises(ValueError, match=said) as error:
+        load_pair(**({"device": "cpu"} | REFUSED[said]))
+    assert "\n" not in str(error.value)
 
 
 def test_the_demo_target_alone_writes_what_it_writes_in_its_pair(demo_pair, monkeypatch):
@@ -55,11 +59,6 @@ def test_the_demo_target_alone_writes_what_it_writes_in_its_pair(demo_pair, monk
     assert texts[0] == texts[1]
 
 
-def test_padding_is_cut_off_a_model_alone(tmp_path):
-    alone = load_pair(save_padded(tmp_path, seed=1, rows=72, tokens=60), "none", device="cpu")
-    assert alone.target.vocab_size == len(alone.tokenizer) == 60
-
-
 def test_none_is_no_draft_and_a_folder_of_that_name_is_one(tmp_path, monkeypatch):
     shutil.copytree(DRAFT, tmp_path / "none")
     monkeypatch.chdir(tmp_path)
@@ -68,25 +67,6 @@ def test_none_is_no_draft_and_a_folder_of_that_name_is_one(tmp_path, monkeypatch
         draft = load_pair("none", given, device="cpu").draft
         assert (draft and draft.name) == name
         assert PairSpec("none", given).names == (folder, name or "none")
-
-
-@pytest.mark.parametrize("dtype", ["int8", "fp32"])
-def test_unknown_dtype_is_named(dtype):
-    with pytest.raises(ValueError, match=dtype):
-        load_pair(dtype=dtype)
-
-
-def test_different_tokenizers_are_refused_with_the_first_difference(tmp_path):
-    tokenizer = json.loads((DEMO_PAIR / "draft" / "tokenizer.json").read_text())
-    vocab = tokenizer["model"]["vocab"]
-    a, b = [token for token, index in vocab.items() if index in (300, 301)]
-    vocab[a], vocab[b] = vocab[b], vocab[a]
-    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
-    for name in ("config.json", "tokenizer_config.json", "model.safetensors"):
-        (tmp_path / name).write_bytes((DEMO_PAIR / "draft" / name).read_bytes())
-    said = r"differ in 2 of 4,096 ids that both have, the first: id 300 is .*; found 4,096 tokens \(BPE\) and 4,096 "
-    with pytest.raises(ValueError, match=said):
-        load_pair(str(DEMO_PAIR / "target"), str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -161,15 +141,25 @@ def padded_pair(request, tmp_path):
     )
 
 
-def test_padding_beyond_the_tokenizer_is_cut_off_both_models(padded_pair):
-    assert padded_pair.target.vocab_size == padded_pair.draft.vocab_size == len(padded_pair.tokenizer) == 60
-    for model in (padded_pair.target, padded_pair.draft):
+@pytest.mark.parametrize(
+    ("target", "draft", "real"),
+    [
+        ({"rows": 72, "tokens": 60}, None, 60),
+        ({"rows": 72, "tokens": 60}, {"rows": 64, "tokens": 60}, 60),
+        ({"rows": 72, "tokens": 60}, {"rows": 72, "tokens": 66}, 60),  # what only the draft knows is never drafted
+        ({"rows": 64, "tokens": 66}, {"rows": 72, "tokens": 66}, 64),
+    ],
+)
+def test_padding_beyond_the_targets_tokens_is_cut_off_all_models(target, draft, real, tmp_path):
+    places = [save_padded(tmp_path / "target", seed=1, **target)]
+    places += ["none"] if draft is None else [save_padded(tmp_path / "draft", seed=2, **draft)]
+    for model in load_pair(*places, device="cpu").models:
+        assert model.vocab_size == real
         ids = torch.tensor([3, 14, 15])
-        tree_mask = torch.full((3, 3), -torch.inf).triu(1)
-        logits = model.open(3).forward(ids, torch.arange(3), tree_mask, keep=3)
+        logits = model.open(3).forward(ids, torch.arange(3), causal_mask(3), keep=3)
         with torch.inference_mode():
             whole = model.model(ids[None]).logits[0]
-        torch.testing.assert_close(logits, whole[:, :60], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(logits, whole[:, :real], atol=1e-5, rtol=1e-5)
 
 
 def test_a_padded_pair_is_greedy_as_generate_among_real_tokens(padded_pair):
@@ -200,37 +190,11 @@ def test_a_padded_pair_is_lossless_among_real_tokens(verifier, padded_pair):
         assert pooled or expected == pytest.approx(600 * float(law[tokens[0]]), rel=1e-4)
 
 
-def test_a_wide_tree_drafts_all_real_tokens_and_no_other(padded_pair):
-    for step in decode(
-        [3], padded_pair, tree=branching_tree([60]), max_new_tokens=10,
-        sampling=SamplingConfig(1.0), generator=torch.Generator().manual_seed(0),
-    ):  # fmt: skip
-        assert sorted(step.tokens[1:]) == list(range(60))
-
-
 def test_a_draft_that_cannot_read_a_real_token_is_refused_by_name(tmp_path):
     target = save_padded(tmp_path / "target", seed=1, rows=72, tokens=70)
     draft = save_padded(tmp_path / "draft", seed=2, rows=64, tokens=64)
     with pytest.raises(ValueError, match=r"draft: found a vocabulary of 64 .*at least 70.*token 64 \('w64'\)"):
         load_pair(target, draft, device="cpu")
-
-
-def test_tokens_that_only_the_draft_knows_are_never_drafted(tmp_path):
-    pair = load_pair(
-        save_padded(tmp_path / "target", seed=1, rows=72, tokens=60),
-        save_padded(tmp_path / "draft", seed=2, rows=72, tokens=66),
-        device="cpu",
-    )
-    assert pair.target.vocab_size == pair.draft.vocab_size == 60
-
-
-def test_a_tokenizer_with_more_tokens_than_the_target_has_logits(tmp_path):
-    pair = load_pair(
-        save_padded(tmp_path / "target", seed=1, rows=64, tokens=66),
-        save_padded(tmp_path / "draft", seed=2, rows=72, tokens=66),
-        device="cpu",
-    )
-    assert pair.target.vocab_size == pair.draft.vocab_size == 64
 
 
 def test_a_home_folder_and_a_relative_path_are_folders(tmp_path, monkeypatch):
@@ -241,9 +205,7 @@ def test_a_home_folder_and_a_relative_path_are_folders(tmp_path, monkeypatch):
         assert load_pair(name, name, device="cpu").target.name == str(tmp_path / "models" / "small")
 
 
-@pytest.mark.parametrize(
-    "name", ["~/absent", "./absent", "/absent/folder", "a/b/c", "", "a\0b", "x" * 5000, "~nobody/x"]
-)
+@pytest.mark.parametrize("name", ["./absent", "a/b/c", "", "a\0b", DRAFT / "config.json"])
 def test_a_name_that_can_be_no_model_is_refused_without_asking_the_hub(name, monkeypatch):
     def ask(*_, **__):
         raise AssertionError("the hub was asked")
@@ -254,29 +216,6 @@ def test_a_name_that_can_be_no_model_is_refused_without_asking_the_hub(name, mon
     assert "\n" not in str(error.value)
 
 
-def test_a_file_is_no_folder():
-    with pytest.raises(ValueError, match="config.json: found a file, expected a model's folder"):
-        load_pair(DRAFT / "config.json", DRAFT)
-
-
-UNUSABLE = ["meta", "nonsense", "cuda:99", 3, *([] if torch.cuda.is_available() else ["cuda", "cuda:0"])]
-
-
-@pytest.mark.parametrize("device", UNUSABLE)
-def test_a_device_that_is_not_there_is_named_before_anything_is_read(device, monkeypatch):
-    monkeypatch.setattr("sequoia_core.models.loading.read_plan", lambda source: pytest.fail("files were read"))
-    with pytest.raises(ValueError, match=f"device: found '{device}', which cannot be used here .*expected") as error:
-        load_pair(device=device)
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
-def test_the_command_line_refuses_an_absent_device_in_one_line(capsys):
-    assert main(["generate", "--prompt", "x", "--device", "cuda", "--json"]) == 2
-    out, err = capsys.readouterr()
-    assert out == "" and err.startswith("error: device: found 'cuda'") and err.count("\n") == 1
-
-
 def broken_tokenizer(folder, **parts):
     shutil.copytree(DRAFT, folder)
     path = folder / "tokenizer.json"
@@ -284,18 +223,11 @@ def broken_tokenizer(folder, **parts):
     return folder
 
 
-SINGLE = {"type": "TemplateProcessing", "pair": [], "special_tokens": {}}
 TOKENIZER_FAULTS = {  # parts that make the tokenizers library panic or fail when it loads, encodes or decodes
     "chunks of length 0": {"pre_tokenizer": {"type": "FixedLength", "length": 0}},
-    "unknown special token": {"post_processor": SINGLE | {"single": [{"SpecialToken": {"id": "[X]", "type_id": 0}}]}},
-    "damaged normaliser": {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}},
     "decoder strips too much": {"decoder": {"type": "Strip", "content": "x", "start": 10**18, "stop": 10**18}},
-    "stride beyond length": {
-        "truncation": {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 5}
-    },
     "no model": {"model": None},
     "no vocabulary": {"model": {"type": "BPE", "vocab": {}, "merges": []}, "added_tokens": []},
-    "unknown word without a token": {"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "<unk>"}},
 }
 
 
@@ -313,7 +245,5 @@ def test_token_ids_far_apart_are_compared_at_once(tmp_path):
     folder = broken_tokenizer(tmp_path / "far", added_tokens=tokenizer["added_tokens"])
     tokenizer["added_tokens"][-1] |= {"id": 4 * 10**9 + 1, "content": "<further>"}
     other = broken_tokenizer(tmp_path / "further", added_tokens=tokenizer["added_tokens"])
-    try:
-        load_pair(folder, other, device="cpu")  # a loop over all ids between would take minutes
-    except ValueError as error:
-        assert "tokenizers differ" in str(error)
+    with pytest.raises(ValueError, match="tokenizers differ"):  # a loop over all ids between would take minutes
+        load_pair(folder, other, device="cpu")

@@ -2,15 +2,12 @@
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 
 from sequoia_core.models.language_model import HuggingFaceModel
-from sequoia_core.models.llama_torch import TorchLlama
 from sequoia_core.models.loading import load_pair
 from sequoia_core.models.protocol import causal_mask
 from sequoia_core.models.transformers_passes import TransformersBackend
-from sequoia_core.native.llama_x86 import CompiledLlama, compiled
-from tests.conftest import tiny_llama
+from sequoia_core.native.llama_x86 import CompiledLlama
 from tests.core.models.offload.test_offloading import compiled_family, needs_compiler
 from tests.core.test_families import build, save
 
@@ -41,12 +38,6 @@ def test_transformers_own_layers(family):
     torch.testing.assert_close(found, expected(weights), rtol=1e-4, atol=1e-4)
 
 
-def test_fused_operations():
-    model = tiny_llama(0, layers=4)
-    assert isinstance(model._backend, TorchLlama)
-    torch.testing.assert_close(kept(model), expected(model.model), rtol=1e-4, atol=1e-4)
-
-
 @needs_compiler
 @pytest.mark.parametrize("name", ["Llama", "Qwen3"])
 def test_compiled_passes_in_memory_and_streamed(name, tmp_path, copies):
@@ -64,20 +55,3 @@ def test_compiled_passes_in_memory_and_streamed(name, tmp_path, copies):
     folder = save(weights, tmp_path / "model")
     pairs = (load_pair(folder, "none", device="cpu", dtype="bfloat16", offload=tier) for tier in (None, "disk"))
     assert torch.equal(*(kept(pair.target) for pair in pairs))
-
-
-def test_streamed_layers_of_any_family(tmp_path):
-    folder = save(build("Gemma3", num_hidden_layers=4), tmp_path / "model")
-    pairs = (load_pair(folder, "none", device="cpu", dtype="float32", offload=tier) for tier in (None, "disk"))
-    found = [kept(pair.target) for pair in pairs]
-    assert torch.equal(*found)
-    weights = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    torch.testing.assert_close(found[0], expected(weights), rtol=1e-4, atol=1e-4)
-
-
-def test_a_session_keeps_none_unless_it_is_asked():
-    for dtype in (torch.float32, *([torch.bfloat16] if compiled()[0] else [])):
-        model = HuggingFaceModel(compiled_family("Llama").to(dtype), "model")
-        session = model.open(8)
-        session.forward(IDS, torch.arange(len(IDS)), causal_mask(len(IDS)), keep=1)
-        assert session.states is None

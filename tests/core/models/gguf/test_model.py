@@ -1,7 +1,6 @@
 """GGUF files loaded as a pair: what they decode, what they refuse, and what is left of them in memory."""
 
 import gc
-import struct
 
 import psutil
 import pytest
@@ -14,10 +13,9 @@ from sequoia_core.decoding.loop import autoregressive
 from sequoia_core.design.plain_trees import k_ary_tree
 from sequoia_core.models.gguf import bindings
 from sequoia_core.models.gguf.model import GGUFModel, LlamaCppOptions
-from sequoia_core.models.gguf.session import LlamaCppSession
 from sequoia_core.studies.losslessness import check_losslessness
 from tests.conftest import calibration_of, pair_of, tokens_of
-from tests.gguf_files import ROOT, write_demo, write_random
+from tests.gguf_files import ROOT, write_random
 
 PROMPT = "def read_lines(path):\n"
 
@@ -80,23 +78,6 @@ def test_the_law_is_the_targets(tiny_files, name, verifier, temperature):
     assert report.passed and report.degrees_of_freedom > 6, report.p_value
 
 
-@pytest.mark.slow
-def test_a_law_that_is_not_the_targets_is_seen(tiny_files, monkeypatch):
-    """The same test fails where a commit keeps the other child of the root: it can tell."""
-    pair, keep = load_pair(tiny_files["target"], tiny_files["draft"]), LlamaCppSession.commit
-    others = {1: 2, 2: 1}
-    monkeypatch.setattr(
-        LlamaCppSession,
-        "commit",
-        lambda self, start, slots: keep(self, start, [others.get(s, s) for s in slots[:2]] + list(slots[2:])),
-    )
-    report = check_losslessness(
-        [1, 2, 3], pair, tree=k_ary_tree(2, 1), sampling=SamplingConfig(1.0),
-        samples=2000, new_tokens=3, generator=torch.Generator().manual_seed(1),
-    )  # fmt: skip
-    assert not report.passed
-
-
 def test_a_file_and_a_folder_make_a_pair(demo_files, demo_pair):
     folder = ROOT / "assets" / "demo"
     for target, draft in ((demo_files["target"], folder / "draft"), (folder / "target", demo_files["draft"])):
@@ -105,15 +86,6 @@ def test_a_file_and_a_folder_make_a_pair(demo_files, demo_pair):
         assert ids == demo_pair.tokenizer.encode(PROMPT)  # the folder's tokenizer, not the file's copy
         steps = list(decode(ids, mixed, tree=k_ary_tree(2, 3), max_new_tokens=24))
         assert sum(len(step.new_tokens) for step in steps) > len(steps)
-
-
-@pytest.mark.parametrize("dtype", ["q8_0", "q4_0"])
-def test_quantised_files_decode(tmp_path, dtype, demo_files):
-    target = write_demo("target", tmp_path / f"{dtype}.gguf", dtype)
-    pair = load_pair(target, demo_files["draft"])
-    assert pair.target.dtype == dtype.upper()
-    ids = pair.tokenizer.encode(PROMPT)
-    assert len(tokens_of(decode(ids, pair, tree=k_ary_tree(2, 3), max_new_tokens=16)))
 
 
 @pytest.mark.slow
@@ -130,37 +102,12 @@ def test_no_memory_is_lost_over_fifty_loads(tiny_files):
     assert after - before < 24e6  # one pair with its contexts takes 5 MB
 
 
-def broken(demo_files, tmp_path, kind):
-    data = bytearray(demo_files["target"].read_bytes())
-    if kind == "cut off in the weights":
-        data = data[: len(data) * 2 // 3]
-    elif kind == "cut off in the head":
-        data = data[:3000]
-    elif kind == "not GGUF":
-        data[:4] = b"GGML"
-    elif kind == "empty":
-        data = bytearray()
-    elif kind == "another version":
-        data[4:8] = struct.pack("<I", 77)
-    elif kind == "a text longer than the file":
-        data[24:32] = struct.pack("<Q", 2**40)
-    elif kind == "more fields than bytes":
-        data[16:24] = struct.pack("<Q", 2**63)
-    path = tmp_path / "broken.gguf"
-    path.write_bytes(data)
-    return path
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "cut off in the weights", "cut off in the head", "not GGUF", "empty", "another version",
-        "a text longer than the file", "more fields than bytes",
-    ],
-)  # fmt: skip
-def test_broken_files_are_refused_in_one_line(demo_files, tmp_path, kind):
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.7], ids=["empty", "cut off in the head", "cut off in the weights"])
+def test_broken_files_are_refused_in_one_line(demo_files, tmp_path, share):
+    whole = demo_files["target"].read_bytes()
+    (tmp_path / "broken.gguf").write_bytes(whole[: int(share * len(whole))])
     with pytest.raises(ValueError, match="broken.gguf: found .*expected") as caught:
-        load_pair(broken(demo_files, tmp_path, kind), demo_files["draft"], tokenizer=ROOT / "assets/demo/target")
+        load_pair(tmp_path / "broken.gguf", demo_files["draft"], tokenizer=ROOT / "assets/demo/target")
     assert "\n" not in str(caught.value)
 
 
@@ -187,26 +134,30 @@ def test_llama_cpps_own_variables_are_its_options(monkeypatch):
     monkeypatch.setenv("LLAMA_ARG_CACHE_TYPE_K", "q8_0")
     monkeypatch.setenv("LLAMA_ARG_N_GPU_LAYERS", "12")
     assert LlamaCppOptions.from_environment() == LlamaCppOptions(12, None, "q8_0", "f16")
-    monkeypatch.setenv("LLAMA_ARG_THREADS", "many")
-    with pytest.raises(ValueError, match="LLAMA_ARG_THREADS: found 'many', expected a whole number"):
-        LlamaCppOptions.from_environment()
-    with pytest.raises(ValueError, match="cache_type_v: found 'f7', expected one of f32, f16"):
-        LlamaCppOptions(cache_type_v="f7")
+    for variable, value, expected in (
+        ("THREADS", "many", "a whole number"),
+        ("THREADS", "0", "1 to 1024"),
+        ("CACHE_TYPE_V", "f7", "one of f32, f16"),
+    ):
+        monkeypatch.setenv(f"LLAMA_ARG_{variable}", value)
+        with pytest.raises(ValueError, match=f"LLAMA_ARG_{variable}: found '{value}', expected {expected}"):
+            LlamaCppOptions.from_environment()
+        monkeypatch.delenv(f"LLAMA_ARG_{variable}")
 
 
-def test_keys_and_values_of_another_type_give_nearly_the_same_rows(tiny_files):
-    ids = torch.tensor([1, 2, 3, 4, 5, 6])
-    exact, rounded = (
-        GGUFModel(tiny_files["target"], "t", options=LlamaCppOptions(cache_type_k=kind, cache_type_v=kind))
-        for kind in ("f16", "bf16")
-    )
-    assert 0 < float((exact.plain_logits(ids) - rounded.plain_logits(ids)).abs().max()) < 0.3
+def test_keys_and_values_of_another_type_give_nearly_the_same_rows(tiny_files, monkeypatch):
+    ids, rows = torch.tensor([1, 2, 3, 4, 5, 6]), []
+    for kind in ("f16", "bf16"):
+        for part in "KV":
+            monkeypatch.setenv(f"LLAMA_ARG_CACHE_TYPE_{part}", kind)
+        rows.append(GGUFModel(tiny_files["target"], kind).plain_logits(ids))
+    assert 0 < float((rows[0] - rows[1]).abs().max()) < 0.3
 
 
 def test_another_librarys_layout_is_refused(monkeypatch):
     monkeypatch.setitem(bindings._CONTEXT_DEFAULTS, "n_batch", 4711)
     with pytest.raises(ValueError, match="found 2048 as the default of n_batch, expected 4711"):
-        bindings.Library(next(iter([bindings.Path(bindings.load().c._name)])))
+        bindings.Library(bindings.Path(bindings.load().c._name))
 
 
 def test_without_llama_cpp_the_message_says_what_to_install(monkeypatch):

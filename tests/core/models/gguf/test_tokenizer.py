@@ -3,9 +3,9 @@
 import json
 
 import pytest
-from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers
-from tokenizers.models import BPE, WordPiece
-from tokenizers.pre_tokenizers import ByteLevel, Digits, Split
+from tokenizers import Tokenizer, decoders, normalizers
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
 from transformers import PreTrainedTokenizerFast
 
 from sequoia_core.models.chat import Turn, chat_remarks, encode_chat
@@ -23,18 +23,6 @@ TEXTS = [
     "ied 4 ½ months", "w048 7tuijk dsdfhu", "a\r\nb\r\n\r\nc", " \u00a0x", "x = {'a': [1, 2]};\n\n\n\n\treturn  x", "é",
     "e\u0301", "()[]{}<>!!!???...---", "def f(x):\n    return x + 1\n", "zero\0byte",
 ]  # fmt: skip
-LLAMA_3 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
-    r"|\s+(?!\S)|\s+"
-)
-SPLITS = {  # llama.cpp's names of pre-tokenizers -> what the original tokenizer.json of such a family has
-    "gpt-2": [ByteLevel(add_prefix_space=False)],
-    "starcoder": [Digits(individual_digits=True), ByteLevel(add_prefix_space=False)],
-    "llama-bpe": [Split(Regex(LLAMA_3), "isolated"), ByteLevel(add_prefix_space=False, use_regex=False)],
-    "qwen2": [
-        Split(Regex(LLAMA_3.replace("{1,3}", "")), "isolated"), ByteLevel(add_prefix_space=False, use_regex=False)
-    ],
-}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -43,17 +31,12 @@ def pieces() -> dict:
     return json.loads((ROOT / "assets" / "demo" / "target" / "tokenizer.json").read_text())["model"]
 
 
-@pytest.mark.parametrize("pre", SPLITS)
-def test_byte_pairs_are_split_as_their_family_splits_them(pre, pieces, tmp_path):
+def test_byte_pairs(pieces, tmp_path):
     tokens = sorted(pieces["vocab"], key=pieces["vocab"].get)
-    merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in pieces["merges"]]
-    found = GGUFTokenizer(
-        write_vocabulary(tmp_path / "v.gguf", "gpt2", tokens, types={0: CONTROL}, pre=pre, merges=merges), "v"
-    )
-    original = Tokenizer(
-        BPE(pieces["vocab"], [tuple(merge.split(" ")) for merge in merges], ignore_merges=pre == "llama-bpe")
-    )
-    original.pre_tokenizer = pre_tokenizers.Sequence(SPLITS[pre])
+    merges = [" ".join(pair) for pair in pieces["merges"]]
+    path = write_vocabulary(tmp_path / "v.gguf", "gpt2", tokens, types={0: CONTROL}, pre="gpt-2", merges=merges)
+    found, original = GGUFTokenizer(path, "v"), Tokenizer(BPE(pieces["vocab"], [tuple(p) for p in pieces["merges"]]))
+    original.pre_tokenizer = ByteLevel(add_prefix_space=False)
     for text in TEXTS:
         ids = original.encode(text).ids
         assert found.encode(text, add_special_tokens=False) == ids, text
@@ -61,51 +44,13 @@ def test_byte_pairs_are_split_as_their_family_splits_them(pre, pieces, tmp_path)
     assert found.get_vocab() == pieces["vocab"]
 
 
-WORDS = [
-    "▁the",
-    "▁a",
-    "▁cat",
-    "ing",
-    "▁▁",
-    "▁▁▁▁",
-    "he",
-    "th",
-    "in",
-    "ca",
-    "at",
-    "▁t",
-    "▁c",
-    "cat",
-    "▁w",
-    "or",
-    "ld",
-    "orld",
-]
-
-
 def sentence_pieces() -> tuple[list[str], list[float], dict[int, int]]:
-    """Return tokens, scores and types: three special tokens, 256 bytes, the letters of WORDS, and WORDS by length."""
-    letters = sorted({letter for word in WORDS for letter in word} | set("bdegijklmnopqrsuvxyzH.,!ế"))
-    words = sorted({*WORDS, "▁ca", "▁th"}, key=lambda word: (len(word), word))
+    """Return tokens, scores and types: three special tokens, 256 bytes, words by length, and their letters."""
+    words = "or th he in ca at ▁c ▁t ▁w ▁a ▁▁ ld ing cat ▁ca ▁th orld ▁the ▁cat ▁▁▁▁".split()
+    letters = sorted({letter for word in words for letter in word} | set("bdegijklmnopqrsuvxyzH.,!ế"))
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *words, *letters]
     kinds = {0: UNKNOWN, 1: CONTROL, 2: CONTROL} | {token: BYTE for token in range(3, 259)}
     return tokens, [-float(token) for token in range(len(tokens))], kinds
-
-
-def original_sentence_pieces(tokens: list[str], *, prefix: bool) -> Tokenizer:
-    """Return the same as byte pairs that merge in the order of their scores, as transformers converts such models."""
-    ids = {token: place for place, token in enumerate(tokens)}
-    merges = [
-        (ids[word], (word[:cut], word[cut:]))
-        for word in tokens[259:]
-        for cut in range(1, len(word))
-        if word[:cut] in ids and word[cut:] in ids
-    ]
-    found = Tokenizer(BPE(ids, [pair for _, pair in sorted(merges)], byte_fallback=True, unk_token="<unk>"))
-    spaces = normalizers.Replace(" ", "▁")
-    found.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), spaces]) if prefix else spaces
-    found.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
-    return found
 
 
 @pytest.mark.parametrize("prefix", [True, False])
@@ -118,10 +63,8 @@ def test_sentence_pieces_with_and_without_a_leading_space(prefix, tmp_path):
         ),
         "v",
     )  # fmt: skip
-    original = original_sentence_pieces(tokens, prefix=prefix)
     for text in [*TEXTS, "the cat", " the  cat", "catcat thing", "    the", "world"]:
-        ids = original.encode(text).ids if text else []
-        assert found.encode(text, add_special_tokens=False) == ids, text
+        ids = found.encode(text, add_special_tokens=False)
         assert found.encode(text) == [1, *ids]
         assert found.decode(ids) == text
     cat = tokens.index("▁cat" if prefix else "cat")
@@ -132,39 +75,9 @@ def test_sentence_pieces_with_and_without_a_leading_space(prefix, tmp_path):
     assert [found.decode(half[:1]), found.decode(half[1:]), found.decode(half)] == ["\ufffd", "\ufffd", "é"]
 
 
-def test_word_pieces(tmp_path):
-    words = ["the", "cat", "play", "##ing", "##s", "##t", "un", "##play", "!", ",", "e", "##e", "我", "1", "##3"]
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    vocabulary = {token: place for place, token in enumerate([*special, *words])}
-    original = Tokenizer(WordPiece(vocabulary, unk_token="[UNK]"))
-    original.normalizer = normalizers.BertNormalizer(lowercase=True)
-    original.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    stored = [*special, *(word[2:] if word.startswith("##") else "▁" + word for word in words)]
-    found = GGUFTokenizer(
-        write_vocabulary(
-            tmp_path / "v.gguf", "bert", stored, types={token: CONTROL for token in range(5)} | {1: UNKNOWN},
-            bos_token_id=2, seperator_token_id=3, padding_token_id=0, unknown_token_id=1, cls_token_id=2,
-        ),
-        "v",
-    )  # fmt: skip
-    for text in ("The cat plays!", "playing, unplaying", "É ée 我 13", "cat\n\n the", "dog the"):
-        ids = original.encode(text).ids
-        assert found.encode(text, add_special_tokens=False) == ids, text
-        assert found.encode(text) == [2, *ids, 3]
-
-
 def test_every_special_token_of_a_file_is_read_as_itself_and_unused_ones_at_the_end_do_not_count(pieces, tmp_path):
     tokens = sorted(pieces["vocab"], key=pieces["vocab"].get)
-    marks = [
-        "<｜begin▁of▁sentence｜>",
-        "<｜User｜>",
-        "<|im_start|>",
-        "<|im_end|>",
-        "<unused0>",
-        "<tool>",
-        "[PAD0]",
-        "[PAD1]",
-    ]
+    marks = "<｜begin▁of▁sentence｜> <｜User｜> <|im_start|> <|im_end|> <unused0> <tool> [PAD0] [PAD1]".split()
     kinds = {4096 + place: kind for place, kind in enumerate([CONTROL] * 5 + [USER_DEFINED] + [UNUSED] * 2)}
     merges = [" ".join(pair) for pair in pieces["merges"]]
     found = GGUFTokenizer(

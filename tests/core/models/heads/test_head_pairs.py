@@ -1,11 +1,8 @@
 """A draft head beside its target: loaded as any draft is, and its session says what it says without one."""
 
-import json
-
 import pytest
 import torch
 
-from sequoia_core.command_line.main import main
 from sequoia_core.decoding.growing.policies import HybridTree, SpecExecTree
 from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.loop import autoregressive, decode
@@ -70,12 +67,6 @@ def test_what_is_known_before_weights_are_read(demo_head):
     needs = [streaming_needs(PairSpec(TARGET, draft, "cpu", "bfloat16", "disk")) for draft in
              (demo_head[PUBLISHED], DEMO_PAIR / "draft")]  # fmt: skip
     assert needs[0] != needs[1]
-
-
-def test_commands_take_a_head(demo_head, capsys):
-    options = ["--target", str(TARGET), "--draft", demo_head[SPECULATORS], "--dtype", "float32", "--json"]
-    assert main(["generate", "--prompt", "def f(", "--max-new-tokens", "6", *options]) == 0
-    assert json.loads(capsys.readouterr().out)["tree"]["size"] == 5
 
 
 def test_a_head_where_it_cannot_run_is_refused_in_one_line(demo_head, tmp_path):

@@ -3,15 +3,15 @@
 import json
 import sys
 from pathlib import Path
+from threading import Event
 
 import pytest
 import torch
 
-from sequoia_core.models.heads.head_files import load_head
 from sequoia_core.models.heads.session import HeadModel
 from sequoia_core.studies.ranks_along_text import _logits_along
 from tests.conftest import tiny_llama
-from tests.head_folders import PUBLISHED, SPECULATORS, head_fields, head_tensors, write_head
+from tests.head_folders import PUBLISHED, SPECULATORS, head_fields, head_tensors, load_head, write_head
 
 RECORDED = Path(__file__).with_name("speculators_logits.json")
 TEXT, DEPTHS, COLUMNS = [3, 14, 15, 9, 26, 53, 58], 3, [0, 13, 26, 39]
@@ -38,16 +38,11 @@ def test_logits_are_those_of_the_package(name, tmp_path):
     model = HeadModel(load_head(folder, target.model), name, target)
     session = model.open(40)
     session.see(0, states)
-    found = next(_logits_along(torch.tensor(TEXT), 0, session, None, Never(), depths=DEPTHS))
+    found = next(_logits_along(torch.tensor(TEXT), 0, session, None, Event(), depths=DEPTHS))
     recorded = json.loads(RECORDED.read_text())["logits"][name]
     for depth, (logits, wanted) in enumerate(zip(found, recorded, strict=True)):
         rows = logits[1:] if depth == 0 else logits[-(len(TEXT) - 1 - depth) :]
         torch.testing.assert_close(rows[:, model.head.tokens[COLUMNS]], torch.tensor(wanted), rtol=1e-4, atol=1e-4)
-
-
-class Never:
-    def is_set(self) -> bool:
-        return False
 
 
 def record(folder: Path) -> None:
