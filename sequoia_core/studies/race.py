@@ -142,7 +142,6 @@ def race(
     sampling: SamplingConfig,
     max_new_tokens: int,
     with_transformers: bool = True,
-    seed: int = 0,
     progress: Progress | None = None,
 ) -> dict[str, MethodResult]:
     """Decode every prompt with every method, methods taking turns, EOS switched off so that all write equally much.
@@ -158,7 +157,7 @@ def race(
     """
     max_new_tokens = min(room_after(prompts, pair.models, max_new_tokens))
     trees = {"autoregressive": ROOT_ONLY, **trees}
-    methods = {name: own_method(pair, tree, sampling, seed=seed) for name, tree in trees.items()}
+    methods = {name: own_method(pair, tree, sampling) for name, tree in trees.items()}
     lanes: dict[str, Method] = {}
     if with_transformers and isinstance(pair.target, HuggingFaceModel):
         lanes["hf_generate"] = transformers_method(pair, sampling, assisted=False, length_hint=None)

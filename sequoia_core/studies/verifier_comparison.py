@@ -14,7 +14,7 @@ from ..decoding.sampling import SamplingConfig
 from ..decoding.tree_policy import TreePolicy, policy_of
 from ..decoding.verifiers import GREEDY, choose_verifiers
 from ..design.bootstrap import Estimate, estimate, ratio_estimate, resampled
-from ..design.conditions import VERIFIERS
+from ..design.conditions import SEQUOIA, VERIFIERS
 from ..design.tree import TokenTree
 from ..models.language_model import ModelPair
 from .measure_acceptance import pair_settings
@@ -95,18 +95,18 @@ class VerifierComparison:
     def rows(self) -> list[dict[str, Any]]:
         return [run.row() for run in self.runs]
 
-    def ratios(self, verifier: str = "sequoia") -> list[dict[str, Any]]:
-        """Return one plain row per rival and way of sampling: tokens per step of `verifier` ÷ those of the rival."""
+    def ratios(self) -> list[dict[str, Any]]:
+        """Return one plain row per rival and way of sampling: tokens per step of Sequoia's ÷ those of the rival."""
         return [
             {
-                "verifier": verifier,
+                "verifier": SEQUOIA,
                 "other": run.verifier,
                 "temperature": run.sampling.temperature,
                 "top_p": run.sampling.top_p,
-                **self.ratio(verifier, run.verifier, run.sampling).to_json(),
+                **self.ratio(SEQUOIA, run.verifier, run.sampling).to_json(),
             }
             for run in self.runs
-            if run.verifier not in (verifier, GREEDY.name)
+            if run.verifier not in (SEQUOIA, GREEDY.name)
         ]
 
 
