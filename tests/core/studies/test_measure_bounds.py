@@ -43,12 +43,8 @@ def test_a_real_measurement_makes_a_profile():
     target, draft = find_shape("demo-target"), find_shape("demo-draft")
     profile = modelled_profile(target, draft, found, dtype="float32")
     assert profile.device == found.title and math.isfinite(float(pass_sec(target, 64, found)))
-
-
-def test_nonsense_is_refused():
-    for options in ({"working_bytes": 8}, {"seconds": -1.0}):
-        with pytest.raises(ValueError, match="expected at least 64 bytes and 0 seconds"):
-            measure_bounds(**options)
+    with pytest.raises(ValueError, match="expected at least 64 bytes and 0 seconds"):
+        measure_bounds(working_bytes=8)
 
 
 def test_the_bound_is_noted_for_every_size_and_survives_the_file(tiny_target):
