@@ -80,23 +80,20 @@ def measure_rejection(
     pair: ModelPair,
     *,
     samplings: Sequence[SamplingConfig],
-    verifiers: Sequence[str] = VERIFIERS,
     width: int = 16,
     max_new_tokens: int = 64,
-    optimum: bool = False,
     seed: int = 0,
     progress: Progress | None = None,
     cancel: threading.Event | None = None,
 ) -> RejectionStudy:
-    """Measure P(the first k children are all rejected) for every way of sampling and verifier.
+    """Measure P(the first k children are all rejected) for every way of sampling, by every verifier and the best one.
 
     At each way of sampling the target writes one text per prompt, and every verifier is asked about the same positions:
-    exactly for SpecInfer and top-k, in expectation along one draw without replacement for Sequoia.
+    exactly for SpecInfer and top-k, in expectation along one draw without replacement for Sequoia. The best one
+    (`OPTIMA`) is known above temperature 0 where neither top-p nor top-k gives first children rows of their own.
 
     Args:
         samplings: such as `sampling_grid([0, 0.6, 1])`; at temperature 0 there is one curve, "greedy".
-        optimum: also compute the best verifier's (`OPTIMA`), above temperature 0 and where neither top-p nor top-k
-            gives first children rows of their own; it takes longer.
     """
     needed_draft(pair.draft, "measuring rejection compares two models")
     cancel = cancel or threading.Event()
@@ -106,7 +103,7 @@ def measure_rejection(
         raise ValueError(f"width: found {width}, expected 1 to {pair.vocab_size}")
     room_after(prompts, pair.models, max_new_tokens)
     samplings = list(dict.fromkeys(samplings))
-    rules = {sampling: _rules(verifiers, sampling, optimum) for sampling in samplings}
+    rules = {sampling: _rules(sampling) for sampling in samplings}
     pairings = [(sampling, name) for sampling in samplings for name in rules[sampling]]
     sums: dict[tuple[SamplingConfig, str], list[np.ndarray]] = {pairing: [] for pairing in pairings}
     counts: dict[tuple[SamplingConfig, str], list[int]] = {pairing: [] for pairing in pairings}
@@ -142,6 +139,6 @@ def measure_rejection(
     return RejectionStudy(curves, settings)
 
 
-def _rules(verifiers: Sequence[str], sampling: SamplingConfig, optimum: bool) -> dict[str, RankRule]:
-    rules = {name: verifier.ranks for name, verifier in choose_verifiers(verifiers, greedy=sampling.greedy).items()}
-    return rules | OPTIMA if optimum and sampling.plain else rules
+def _rules(sampling: SamplingConfig) -> dict[str, RankRule]:
+    rules = {name: verifier.ranks for name, verifier in choose_verifiers(VERIFIERS, greedy=sampling.greedy).items()}
+    return rules | OPTIMA if sampling.plain else rules

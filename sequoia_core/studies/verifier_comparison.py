@@ -116,7 +116,6 @@ def compare_verifiers(
     *,
     tree: TokenTree,
     samplings: Sequence[SamplingConfig],
-    verifiers: Sequence[str] = VERIFIERS,
     policies: Mapping[tuple[SamplingConfig, str], TreePolicy] | None = None,
     max_new_tokens: int = 64,
     seed: int = 0,
@@ -135,7 +134,7 @@ def compare_verifiers(
         raise ValueError(f"found {len(prompts)} prompts and {len(samplings)} samplings, expected some of each")
     methods: list[Method] = []
     for sampling in dict.fromkeys(samplings):
-        methods += [(name, sampling, tree, name) for name in choose_verifiers(verifiers, greedy=sampling.greedy)]
+        methods += [(name, sampling, tree, name) for name in choose_verifiers(VERIFIERS, greedy=sampling.greedy)]
         methods += [(name, sampling, policy, None) for (at, name), policy in policies.items() if at == sampling]
     runs = decode_in_turns(
         prompts, methods, pair, max_new_tokens=max_new_tokens, seed=seed, progress=progress, cancel=cancel
