@@ -17,7 +17,7 @@ from ..files.model_names import needed_draft
 from ..models.language_model import ModelPair
 from .measure_acceptance import pair_settings, vector_from_prompts
 from .prompt_loop import Progress, Report, one_by_one, require_a_prompt, room_after
-from .ranks_along_text import rank_questions, ranks_on_text
+from .ranks_along_text import SEED, rank_questions, ranks_on_text
 
 
 def sampling_grid(temperatures: Sequence[float], top_ps: Sequence[float] = (1.0,)) -> list[SamplingConfig]:
@@ -82,7 +82,6 @@ def measure_rejection(
     samplings: Sequence[SamplingConfig],
     width: int = 16,
     max_new_tokens: int = 64,
-    seed: int = 0,
     progress: Progress | None = None,
     cancel: threading.Event | None = None,
 ) -> RejectionStudy:
@@ -112,7 +111,7 @@ def measure_rejection(
         rows_by_curve: dict[tuple[SamplingConfig, str], np.ndarray] = {}
         for index, sampling in enumerate(samplings):
             parts = ranks_on_text(
-                prompts[number], pair, sampling=sampling, seed=seed, number=number,
+                prompts[number], pair, sampling=sampling, seed=SEED, number=number,
                 questions=rank_questions(rules[sampling], width),
                 max_new_tokens=max_new_tokens,
                 report=lambda share, index=index: report((index + share) / len(samplings)),  # type: ignore[misc]
@@ -130,7 +129,7 @@ def measure_rejection(
     done = len(counts[pairings[0]])
     require_a_prompt(counts[pairings[0]], "rejection")
     settings = pair_settings(pair) | {
-        "max_new_tokens": max_new_tokens, "seed": seed, "prompts": done, "width": width,
+        "max_new_tokens": max_new_tokens, "seed": SEED, "prompts": done, "width": width,
     }  # fmt: skip
     curves = tuple(
         RejectionCurve(name, sampling, vector_from_prompts(sums[sampling, name], counts[sampling, name], meta=settings))

@@ -19,7 +19,7 @@ from ..design.tree import TokenTree
 from ..models.language_model import ModelPair
 from .measure_acceptance import pair_settings
 from .prompt_loop import Progress, Report, require_a_prompt, room_after, take_turns
-from .ranks_along_text import prompt_generators
+from .ranks_along_text import SEED, prompt_generators
 
 # what the runs are called, how the target is sampled, the trees, and the verifier; None for the trees' own
 Method = tuple[str, SamplingConfig, TokenTree | TreePolicy, str | None]
@@ -118,7 +118,6 @@ def compare_verifiers(
     samplings: Sequence[SamplingConfig],
     policies: Mapping[tuple[SamplingConfig, str], TreePolicy] | None = None,
     max_new_tokens: int = 64,
-    seed: int = 0,
     progress: Progress | None = None,
     cancel: threading.Event | None = None,
 ) -> VerifierComparison:
@@ -136,11 +135,9 @@ def compare_verifiers(
     for sampling in dict.fromkeys(samplings):
         methods += [(name, sampling, tree, name) for name in choose_verifiers(VERIFIERS, greedy=sampling.greedy)]
         methods += [(name, sampling, policy, None) for (at, name), policy in policies.items() if at == sampling]
-    runs = decode_in_turns(
-        prompts, methods, pair, max_new_tokens=max_new_tokens, seed=seed, progress=progress, cancel=cancel
-    )
+    runs = decode_in_turns(prompts, methods, pair, max_new_tokens=max_new_tokens, progress=progress, cancel=cancel)
     settings = pair_settings(pair) | {
-        "max_new_tokens": max_new_tokens, "seed": seed, "prompts": len(runs[0].steps), "tree": tree.parents.tolist(),
+        "max_new_tokens": max_new_tokens, "seed": SEED, "prompts": len(runs[0].steps), "tree": tree.parents.tolist(),
         "first_cut": True,
     }  # fmt: skip
     return VerifierComparison(runs, settings)
@@ -152,7 +149,6 @@ def decode_in_turns(
     pair: ModelPair,
     *,
     max_new_tokens: int,
-    seed: int = 0,
     progress: Progress | None = None,
     cancel: threading.Event | None = None,
 ) -> tuple[TreeRun, ...]:
@@ -166,7 +162,7 @@ def decode_in_turns(
             prompt, room = asked
             started = time.perf_counter()
             steps = decode_prompt(
-                prompt, pair, tree, sampling, verifier, min(length, room), seed=seed, number=number, cancel=cancel
+                prompt, pair, tree, sampling, verifier, min(length, room), seed=SEED, number=number, cancel=cancel
             )
             seconds = time.perf_counter() - started
             committed = sum(len(step.new_tokens) for step in steps)
