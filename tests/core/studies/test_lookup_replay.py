@@ -61,16 +61,11 @@ def test_sizes_and_speedups_by_counting_again(target):
         assert found.predicted_speedup(size, profile) == pytest.approx(240 * autoregressive_sec(profile) / seconds)
     best = found.best_size(profile)
     assert found.predicted_speedup(best, profile) == max(found.predicted_speedup(s, profile) for s in found.sizes)
+    assert found.best_size(HardwareProfile([1, 2, 4], [0.01] * 3, 0.001)) <= 4  # larger ones were not timed
     gains = {size: found.tokens_per_step(size).value - 1 for size in found.sizes}
     enough = found.best_size(None)
     assert gains[enough] >= 0.95 * gains[64]
     assert all(gains[size] < 0.95 * gains[64] for size in found.sizes if size < enough)
-
-
-def test_a_profile_of_small_trees_bounds_the_size():
-    found = replay([Request([1, 2, 3], [4, 5, 1, 2, 3, 4, 5, 1, 2, 3, 4, 5] * 4)], shared=False)
-    sizes = np.array([1, 2, 4])
-    assert found.best_size(HardwareProfile(sizes, 0.01 + 0 * sizes, 0.001)) <= 4
 
 
 def test_an_answer_without_a_prompt_begins_with_a_step_of_its_own():

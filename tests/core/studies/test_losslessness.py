@@ -123,12 +123,6 @@ def test_decoding_is_lossless(verifier, setting, small_pair):
     assert report.passed and report.degrees_of_freedom > 5, describe(report)
 
 
-def test_recalled_rows_decide_as_passes_do(small_pair):
-    """The law with passes run again and with rows recalled is one and the same, sample by sample."""
-    run, again = check(small_pair, samples=200), check([recalled(model) for model in small_pair], samples=200)
-    assert again.cells == run.cells and (again.observed == run.observed).all()
-
-
 @both_ways
 @pytest.mark.sample(2, cover=False)
 @pytest.mark.parametrize("verifier", VERIFIERS)
@@ -178,17 +172,11 @@ def test_draft_keys_reused_in_every_step_are_caught(small_pair, monkeypatch):
     assert not report.passed and report.p_value < 1e-20, describe(report)
 
 
-@both_ways
-def test_greedy_decoding_has_one_possible_text(small_pair):
-    report = check(small_pair, samples=20, new_tokens=5, sampling=SamplingConfig(0.0))
-    text = tokens_of(decode([3], pair_of(*small_pair), tree=chain_tree(2), max_new_tokens=5))
-    assert report.passed and report.cells == (tuple(text),) and report.degrees_of_freedom == 0
-
-
 def test_a_greedy_text_that_is_not_the_targets_says_where_it_parts_and_by_what_gap(small_pair, monkeypatch):
     options = {"samples": 8, "new_tokens": 3, "sampling": SamplingConfig()}
     wanted = check(small_pair, **options)
-    assert wanted.difference is None and wanted.passed
+    text = tokens_of(decode([3], pair_of(*small_pair), tree=chain_tree(2), max_new_tokens=3))
+    assert wanted.passed and wanted.cells == (tuple(text),) and wanted.degrees_of_freedom == 0
 
     def odd(*arguments, **more):
         for step in decode(*arguments, **more):
