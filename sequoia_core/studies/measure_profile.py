@@ -226,7 +226,7 @@ class StepRounds:
                 "draft": self.draft.name,
                 "repeats": len(self.taken),
                 "further_context": self.longer,
-                "passes_by": getattr(self.target, "backend", "unknown"),
+                "passes_by": self.target.backend,
                 "instructions": instructions_in_use() if torch.device(self.target.device).type == "cpu" else None,
                 **_streaming(self.target, float(np.median(verify[:, 0] + overhead[:, 0], axis=0))),
             },

@@ -121,6 +121,7 @@ class ClockedSession(CacheSession):
 
 class ClockedModel:
     vocab_size, max_context, device, dtype, offload, reads = 50, 64, "cpu", torch.float32, None, ()
+    backend = "a clock"
 
     def __init__(self, name: str, bench: Bench) -> None:
         self.name, self.bench, self.last = name, bench, None

@@ -122,12 +122,17 @@ def scripted(monkeypatch):
     return SimpleNamespace(calls=calls, now=now)
 
 
-def test_methods_take_turns_after_a_warm_up(scripted, tiny_target, tiny_draft):
-    prompts = [(1, 2, 3), (4,), (5, 6)]
+def test_methods_take_turns_after_a_warm_up_and_what_is_told_is_not_timed(scripted, tiny_target, tiny_draft):
+    def slow(share, words):
+        scripted.now[0] += 100.0
+        told.append((share, words))
+
+    told, prompts = [], [(1, 2, 3), (4,), (5, 6)]
     results = race(
         pair_of(tiny_target, tiny_draft), prompts, trees={"a": chain_tree(1), "b": chain_tree(2)},
-        sampling=SamplingConfig(1.0), max_new_tokens=20, with_transformers=False,
+        sampling=SamplingConfig(1.0), max_new_tokens=20, with_transformers=False, progress=slow,
     )  # fmt: skip
+    assert told[0] == (0.0, "warming up") and told[-1] == (1.0, "a, prompt 3 of 3")
     sizes = [1, 2, 3]
     warm_up = [(size, prompts[0], 16, 0) for size in sizes]
     raced = [(sizes[(turn + place) % 3], prompt, 20, turn) for turn, prompt in enumerate(prompts) for place in range(3)]
@@ -147,18 +152,6 @@ def test_the_best_of_the_assisted_settings_is_reported(scripted, tiny_target, ti
     results = race(pair, [[1], [2]], trees={}, sampling=SamplingConfig(), max_new_tokens=8)
     assert list(results) == ["autoregressive", "hf_generate", "hf_assisted"]
     assert results["hf_assisted"].seconds == [0.5, 0.5]
-
-
-def test_what_a_race_tells_is_not_timed(scripted, tiny_target, tiny_draft):
-    def slow(share, words):
-        scripted.now[0] += 100.0
-        told.append((round(share, 3), words))
-
-    told, pair = [], pair_of(tiny_target, tiny_draft)
-    methods = {name: own_method(pair, chain_tree(1), SamplingConfig()) for name in ("one", "two")}
-    found = list(take_turns(methods, [[1]], 4, progress=slow))
-    assert [(name, decoded.seconds) for name, decoded in found] == [("one", 0.5), ("two", 0.5)]
-    assert told[0] == (0.0, "warming up") and (0.25, "one") in told and told[-1] == (1.0, "two")
 
 
 def test_a_race_that_is_cancelled_has_only_whole_decodes(tiny_target, tiny_draft):
