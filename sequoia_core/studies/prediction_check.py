@@ -89,7 +89,7 @@ def static_versus_real(
     if tree.size == 1:
         raise ValueError("tree: found one node, expected at least one child")
     prompts = [*fit_prompts, *held_out_prompts]
-    rooms = room_after(prompts, pair.models, max_new_tokens, depth=tree.depth)
+    rooms = room_after(prompts, pair, max_new_tokens, depth=tree.depth)
     width = int(tree.child_ranks.max())
     questions = rank_questions({SEQUOIA: choose_verifier(SEQUOIA, greedy=sampling.greedy).ranks}, width)
     fitted: list[_Fitted] = []

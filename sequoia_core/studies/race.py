@@ -155,7 +155,7 @@ def race(
         method -> result, "autoregressive" first; `hf_assisted` is the fastest of its settings. One that is `left_out`
         has no entries.
     """
-    max_new_tokens = min(room_after(prompts, pair.models, max_new_tokens))
+    max_new_tokens = min(room_after(prompts, pair, max_new_tokens))
     trees = {"autoregressive": ROOT_ONLY, **trees}
     methods = {name: own_method(pair, tree, sampling) for name, tree in trees.items()}
     lanes: dict[str, Method] = {}

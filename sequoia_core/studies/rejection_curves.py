@@ -100,7 +100,7 @@ def measure_rejection(
         raise ValueError(f"found {len(prompts)} prompts and {len(samplings)} samplings, expected some of each")
     if not 1 <= width <= pair.vocab_size:
         raise ValueError(f"width: found {width}, expected 1 to {pair.vocab_size}")
-    room_after(prompts, pair.models, max_new_tokens)
+    room_after(prompts, pair, max_new_tokens)
     samplings = list(dict.fromkeys(samplings))
     rules = {sampling: _rules(sampling) for sampling in samplings}
     pairings = [(sampling, name) for sampling in samplings for name in rules[sampling]]

@@ -155,7 +155,7 @@ def decode_in_turns(
     """Decode every prompt by every method, which take turns -> a run for each method; Cancelled before the first."""
     cancel = cancel or threading.Event()
     deepest = max(policy_of(tree).max_depth for _, _, tree, _ in methods)
-    rooms = room_after(prompts, pair.models, max_new_tokens, depth=deepest)
+    rooms = room_after(prompts, pair, max_new_tokens, depth=deepest)
 
     def decoder(sampling: SamplingConfig, tree: TokenTree | TreePolicy, verifier: str | None):
         def run(asked: tuple[Sequence[int], int], length: int, number: int, report: Report) -> Counts | None:

@@ -17,6 +17,7 @@ DRAFTERS = 'drafters = ["model", "lookup", "both"]'
 SIZE, NAME = "max_size = 16", 'name = "demo"'
 
 
+@pytest.mark.sample(15, cover=False)
 @pytest.mark.parametrize(
     "old, new, said",
     [
