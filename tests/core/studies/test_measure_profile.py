@@ -189,14 +189,6 @@ def test_pass_times_are_found_from_what_whole_trees_took():
     assert true_sec(24) == pytest.approx(np.interp(24, widths, found))
 
 
-def test_noise_never_makes_a_wider_pass_cheaper():
-    rng = np.random.default_rng(0)
-    levels = [[1], [1, 2, 2], [1, 4, 4, 4], [1, 8, 16, 16]]
-    for _ in range(50):
-        widths, found = draft_pass_times(levels, rng.uniform(1.0, 3.0, size=4))
-        assert (np.diff(found) >= 0).all() and found[0] > 0 and len(widths) == len(found)
-
-
 def test_what_a_longer_context_adds_is_told_apart(monkeypatch):
     def growing(model, count, turn, cached):
         return cost(model, count, turn, cached) + (0.5 if model == "target" else 0.25) * (cached - 6)

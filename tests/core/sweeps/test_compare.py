@@ -74,13 +74,11 @@ def test_regret_is_what_the_shared_tree_loses():
 
 def test_the_tree_for_all_temperatures_is_that_of_their_pooled_counts():
     comparison = compare(table(measured("a", EASY), measured("a", HARD, temperature=0.6)))
-    drafter = comparison.drafters[0]
     pooled = AcceptanceVector(np.bincount(EASY + HARD, minlength=5)[1:] / len(EASY + HARD))
-    for temperature in (0.0, 0.6):
-        cell = comparison.cells[drafter, Setting(temperature, 1.0, "code")]
+    assert [str(setting) for _, setting in comparison.cells] == ["T = 0, code", "T = 0.6, code"]
+    for cell in comparison.cells.values():
         lost = regret_matrix([pooled, cell.vector], size=8, depth=7).share[0, 1]
         assert cell.temperatures_regret == pytest.approx(lost)
-    assert [str(setting) for setting in comparison.settings] == ["T = 0, code", "T = 0.6, code"]
 
 
 def test_lookup_belongs_to_the_target_and_equal_names_are_told_apart():
@@ -121,12 +119,6 @@ def test_every_size_that_has_all_prompts_is_kept():
     rows = [decoded(p, [4, 4], max_size=4) for p in "ab"] + [decoded(p, [4, 4], max_size=8) for p in "bc"]
     (cell,) = compare(table(*rows)).cells.values()
     assert list(cell.sizes) == [8]  # as many prompts, but other ones
-
-
-def test_settings_that_look_alike_are_told_apart():
-    rows = [measured("a", EASY, temperature=t, domain=d) for t in (0.6, 0.60000001) for d in ("all texts", "code")]
-    settings = compare(table(*rows)).settings
-    assert len({str(setting) for setting in settings}) == len(settings) == 6
 
 
 def test_first_children_of_uncut_rows_are_not_mixed_with_those_of_cut_ones():
