@@ -1,4 +1,4 @@
-"""What all studies share: a loop with order, progress, cancel, going on; and what one model alone gets."""
+"""What all studies share: progress, cancel, refusals, the room after prompts; and what one model alone gets."""
 
 import threading
 
