@@ -81,7 +81,7 @@ def measure_rules(
     """
     if sampling.greedy:
         raise ValueError("temperature: found 0, expected more: there all rules accept the target's likeliest token")
-    room_after(prompts, pair.models, max_new_tokens)
+    room_after(prompts, pair, max_new_tokens)
     cancel = threading.Event()
 
     def measure(number: int, report: Report) -> np.ndarray | None:

@@ -99,7 +99,7 @@ def main() -> None:
             print(f"{temperature:>5g}" + "".join(f"{_cell(cell):>21}" for cell in cells))
 
     models["max_new_tokens"] = min(args.rejection_tokens, args.max_new_tokens)
-    rejection = measure_rejection(prompts, **models, samplings=samplings, optimum=True)  # as many ranks as on the page
+    rejection = measure_rejection(prompts, **models, samplings=samplings)  # as many ranks as on the page
     print("\nP(first k children all rejected)")
     print(f"{'T':>5}{'top-p':>7}  {'verifier':<26}" + "".join(f"{f'k={k}':>8}" for k in (1, 2, 4, 8)))
     for curve in rejection.curves:

@@ -48,11 +48,11 @@ def untimed(folder: Path) -> pa.Table:
     return pq.read_table(folder / "rows").sort_by("key").drop_columns(["seconds", "worker"])
 
 
-def run_here(plan: Path, folder: Path, count: int = 1, **options) -> State:
+def run_here(plan: Path, folder: Path, count: int = 1) -> State:
     """Run a plan by processes of this machine."""
     workers = LocalWorkers(count)
     try:
-        return run_sweep(read_plan(plan), Results(folder), workers, **options)
+        return run_sweep(read_plan(plan), Results(folder), workers)
     finally:
         workers.close()
 

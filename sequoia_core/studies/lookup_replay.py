@@ -180,10 +180,7 @@ def replay(
     requests: Sequence[Request],
     *,
     shared: bool,
-    sizes: Sequence[int] = SIZES,
-    max_depth: int = DEPTH,
     max_children: int = MOST,
-    index: TextIndex | None = None,
     progress: Callable[[float, str], None] | None = None,
     cancel: threading.Event | None = None,
 ) -> Replay:
@@ -193,24 +190,20 @@ def replay(
         requests: in the order in which they came; those without an answer take no part.
         shared: every request also looks through the ones before it; else through its own text alone.
         max_children: 1 for chains, which servers draft.
-        index: earlier texts to begin with; None for none. Where `shared`, the requests are added to it.
 
     Returns:
         The steps of all requests, or of those that were finished before `cancel` was set.
     """
-    sizes = tuple(sorted(sizes))
-    if not sizes or sizes[0] < 1:
-        raise ValueError(f"sizes: found {list(sizes)}, expected whole numbers from 1")
-    index = index or TextIndex()
-    tree = TreeColumns(max_size=sizes[-1], max_depth=max_depth, max_children=max_children, least=LEAST_SCORE)
+    index = TextIndex()
+    tree = TreeColumns(max_size=SIZES[-1], max_depth=DEPTH, max_children=max_children, least=LEAST_SCORE)
     tokens, steps = [], []
-    nodes: tuple[dict[int, int], ...] = tuple({} for _ in sizes)
+    nodes: tuple[dict[int, int], ...] = tuple({} for _ in SIZES)
     for number, request in enumerate(requests):
         if cancel is not None and cancel.is_set():
             break
         prompt, answer = checked_tokens(request.prompt_ids), checked_tokens(request.token_ids)
         if answer.size:
-            committed, drafted = _along(index, prompt, answer, tree, sizes)
+            committed, drafted = _along(index, prompt, answer, tree)
             tokens.append(len(answer))
             steps.append([_count_steps(*columns) for columns in zip(committed, drafted, nodes, strict=True)])
             if shared:
@@ -219,23 +212,23 @@ def replay(
             progress((number + 1) / len(requests), f"{number + 1} of {len(requests)} requests")
     if not tokens:
         raise ValueError("found no answers, expected at least one")
-    return Replay(sizes, np.array(tokens), np.array(steps).T, nodes)
+    return Replay(SIZES, np.array(tokens), np.array(steps).T, nodes)
 
 
 def _along(
-    index: TextIndex, prompt: np.ndarray, answer: np.ndarray, tree: TreeColumns, sizes: Sequence[int]
+    index: TextIndex, prompt: np.ndarray, answer: np.ndarray, tree: TreeColumns
 ) -> tuple[list[list[int]], list[list[int]]]:
     """Return what a step at each token of an answer would commit, and its nodes, for trees of each size."""
     text = RunningText(index, len(prompt) + len(answer) + 1)
     text.extend(prompt)
-    committed: list[list[int]] = [[] for _ in sizes]
-    drafted: list[list[int]] = [[] for _ in sizes]
+    committed: list[list[int]] = [[] for _ in SIZES]
+    drafted: list[list[int]] = [[] for _ in SIZES]
     wanted = answer.tolist()
     for position in range(len(wanted)):
         # Without a prompt the first token has no root to look up from: it is a step of its own.
         grown = text.grow(tree) if text.length else 1
         path = _path(tree, grown, wanted[position : position + tree.state.max_depth + 1]) if grown > 1 else []
-        for number, size in enumerate(sizes):
+        for number, size in enumerate(SIZES):
             inside = sum(node < size for node in path)
             committed[number].append(inside + 1)  # and the bonus token; an answer may end before it
             drafted[number].append(min(grown, size))

@@ -94,7 +94,7 @@ def measure_acceptance(
     checkpoints, own_text = checkpoints or Checkpoints(), max_new_tokens is None
     _check_request(prompts, pair, width=width, seed=seed, own_text=own_text)
     if max_new_tokens is not None:
-        room_after(prompts, pair.models, max_new_tokens)
+        room_after(prompts, pair, max_new_tokens)
     chosen = choose_verifier(verifier, greedy=sampling.greedy)
     check_measured(verifier)
     settings = {

@@ -19,6 +19,7 @@ from ..files.model_names import needed_draft
 from ..models.language_model import ModelPair
 from .measure_acceptance import pair_settings
 from .prompt_loop import Progress
+from .ranks_along_text import SEED
 from .verifier_comparison import TreeRun, decode_in_turns
 
 SIZES = (8, 16, 32, 41, 64, 128, 256, 512, 1024)  # 41 is the 5 × 8 that the Sequoia paper compares with
@@ -66,7 +67,6 @@ def measure_growth(
     sizes: Sequence[int] = SIZES,
     depth: int = DEPTH,
     max_new_tokens: int = 64,
-    seed: int = 0,
     progress: Progress | None = None,
     cancel: threading.Event | None = None,
 ) -> GrowthStudy:
@@ -91,9 +91,7 @@ def measure_growth(
     methods = [
         (kind, sampling, tree, verifier if isinstance(tree, TokenTree) else None) for (kind, _), tree in trees.items()
     ]
-    runs = decode_in_turns(
-        prompts, methods, pair, max_new_tokens=max_new_tokens, seed=seed, progress=progress, cancel=cancel
-    )
+    runs = decode_in_turns(prompts, methods, pair, max_new_tokens=max_new_tokens, progress=progress, cancel=cancel)
     points = tuple(
         GrowthPoint(size, expected_tokens(tree, acceptance) if isinstance(tree, TokenTree) else None, run)
         for ((_, size), tree), run in zip(trees.items(), runs, strict=True)
@@ -104,7 +102,7 @@ def measure_growth(
     )
     settings = names | {
         "conditions": conditions.to_json(), "prompts": len(runs[0].steps), "max_new_tokens": max_new_tokens,
-        "max_depth": depth, "seed": seed,
+        "max_depth": depth, "seed": SEED,
     }  # fmt: skip
     return GrowthStudy(points, settings)
 

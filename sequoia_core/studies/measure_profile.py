@@ -38,7 +38,6 @@ def measure_profile(
     sizes: Sequence[int] = DEFAULT_SIZES,
     context: int = 128,
     repeats: int = 9,
-    further_context: int | None = None,
     resume: HardwareProfile | None = None,
     progress: Callable[[float, str], None] | None = None,
     timed: Callable[[int, float], None] | None = None,
@@ -50,19 +49,18 @@ def measure_profile(
     temperature 0: drafting, one target pass, walking, committing; then the caches go back to the context. Sizes are
     interleaved within each round, so that a slow moment of the machine affects all of them. What a draft pass over w
     tokens costs, drawing included, is fitted to the drafting of all trees. Three of the sizes are timed at a
-    temperature above 0 as well. What dynamic trees add to that is timed with adaptive trees of at most 16 nodes, whose
-    calibration says that a token is accepted as often as the draft's probability of it.
+    temperature above 0 as well, and at three times the context, or as much as the models have room for; where that is
+    less than a quarter more, growth is not timed. What dynamic trees add to that is timed with adaptive trees of at
+    most 16 nodes, whose calibration says that a token is accepted as often as the draft's probability of it.
 
     Args:
-        further_context: a second, longer context for three of the sizes; None for three times `context`, or as much as
-            the models have room for. Where that is less than `context` and a quarter, growth is not timed.
         resume: an earlier measurement of the same pair, sizes and context on this device; its rounds count among
             `repeats`.
         timed: called with a tree's nodes and the seconds of the target's pass over it, as they are taken.
     """
     if repeats < 1:
         raise ValueError(f"repeats: found {repeats}, expected at least 1")
-    rounds = StepRounds(pair, sizes=sizes, context=context, further_context=further_context, cancel=cancel)
+    rounds = StepRounds(pair, sizes=sizes, context=context, cancel=cancel)
     done = 0 if resume is None else _rounds_of(resume, rounds)
     repeats = max(1, repeats - done)
     wanted, number, shown = repeats, 0, 0.0
@@ -136,7 +134,6 @@ class StepRounds:
         *,
         sizes: Sequence[int] = DEFAULT_SIZES,
         context: int = 128,
-        further_context: int | None = None,
         cancel: threading.Event | None = None,
     ) -> None:
         draft = needed_draft(pair.draft, "a profile has the times of two models")
@@ -148,7 +145,7 @@ class StepRounds:
         room = pair.max_context - deepest - 2  # no tree is cut
         if not 1 <= context <= room:
             raise ValueError(f"context: found {context}, expected 1 to {room} as the models and the trees allow")
-        longer = min(3 * context if further_context is None else further_context, room)
+        longer = min(3 * context, room)
         self.longer = longer if longer >= 1.25 * context else None
         chain = FixedTree(chain_tree(LEVELS))  # for the cost of passes over one token
         timers = [StepTimer(pair, tree, context, cancel) for tree in (*trees, chain)]
@@ -229,7 +226,7 @@ class StepRounds:
                 "draft": self.draft.name,
                 "repeats": len(self.taken),
                 "further_context": self.longer,
-                "passes_by": getattr(self.target, "backend", "unknown"),
+                "passes_by": self.target.backend,
                 "instructions": instructions_in_use() if torch.device(self.target.device).type == "cpu" else None,
                 **_streaming(self.target, float(np.median(verify[:, 0] + overhead[:, 0], axis=0))),
             },

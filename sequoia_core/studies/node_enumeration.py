@@ -11,8 +11,6 @@ import torch
 from ..decoding.sampling import sample_with_replacement, sample_without_replacement, take_most_likely
 from ..decoding.verifiers import GREEDY, VERIFIERS, DraftSampling
 
-MAX_ENUMERATED = 6
-
 Draws = Callable[[np.ndarray, Sequence[int], int], Iterator[tuple[int, float]]]
 
 
@@ -46,20 +44,17 @@ def next_token_distribution(
     """Enumerate one node with k children: every draw of the draft, every accept decision, the bonus token.
 
     Args:
-        target, draft: float [V] rows P and Q, 2 <= V <= 6, each summing to 1.
+        target, draft: float64 [V] rows P and Q, V up to 6, each summing to 1.
         k: children, 1 to V.
         verifier_name: "sequoia", "specinfer", "topk" or "greedy"; the last takes the target's row at temperature 0.
-        first: float [V], what the first child is drawn from, as where top-p cuts its row; None for Q.
+        first: float64 [V], what the first child is drawn from, as where top-p cuts its row; None for Q.
 
     Returns:
         The distribution of the next token, float64 [V] (exactly P for a lossless verifier), and the probability that
         one of the children is accepted.
     """
-    verifiers = VERIFIERS | {GREEDY.name: GREEDY}
-    if verifier_name not in verifiers:
-        raise ValueError(f"verifier: found {verifier_name!r}, expected one of {', '.join(verifiers)}")
-    verifier = verifiers[verifier_name]
-    target, draft = _row(target, "target"), _row(draft, "draft")
+    verifier = (VERIFIERS | {GREEDY.name: GREEDY})[verifier_name]
+    target, draft = target / target.sum(), draft / draft.sum()
     if len(target) != len(draft):
         raise ValueError(f"rows: found {len(target)} and {len(draft)} tokens, expected the same vocabulary")
     if not 1 <= k <= len(target):
@@ -68,7 +63,7 @@ def next_token_distribution(
         target = np.eye(len(target))[target.argmax()]
     draws, distribution, accepted = _NEXT_DRAWS[verifier.draft_sampling], np.zeros(len(target)), 0.0
 
-    known = {} if first is None else {"first": _row(first, "first")}
+    known = {} if first is None else {"first": first / first.sum()}
 
     def offer_next(drawn: list[int], reach: float) -> None:
         nonlocal distribution, accepted
@@ -88,23 +83,3 @@ def next_token_distribution(
 
     offer_next([], 1.0)
     return distribution, float(accepted)
-
-
-def acceptance_probability(
-    target: np.ndarray, draft: np.ndarray, k: int, verifier_name: str, first: np.ndarray | None = None
-) -> float:
-    """Return the exact probability that one of k children is accepted.
-
-    The worked counter-examples: P = Q = [.6, .4] with k = 1 gives top-k .6 where optimal transport gives 1;
-    P = [1, 0], Q = [.5, .5] with k = 2 gives SpecInfer .75 where a covering verifier gives 1.
-    """
-    return next_token_distribution(target, draft, k, verifier_name, first)[1]
-
-
-def _row(values: np.ndarray, role: str) -> np.ndarray:
-    row = np.asarray(values, dtype=np.float64)
-    if row.ndim != 1 or not 2 <= len(row) <= MAX_ENUMERATED:
-        raise ValueError(f"{role}: found shape {row.shape}, expected one row of 2 to {MAX_ENUMERATED} probabilities")
-    if not (row >= 0.0).all() or abs(row.sum() - 1.0) > 1e-6:
-        raise ValueError(f"{role}: found {row.tolist()}, expected probabilities that sum to 1")
-    return row / row.sum()

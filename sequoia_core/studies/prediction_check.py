@@ -12,6 +12,7 @@ from ..decoding.verifiers import choose_verifier
 from ..design.acceptance import AcceptanceVector
 from ..design.acceptance_matrix import AcceptanceMatrix
 from ..design.bootstrap import RESAMPLES, Estimate, estimate, resampled
+from ..design.conditions import SEQUOIA
 from ..design.optimal_trees import expected_tokens
 from ..design.tree import TokenTree
 from ..files.faults import Cancelled
@@ -68,7 +69,6 @@ def static_versus_real(
     *,
     tree: TokenTree,
     sampling: SamplingConfig | None = None,
-    verifier: str = "sequoia",
     max_new_tokens: int = 64,
     seed: int = 0,
     progress: Progress | None = None,
@@ -89,9 +89,9 @@ def static_versus_real(
     if tree.size == 1:
         raise ValueError("tree: found one node, expected at least one child")
     prompts = [*fit_prompts, *held_out_prompts]
-    rooms = room_after(prompts, pair.models, max_new_tokens, depth=tree.depth)
+    rooms = room_after(prompts, pair, max_new_tokens, depth=tree.depth)
     width = int(tree.child_ranks.max())
-    questions = rank_questions({verifier: choose_verifier(verifier, greedy=sampling.greedy).ranks}, width)
+    questions = rank_questions({SEQUOIA: choose_verifier(SEQUOIA, greedy=sampling.greedy).ranks}, width)
     fitted: list[_Fitted] = []
     held_out: list[tuple] = []  # tokens and steps of each prompt
     total = len(fit_prompts) + len(held_out_prompts)
@@ -101,7 +101,7 @@ def static_versus_real(
         index, fitting = turns[number]
         stream = index if fitting else len(fit_prompts) + index
         prompt, room = prompts[stream], rooms[stream]
-        steps = decode_prompt(prompt, pair, tree, sampling, verifier, room, seed=seed, number=stream, cancel=cancel)
+        steps = decode_prompt(prompt, pair, tree, sampling, SEQUOIA, room, seed=seed, number=stream, cancel=cancel)
         outcome: tuple[int, int] | _Fitted = (whole_tokens(steps), len(steps))
         if fitting and not cancel.is_set():
             parts = ranks_on_text(
@@ -110,7 +110,7 @@ def static_versus_real(
             )  # fmt: skip
             if parts is None:
                 return None
-            along = parts[0][verifier]
+            along = parts[0][SEQUOIA]
             outcome = _Fitted(along.sum(axis=0), len(along), *count_by_depth(steps, tree), *outcome)
         if cancel.is_set():
             return None
@@ -127,7 +127,7 @@ def static_versus_real(
             "static versus real: cancelled before 2 prompts of each set were complete, expected at least those"
         )
     settings = pair_settings(pair) | {
-        "temperature": sampling.temperature, "top_p": sampling.top_p, "verifier": verifier, "seed": seed,
+        "temperature": sampling.temperature, "top_p": sampling.top_p, "verifier": SEQUOIA, "seed": seed,
         "max_new_tokens": max_new_tokens, "fit_prompts": len(fitted), "held_out_prompts": len(held_out),
         "tree": tree.parents.tolist(),
     }  # fmt: skip

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from ..files.faults import Cancelled
 
 if TYPE_CHECKING:
-    from ..models.protocol import LanguageModel
+    from ..models.language_model import ModelPair
 
 WARM_TOKENS = 16  # first calls allocate, import and pick kernels
 T = TypeVar("T")
@@ -85,18 +85,15 @@ def take_turns(
             yield name, answered
 
 
-def room_after(
-    prompts: Sequence[Sequence[int]], models: Sequence[LanguageModel | None], wanted: int, *, depth: int = 0
-) -> list[int]:
+def room_after(prompts: Sequence[Sequence[int]], pair: ModelPair, wanted: int, *, depth: int = 0) -> list[int]:
     """Return how many tokens after each prompt are measured: as many as wanted, or as the shorter context holds.
 
     A warning says how much that leaves out.
 
     Args:
-        models: None for a draft that is not there.
         depth: of the trees that are decoded with; none of them is cut.
     """
-    shortest = min((model for model in models if model is not None), key=lambda model: model.max_context)
+    shortest = min(pair.models, key=lambda model: model.max_context)
     most = shortest.max_context - depth
     context = f"{shortest.max_context}, the context of {shortest.name}" + (f", less {depth} levels" if depth else "")
     longest = max(map(len, prompts))

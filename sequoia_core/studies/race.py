@@ -142,7 +142,6 @@ def race(
     sampling: SamplingConfig,
     max_new_tokens: int,
     with_transformers: bool = True,
-    seed: int = 0,
     progress: Progress | None = None,
 ) -> dict[str, MethodResult]:
     """Decode every prompt with every method, methods taking turns, EOS switched off so that all write equally much.
@@ -156,9 +155,9 @@ def race(
         method -> result, "autoregressive" first; `hf_assisted` is the fastest of its settings. One that is `left_out`
         has no entries.
     """
-    max_new_tokens = min(room_after(prompts, pair.models, max_new_tokens))
+    max_new_tokens = min(room_after(prompts, pair, max_new_tokens))
     trees = {"autoregressive": ROOT_ONLY, **trees}
-    methods = {name: own_method(pair, tree, sampling, seed=seed) for name, tree in trees.items()}
+    methods = {name: own_method(pair, tree, sampling) for name, tree in trees.items()}
     lanes: dict[str, Method] = {}
     if with_transformers and isinstance(pair.target, HuggingFaceModel):
         lanes["hf_generate"] = transformers_method(pair, sampling, assisted=False, length_hint=None)

@@ -29,6 +29,7 @@ from .prompt_loop import Report
 
 CHUNK = 128  # positions in one pass
 ROW_NUMBERS = 2_097_152  # of rows asked about at once on CPU: larger arrays come as new pages from the system each time
+SEED = 0  # of studies that leave none to choose
 AT_ONE_DEPTH = ("calibration",)  # questions about a position at one depth alone: i mod L at position i
 Answers = dict[str, np.ndarray]  # to each question, [N, ...]
 

@@ -17,7 +17,7 @@ from ..files.model_names import needed_draft
 from ..models.language_model import ModelPair
 from .measure_acceptance import pair_settings, vector_from_prompts
 from .prompt_loop import Progress, Report, one_by_one, require_a_prompt, room_after
-from .ranks_along_text import rank_questions, ranks_on_text
+from .ranks_along_text import SEED, rank_questions, ranks_on_text
 
 
 def sampling_grid(temperatures: Sequence[float], top_ps: Sequence[float] = (1.0,)) -> list[SamplingConfig]:
@@ -80,23 +80,19 @@ def measure_rejection(
     pair: ModelPair,
     *,
     samplings: Sequence[SamplingConfig],
-    verifiers: Sequence[str] = VERIFIERS,
     width: int = 16,
     max_new_tokens: int = 64,
-    optimum: bool = False,
-    seed: int = 0,
     progress: Progress | None = None,
     cancel: threading.Event | None = None,
 ) -> RejectionStudy:
-    """Measure P(the first k children are all rejected) for every way of sampling and verifier.
+    """Measure P(the first k children are all rejected) for every way of sampling, by every verifier and the best one.
 
     At each way of sampling the target writes one text per prompt, and every verifier is asked about the same positions:
-    exactly for SpecInfer and top-k, in expectation along one draw without replacement for Sequoia.
+    exactly for SpecInfer and top-k, in expectation along one draw without replacement for Sequoia. The best one
+    (`OPTIMA`) is known above temperature 0 where neither top-p nor top-k gives first children rows of their own.
 
     Args:
         samplings: such as `sampling_grid([0, 0.6, 1])`; at temperature 0 there is one curve, "greedy".
-        optimum: also compute the best verifier's (`OPTIMA`), above temperature 0 and where neither top-p nor top-k
-            gives first children rows of their own; it takes longer.
     """
     needed_draft(pair.draft, "measuring rejection compares two models")
     cancel = cancel or threading.Event()
@@ -104,9 +100,9 @@ def measure_rejection(
         raise ValueError(f"found {len(prompts)} prompts and {len(samplings)} samplings, expected some of each")
     if not 1 <= width <= pair.vocab_size:
         raise ValueError(f"width: found {width}, expected 1 to {pair.vocab_size}")
-    room_after(prompts, pair.models, max_new_tokens)
+    room_after(prompts, pair, max_new_tokens)
     samplings = list(dict.fromkeys(samplings))
-    rules = {sampling: _rules(verifiers, sampling, optimum) for sampling in samplings}
+    rules = {sampling: _rules(sampling) for sampling in samplings}
     pairings = [(sampling, name) for sampling in samplings for name in rules[sampling]]
     sums: dict[tuple[SamplingConfig, str], list[np.ndarray]] = {pairing: [] for pairing in pairings}
     counts: dict[tuple[SamplingConfig, str], list[int]] = {pairing: [] for pairing in pairings}
@@ -115,7 +111,7 @@ def measure_rejection(
         rows_by_curve: dict[tuple[SamplingConfig, str], np.ndarray] = {}
         for index, sampling in enumerate(samplings):
             parts = ranks_on_text(
-                prompts[number], pair, sampling=sampling, seed=seed, number=number,
+                prompts[number], pair, sampling=sampling, seed=SEED, number=number,
                 questions=rank_questions(rules[sampling], width),
                 max_new_tokens=max_new_tokens,
                 report=lambda share, index=index: report((index + share) / len(samplings)),  # type: ignore[misc]
@@ -133,7 +129,7 @@ def measure_rejection(
     done = len(counts[pairings[0]])
     require_a_prompt(counts[pairings[0]], "rejection")
     settings = pair_settings(pair) | {
-        "max_new_tokens": max_new_tokens, "seed": seed, "prompts": done, "width": width,
+        "max_new_tokens": max_new_tokens, "seed": SEED, "prompts": done, "width": width,
     }  # fmt: skip
     curves = tuple(
         RejectionCurve(name, sampling, vector_from_prompts(sums[sampling, name], counts[sampling, name], meta=settings))
@@ -142,6 +138,6 @@ def measure_rejection(
     return RejectionStudy(curves, settings)
 
 
-def _rules(verifiers: Sequence[str], sampling: SamplingConfig, optimum: bool) -> dict[str, RankRule]:
-    rules = {name: verifier.ranks for name, verifier in choose_verifiers(verifiers, greedy=sampling.greedy).items()}
-    return rules | OPTIMA if optimum and sampling.plain else rules
+def _rules(sampling: SamplingConfig) -> dict[str, RankRule]:
+    rules = {name: verifier.ranks for name, verifier in choose_verifiers(VERIFIERS, greedy=sampling.greedy).items()}
+    return rules | OPTIMA if sampling.plain else rules

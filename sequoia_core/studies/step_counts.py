@@ -89,11 +89,9 @@ class ConfidenceCurve:
         """Share accepted of those offered, float64 [b]; NaN where there were none."""
         return np.where(self.offered > 0, self.accepted / np.maximum(self.offered, 1), np.nan)
 
-    def interval(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
-        """Return Wilson bounds of the rate, float64 [b] each; (0, 1) where there are no offers."""
-        if not 0 < level < 1:
-            raise ValueError(f"level: found {level}, expected a number between 0 and 1")
-        low, high = wilson_interval(np.nan_to_num(self.rate), np.maximum(self.offered, 1), level)
+    def interval(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return 95 % Wilson bounds of the rate, float64 [b] each; (0, 1) where there are no offers."""
+        low, high = wilson_interval(np.nan_to_num(self.rate), np.maximum(self.offered, 1), 0.95)
         none = self.offered == 0
         return np.where(none, 0.0, low), np.where(none, 1.0, high)
 

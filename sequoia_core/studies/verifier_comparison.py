@@ -14,12 +14,12 @@ from ..decoding.sampling import SamplingConfig
 from ..decoding.tree_policy import TreePolicy, policy_of
 from ..decoding.verifiers import GREEDY, choose_verifiers
 from ..design.bootstrap import Estimate, estimate, ratio_estimate, resampled
-from ..design.conditions import VERIFIERS
+from ..design.conditions import SEQUOIA, VERIFIERS
 from ..design.tree import TokenTree
 from ..models.language_model import ModelPair
 from .measure_acceptance import pair_settings
 from .prompt_loop import Progress, Report, require_a_prompt, room_after, take_turns
-from .ranks_along_text import prompt_generators
+from .ranks_along_text import SEED, prompt_generators
 
 # what the runs are called, how the target is sampled, the trees, and the verifier; None for the trees' own
 Method = tuple[str, SamplingConfig, TokenTree | TreePolicy, str | None]
@@ -95,18 +95,18 @@ class VerifierComparison:
     def rows(self) -> list[dict[str, Any]]:
         return [run.row() for run in self.runs]
 
-    def ratios(self, verifier: str = "sequoia") -> list[dict[str, Any]]:
-        """Return one plain row per rival and way of sampling: tokens per step of `verifier` ÷ those of the rival."""
+    def ratios(self) -> list[dict[str, Any]]:
+        """Return one plain row per rival and way of sampling: tokens per step of Sequoia's ÷ those of the rival."""
         return [
             {
-                "verifier": verifier,
+                "verifier": SEQUOIA,
                 "other": run.verifier,
                 "temperature": run.sampling.temperature,
                 "top_p": run.sampling.top_p,
-                **self.ratio(verifier, run.verifier, run.sampling).to_json(),
+                **self.ratio(SEQUOIA, run.verifier, run.sampling).to_json(),
             }
             for run in self.runs
-            if run.verifier not in (verifier, GREEDY.name)
+            if run.verifier not in (SEQUOIA, GREEDY.name)
         ]
 
 
@@ -116,10 +116,8 @@ def compare_verifiers(
     *,
     tree: TokenTree,
     samplings: Sequence[SamplingConfig],
-    verifiers: Sequence[str] = VERIFIERS,
     policies: Mapping[tuple[SamplingConfig, str], TreePolicy] | None = None,
     max_new_tokens: int = 64,
-    seed: int = 0,
     progress: Progress | None = None,
     cancel: threading.Event | None = None,
 ) -> VerifierComparison:
@@ -135,13 +133,11 @@ def compare_verifiers(
         raise ValueError(f"found {len(prompts)} prompts and {len(samplings)} samplings, expected some of each")
     methods: list[Method] = []
     for sampling in dict.fromkeys(samplings):
-        methods += [(name, sampling, tree, name) for name in choose_verifiers(verifiers, greedy=sampling.greedy)]
+        methods += [(name, sampling, tree, name) for name in choose_verifiers(VERIFIERS, greedy=sampling.greedy)]
         methods += [(name, sampling, policy, None) for (at, name), policy in policies.items() if at == sampling]
-    runs = decode_in_turns(
-        prompts, methods, pair, max_new_tokens=max_new_tokens, seed=seed, progress=progress, cancel=cancel
-    )
+    runs = decode_in_turns(prompts, methods, pair, max_new_tokens=max_new_tokens, progress=progress, cancel=cancel)
     settings = pair_settings(pair) | {
-        "max_new_tokens": max_new_tokens, "seed": seed, "prompts": len(runs[0].steps), "tree": tree.parents.tolist(),
+        "max_new_tokens": max_new_tokens, "seed": SEED, "prompts": len(runs[0].steps), "tree": tree.parents.tolist(),
         "first_cut": True,
     }  # fmt: skip
     return VerifierComparison(runs, settings)
@@ -153,21 +149,20 @@ def decode_in_turns(
     pair: ModelPair,
     *,
     max_new_tokens: int,
-    seed: int = 0,
     progress: Progress | None = None,
     cancel: threading.Event | None = None,
 ) -> tuple[TreeRun, ...]:
     """Decode every prompt by every method, which take turns -> a run for each method; Cancelled before the first."""
     cancel = cancel or threading.Event()
     deepest = max(policy_of(tree).max_depth for _, _, tree, _ in methods)
-    rooms = room_after(prompts, pair.models, max_new_tokens, depth=deepest)
+    rooms = room_after(prompts, pair, max_new_tokens, depth=deepest)
 
     def decoder(sampling: SamplingConfig, tree: TokenTree | TreePolicy, verifier: str | None):
         def run(asked: tuple[Sequence[int], int], length: int, number: int, report: Report) -> Counts | None:
             prompt, room = asked
             started = time.perf_counter()
             steps = decode_prompt(
-                prompt, pair, tree, sampling, verifier, min(length, room), seed=seed, number=number, cancel=cancel
+                prompt, pair, tree, sampling, verifier, min(length, room), seed=SEED, number=number, cancel=cancel
             )
             seconds = time.perf_counter() - started
             committed = sum(len(step.new_tokens) for step in steps)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -22,7 +22,6 @@ from .results import PROMPT, PROMPTED, cuts_first, sums_of, vector_of
 if TYPE_CHECKING:
     import pandas as pd
 
-UNKNOWN = Estimate(float("nan"), None, None)
 ALL, EVERY = "", "all texts"  # in place of a domain: all of them, and what people read then
 ALWAYS = (
     "temperature", "top_p", "seed", "new_tokens", "width", "max_size", "pair", "target", "draft", "domain", "prompt",
@@ -129,23 +128,6 @@ class Comparison:
     cells: Mapping[Key, Cell]
     max_size: int
     notes: tuple[str, ...]
-
-    def to_frame(self, speedups: Mapping[Key, Estimate] | None = None) -> pd.DataFrame:
-        """Return a row for each cell; `speedup` with its bounds where some are given."""
-        import pandas as pd
-
-        table = []
-        for (drafter, setting), cell in self.cells.items():
-            row: dict[str, Any] = drafter._asdict() | setting._asdict()
-            row |= {"prompts": len(cell.prompts), "p1": cell.first_guess}
-            named = {"tokens_per_step": cell.tokens_per_step}
-            if speedups is not None:
-                named["speedup"] = speedups.get((drafter, setting), UNKNOWN)
-            for name, each in named.items():
-                row |= {name: each.value, f"{name}_low": each.low, f"{name}_high": each.high}
-            row |= {"texts_regret": cell.texts_regret, "temperatures_regret": cell.temperatures_regret}
-            table.append(row)
-        return pd.DataFrame(table)
 
 
 def compare(rows: pd.DataFrame) -> Comparison:

@@ -63,7 +63,6 @@ class LocalWorkers:
     machines = 1
 
     def __init__(self, count: int | None = None, *, threads: int = 1) -> None:
-        check_request(count, None)
         cores = _cores()
         if threads > len(cores):
             raise ValueError(f"threads: found {threads}, expected at most the {len(cores)} cores that are free for it")

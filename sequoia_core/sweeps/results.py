@@ -106,10 +106,9 @@ class Results:
         return measured, {row.key: row.fault for row in rows[failed].itertuples() if row.key not in measured}
 
 
-def read_rows(folder: str | Path, columns: Sequence[str] | None = None) -> pd.DataFrame:
+def read_rows(folder: str | Path) -> pd.DataFrame:
     """Return the measured rows of a folder in the order of keys: each once, of timed ones each that differs."""
-    wanted = schema().names if columns is None else ["key", "result", "fault", *columns]
-    rows = _read(folder, list(dict.fromkeys(wanted)))
+    rows = _read(folder, schema().names)
     measured = rows[rows["fault"].isna()].drop(columns="fault").drop_duplicates(["key", "result"])
     return measured.sort_values("key", ignore_index=True, kind="stable")
 

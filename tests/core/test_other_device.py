@@ -211,7 +211,7 @@ def test_profiles_and_studies_run(each_path, pair):
     assert (profile.verify_sec > 0).all() and len(profile.growing_sec) == 2
     study = measure_rejection(
         [PROMPT], pair_of(target, draft), samplings=[SamplingConfig(0.0), SamplingConfig(0.8)], width=4,
-        max_new_tokens=6, optimum=True,
+        max_new_tokens=6,
     )  # fmt: skip
     assert len(study.curves) > 5
     report = check_losslessness(

@@ -102,10 +102,10 @@ def _own_rows() -> None:
 
 def exact_acceptance(target: str, draft: str, k: int) -> dict[str, float]:
     """Return each verifier's exact acceptance of rows as typed."""
-    from sequoia_core.studies.node_enumeration import acceptance_probability
+    from sequoia_core.studies.node_enumeration import next_token_distribution
 
     rows = np.array(typed_row(target, "P")), np.array(typed_row(draft, "Q"))
-    return {name: acceptance_probability(*rows, k, name) for name in VERIFIERS}
+    return {name: next_token_distribution(*rows, k, name)[1] for name in VERIFIERS}
 
 
 def typed_row(text: str, name: str) -> list[float]:

@@ -103,7 +103,7 @@ def compare_work(
             return record
         progress = context.part(0.72, 1.0, "Rejection by rank")
         width = min(RANKS, pair.vocab_size)
-        study = measure_rejection(prompts, pair, **common, width=width, optimum=True, progress=progress)
+        study = measure_rejection(prompts, pair, **common, width=width, progress=progress)
         return record | {"rejection": study.rows()}
 
     return work

@@ -14,7 +14,7 @@ from sequoia_core.decoding.sampling import (
     probabilities,
 )
 from sequoia_core.decoding.verifiers import VERIFIERS
-from sequoia_core.studies.node_enumeration import acceptance_probability, next_token_distribution
+from sequoia_core.studies.node_enumeration import next_token_distribution
 from tests.core.decoding.test_verifiers import rows
 
 CUTS = [SamplingConfig(1.0, 0.6), SamplingConfig(1.0, 0.8), SamplingConfig(1.0, 0.9, 2)]
@@ -51,7 +51,7 @@ def test_measured_ranks_are_those_of_the_enumeration(name, sampling):
     generator = torch.Generator().manual_seed(0)
     for target, draft, first in cut_rows(sampling):
         width = len(target)
-        exact = [acceptance_probability(target, draft, k, name, first) for k in range(1, width + 1)]
+        exact = [next_token_distribution(target, draft, k, name, first)[1] for k in range(1, width + 1)]
         many = [torch.tensor(row).float().expand(DRAWS, -1).contiguous() for row in (target, draft, first)]
         expected = VERIFIERS[name].ranks(many[0], many[1], width, generator, many[2]).cumsum(1)
         tokens = torch.multinomial(many[0], 1, generator=generator)[:, 0]

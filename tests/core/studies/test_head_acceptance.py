@@ -18,6 +18,7 @@ from sequoia_core.design.plain_trees import chain_tree, k_ary_tree
 from sequoia_core.design.planning import speedup_surface
 from sequoia_core.design.prediction import predict, without_depth
 from sequoia_core.design.replay import replay
+from sequoia_core.studies import ranks_along_text
 from sequoia_core.studies.measure_acceptance import DEPTHS, Checkpoints, measure_acceptance
 from tests.conftest import linear_profile, pair_of, tiny_llama, tokens_of
 from tests.head_folders import plain_row, random_head
@@ -60,28 +61,25 @@ def test_each_level_is_that_of_chains_without_a_session(measured, tiny_target, t
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_text_is_read_in_pieces_without_a_difference(temperature, monkeypatch):
     """Chains of a chunk begin in the one before; and whoever is cut and resumed finds the same."""
-    from sequoia_core.studies import ranks_along_text
-
     target = tiny_llama(5, vocab=16, scale=1.0)
     pair = pair_of(target, random_head(target, scale=3.0, draft_vocab=12))
     options = {"sampling": SamplingConfig(temperature), "width": 4, "max_new_tokens": 30}
-    whole, first, saved = measure_acceptance([[3], [4, 5]], pair, **options), [], []
-    measure_acceptance([[3], [4, 5]], pair, **options, checkpoints=Checkpoints(save=saved.append))
+
+    def ranks(vector):
+        return [rows.tolist() for rows in vector.by_depth.prompt_ranks]
+
+    saved, texts = [], [[3], [4, 5]]
+    whole = measure_acceptance(texts, pair, **options, checkpoints=Checkpoints(save=saved.append))
     again = AcceptanceVector.loads(saved[0].to_bytes(), "saved.json")
     assert again == saved[0] and again.by_depth is not None
-    resumed = measure_acceptance([[3], [4, 5]], pair, **options, checkpoints=Checkpoints(resume=again))
+    resumed = measure_acceptance(texts, pair, **options, checkpoints=Checkpoints(resume=again))
     np.testing.assert_allclose(resumed.by_depth.probs, whole.by_depth.probs, atol=1e-12)
-    assert [rows.tolist() for rows in resumed.by_depth.prompt_ranks] == [
-        rows.tolist() for rows in whole.by_depth.prompt_ranks
-    ]
-    monkeypatch.setattr(ranks_along_text, "CHUNK", 7)
-    if temperature == 0.0:
-        first = measure_acceptance([[3], [4, 5]], pair, **options)
-        assert [rows.tolist() for rows in first.by_depth.prompt_ranks] == [
-            rows.tolist() for rows in whole.by_depth.prompt_ranks
-        ]
+    assert ranks(resumed) == ranks(whole)
     bounds = whole.by_depth.interval()
     assert (bounds[0] <= whole.by_depth.probs + 1e-9).all() and (whole.by_depth.probs <= bounds[1] + 1e-9).all()
+    if temperature == 0.0:
+        monkeypatch.setattr(ranks_along_text, "CHUNK", 7)
+        assert ranks(measure_acceptance(texts, pair, **options)) == ranks(whole)
 
 
 def test_sampled_acceptance_is_the_rules_own_by_depth():

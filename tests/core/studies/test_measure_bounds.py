@@ -1,13 +1,10 @@
-import math
 from itertools import chain, repeat
 
 import numpy as np
 import pytest
 import torch
 
-from sequoia_core.design.model_shapes import find_shape
 from sequoia_core.design.profile import HardwareProfile
-from sequoia_core.design.roofline import modelled_profile, pass_sec
 from sequoia_core.studies import measure_bounds as measuring
 from sequoia_core.studies.measure_bounds import measure_bounds, with_bound
 
@@ -34,21 +31,8 @@ def test_the_best_of_the_repeats_counts():
     assert found.rate("float32") == pytest.approx(8e3) and found.rate("float16") == pytest.approx(32e3)
     assert found.rate("bfloat16") == pytest.approx(8e3)  # widened: never below float32
     assert found.name == "this-machine" and "best of repeats" in found.sources["bytes_per_sec"]
-
-
-def test_a_real_measurement_makes_a_profile():
-    found = measure_bounds(working_bytes=2**22, sides=[64], seconds=0.0)
-    assert 1e6 < found.bytes_per_sec < 1e13 and 1e6 < found.rate("float32") < 1e15
-    assert found.memory_bytes is None or found.memory_bytes > 1e6
-    target, draft = find_shape("demo-target"), find_shape("demo-draft")
-    profile = modelled_profile(target, draft, found, dtype="float32")
-    assert profile.device == found.title and math.isfinite(float(pass_sec(target, 64, found)))
-
-
-def test_nonsense_is_refused():
-    for options in ({"working_bytes": 8}, {"seconds": -1.0}):
-        with pytest.raises(ValueError, match="expected at least 64 bytes and 0 seconds"):
-            measure_bounds(**options)
+    with pytest.raises(ValueError, match="expected at least 64 bytes and 0 seconds"):
+        measure_bounds(working_bytes=8)
 
 
 def test_the_bound_is_noted_for_every_size_and_survives_the_file(tiny_target):
@@ -57,7 +41,9 @@ def test_the_bound_is_noted_for_every_size_and_survives_the_file(tiny_target):
     bound = np.array(found.meta["bound_sec"])
     assert bound.shape == (3,) and (bound > 0).all() and (np.diff(bound) >= 0).all() and bound[0] < 1e-3
     again = HardwareProfile.loads(found.to_bytes(), "p.json")
-    assert again.meta["bound_device"]["bytes_per_sec"] > 1e8 and again.meta["bound_sec"] == found.meta["bound_sec"]
+    assert (
+        1e8 < again.meta["bound_device"]["bytes_per_sec"] < 1e13 and again.meta["bound_sec"] == found.meta["bound_sec"]
+    )
 
 
 def test_a_family_without_known_sizes_has_no_bound(tiny_target, monkeypatch):

@@ -5,14 +5,12 @@ import pytest
 import torch
 
 from sequoia_core.decoding.sampling import SamplingConfig
-from sequoia_core.design.acceptance import AcceptanceVector
 from sequoia_core.design.optimal_trees import expected_tokens
 from sequoia_core.design.plain_trees import chain_tree, k_ary_tree
 from sequoia_core.design.tree import TokenTree
 from sequoia_core.files.faults import Cancelled
-from sequoia_core.studies import prediction_check as static_check
 from sequoia_core.studies.measure_acceptance import measure_acceptance
-from sequoia_core.studies.prediction_check import _taking_turns, static_versus_real
+from sequoia_core.studies.prediction_check import static_versus_real
 from tests.conftest import pair_of, tiny_llama
 
 FIT, HELD_OUT = [[1, 2, 3], [9], [4, 8, 15]], [[5], [6, 7]]
@@ -29,10 +27,9 @@ def test_a_draft_equal_to_the_target_is_predicted_exactly(temperature, tiny_targ
     assert check.static_gap == pytest.approx((0.0, 0.0, 0.0), abs=1e-3)
 
 
-@pytest.mark.parametrize("verifier", ["sequoia", "specinfer", "topk"])
-def test_prediction_rests_on_the_fitting_prompts_alone(verifier, tiny_target, tiny_draft):
+def test_prediction_rests_on_the_fitting_prompts_alone(tiny_target, tiny_draft):
     options = {"pair": pair_of(tiny_target, tiny_draft), "tree": k_ary_tree(2, 2), "max_new_tokens": 12}
-    options |= {"sampling": SamplingConfig(2.0), "verifier": verifier}
+    options |= {"sampling": SamplingConfig(2.0)}
     told = []
     check = static_versus_real(FIT, HELD_OUT, **options, progress=lambda f, m: told.append(f))
     other = static_versus_real(FIT, [[11], [12]], **options)
@@ -44,6 +41,14 @@ def test_prediction_rests_on_the_fitting_prompts_alone(verifier, tiny_target, ti
     rows = json.loads(json.dumps(check.rows(), allow_nan=False))
     assert [row["quantity"] for row in rows][:3] == ["static", "by_depth", "measured"]
     assert rows[2]["value"] == check.measured.value and isinstance(check.static_holds, bool)
+
+
+def test_the_vector_is_the_measured_one_and_every_prompt_has_a_stream_of_its_own(tiny_target, tiny_draft):
+    options = {"pair": pair_of(tiny_target, tiny_draft), "max_new_tokens": 12}
+    greedy = static_versus_real(FIT, FIT, **options, tree=k_ary_tree(2, 2))
+    assert greedy.vector.probs.tolist() == measure_acceptance(FIT, **options, width=2).probs.tolist()
+    same = static_versus_real(FIT, FIT, **options, tree=k_ary_tree(2, 2), sampling=SamplingConfig(2.0))
+    assert same.same_prompts_gap.value != same.static_gap.value  # of either set
 
 
 def worn():
@@ -82,32 +87,6 @@ def test_bad_arguments_are_named(tiny_target, tiny_draft):
         static_versus_real(FIT, [[1]], **models, tree=chain_tree(2))
     with pytest.raises(ValueError, match="tree: found one node"):
         static_versus_real(FIT, FIT, **models, tree=TokenTree([-1]))
-    with pytest.raises(ValueError, match="verifier: found 'magic'"):
-        static_versus_real(FIT, FIT, **models, tree=chain_tree(2), verifier="magic")
-
-
-def test_the_static_vector_is_the_measured_one_in_law(tiny_target, tiny_draft):
-    """At temperature 0 nothing is drawn, so both measurements see the same text."""
-    check = static_versus_real(
-        FIT, HELD_OUT, pair_of(tiny_target, tiny_draft), tree=k_ary_tree(3, 2), max_new_tokens=10
-    )
-    vector = measure_acceptance(FIT, pair_of(tiny_target, tiny_draft), width=3, max_new_tokens=10)
-    assert isinstance(check.vector, AcceptanceVector)
-    assert check.vector.probs.tolist() == vector.probs.tolist()
-
-
-def test_sets_take_turns_and_every_prompt_has_a_stream_of_its_own(tiny_target, tiny_draft, monkeypatch):
-    assert _taking_turns(3, 3) == [(0, False), (0, True), (1, False), (1, True), (2, False), (2, True)]
-    assert [fitting for _, fitting in _taking_turns(4, 2)] == [True, False, True, True, False, True]
-    streams, decode_prompt = [], static_check.decode_prompt
-
-    def recorded(*args, number, **options):
-        streams.append(number)
-        return decode_prompt(*args, number=number, **options)
-
-    monkeypatch.setattr(static_check, "decode_prompt", recorded)
-    static_versus_real(FIT, HELD_OUT, pair_of(tiny_target, tiny_draft), tree=chain_tree(2), max_new_tokens=4)
-    assert sorted(streams) == list(range(5))
 
 
 def test_halves_vary_apart_and_a_prompt_together_with_itself(tiny_target):

@@ -1,89 +1,79 @@
-"""What all studies share: a loop with order, progress, cancel, going on; and what one model alone gets."""
+"""What all studies share: progress, cancel, refusals, the room after prompts; and what one model alone gets."""
 
 import threading
 
+import numpy as np
 import pytest
 
 from sequoia_core.decoding.sampling import SamplingConfig
+from sequoia_core.design.acceptance import AcceptanceVector
 from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.files.faults import Cancelled
-from sequoia_core.models.language_model import ModelPair
 from sequoia_core.studies.bench import bench
 from sequoia_core.studies.losslessness import check_losslessness
 from sequoia_core.studies.measure_acceptance import measure_acceptance
+from sequoia_core.studies.measure_growth import measure_growth
 from sequoia_core.studies.measure_profile import measure_profile
 from sequoia_core.studies.prediction_check import static_versus_real
-from sequoia_core.studies.prompt_loop import one_by_one, require_a_prompt
 from sequoia_core.studies.race import race
 from sequoia_core.studies.rejection_curves import measure_rejection
 from sequoia_core.studies.verifier_comparison import compare_verifiers
 from tests.conftest import pair_of, tiny_llama
 
-
-def test_each_is_measured_in_order_and_progress_is_of_all():
-    heard = []
-
-    def measure(number, report):
-        report(0.5)
-        return number * 10
-
-    found = list(one_by_one(4, measure, done=2, noun="sample", progress=lambda *said: heard.append(said)))
-    assert found == [20, 30]
-    assert heard == [(2.5 / 4, "sample 3 of 4"), (3.5 / 4, "sample 4 of 4")]
+PROMPTS, SAMPLING = [[1, 2, 3], [9], [4, 8, 15]], SamplingConfig(2.0)
 
 
-def test_what_is_complete_at_a_cancel_is_kept():
-    cancel, measured = threading.Event(), []
-
-    def measure(number, report):
-        measured.append(number)
-        report(1.0)
-        return number
-
-    stop = lambda fraction, message: fraction == 0.5 and cancel.set()  # noqa: E731
-    assert list(one_by_one(4, measure, progress=stop, cancel=cancel)) == [0, 1] == measured
+def acceptance(prompts=PROMPTS, **given):
+    return len(measure_acceptance(prompts, width=4, max_new_tokens=6, **given).prompt_trials)
 
 
-def test_a_prompt_that_was_cut_ends_the_loop():
-    assert list(one_by_one(4, lambda number, report: None if number == 2 else number)) == [0, 1]
+def rejection(prompts=PROMPTS, **given):
+    study = measure_rejection(prompts, samplings=[SamplingConfig(), SAMPLING], width=3, max_new_tokens=6, **given)
+    return max(len(curve.acceptance.prompt_trials) for curve in study.curves)
 
 
-def test_nothing_complete_is_a_cancel():
-    with pytest.raises(Cancelled, match="acceptance: cancelled before the first prompt was complete"):
-        require_a_prompt([], "acceptance")
-    require_a_prompt([1], "acceptance")
+def verifiers(prompts=PROMPTS, **given):
+    found = compare_verifiers(prompts, tree=chain_tree(2), samplings=[SAMPLING], max_new_tokens=6, **given)
+    return max(len(run.steps) for run in found.runs)
 
 
-PAIRED = {
-    "acceptance": lambda pair: measure_acceptance([[1, 2]], pair),
-    "rejection": lambda pair: measure_rejection(
-        [[1, 2]], pair, samplings=[SamplingConfig()]
-    ),
-    "profile": lambda pair: measure_profile(pair),
+def growth(prompts=PROMPTS, **given):
+    vector = AcceptanceVector(np.array([0.6, 0.2, 0.1]))
+    study = measure_growth(prompts, acceptance=vector, sizes=(8,), max_new_tokens=6, **given)
+    return max(len(point.run.steps) for point in study.points)
+
+
+ON_PROMPTS = (acceptance, rejection, verifiers, growth)
+OTHERS = {
+    "profile": measure_profile,
     "losslessness": lambda pair: check_losslessness([1, 2], pair, tree=chain_tree(2)),
-    "verifiers": lambda pair: compare_verifiers(
-        [[1, 2]], pair, tree=chain_tree(2), samplings=[SamplingConfig()]
-    ),
-    "assumption": lambda pair: static_versus_real(
-        [[1, 2]] * 2, [[1, 2]] * 2, pair, tree=chain_tree(2)
-    ),
+    "assumption": lambda pair: static_versus_real([[1, 2]] * 2, [[1, 2]] * 2, pair, tree=chain_tree(2)),
     "race": lambda pair: race(pair, [[1, 2]], trees={}, sampling=SamplingConfig(), max_new_tokens=4),
-    "race of ours": lambda pair: race(
-        pair, [[1, 2]], trees={"chain": chain_tree(2)}, sampling=SamplingConfig(), max_new_tokens=4,
-        with_transformers=False,
-    ),
     "bench": lambda pair: bench(pair, [[1, 2]], sampling=SamplingConfig(), max_new_tokens=4),
-}  # fmt: skip
+}
 
 
-@pytest.mark.parametrize("study", PAIRED)
-def test_what_takes_two_models_refuses_one(study, tiny_target):
-    with pytest.raises(ValueError, match=r"^draft: found none.*, expected a draft model"):
-        PAIRED[study](ModelPair(tiny_target, None, None))
+@pytest.mark.parametrize("study", ON_PROMPTS)
+def test_progress_goes_to_the_end_and_a_cancel_keeps_whole_prompts(study, tiny_target, tiny_draft):
+    pair, told, stop = pair_of(tiny_target, tiny_draft), [], threading.Event()
+    assert study(pair=pair, progress=lambda share, words: told.append(share)) == 3
+    assert told == sorted(told) and told[-1] == pytest.approx(1.0)
+    assert study(pair=pair, progress=lambda share, words: share > 0.5 and stop.set(), cancel=stop) == 1
+    with pytest.raises(Cancelled, match="cancelled"):
+        study(pair=pair, cancel=stop)
+
+
+def test_what_takes_two_models_refuses_one_and_what_takes_prompts_refuses_none(tiny_target, tiny_draft):
+    for study in (*ON_PROMPTS, *OTHERS.values()):
+        with pytest.raises(ValueError, match=r"^draft: found none.*, expected a draft model"):
+            study(pair=pair_of(tiny_target))
+    for study in ON_PROMPTS:
+        with pytest.raises(ValueError, match="prompts"):
+            study(pair=pair_of(tiny_target, tiny_draft), prompts=[])
 
 
 def test_a_model_alone_is_timed_by_its_own_methods(tiny_target):
-    alone = ModelPair(tiny_target, None, None)
+    alone = pair_of(tiny_target)
     lanes = race(alone, [[1, 2]], trees={}, sampling=SamplingConfig(), max_new_tokens=4, with_transformers=False)
     assert lanes["autoregressive"].tokens == [4]
 
@@ -101,9 +91,10 @@ def test_nothing_beyond_the_drafts_context_is_measured(tiny_target):
     with pytest.warns(UserWarning, match="found 76 of 120 positions"):
         curves = measure_rejection(prompts, **models, samplings=[sampling], width=2, max_new_tokens=60).curves
     assert curves[0].acceptance.prompt_trials.tolist() == [21, 23]
+    with pytest.warns(UserWarning, match="found 76 of 120 positions, after 2 of 2 prompts, beyond 24, the context of"):
+        assert measure_acceptance(prompts, **models, max_new_tokens=60).trials == 21 + 23
     with pytest.warns(UserWarning, match="found 76 of 120 positions"):
-        pair = ModelPair(tiny_target, draft, None)
-        found = race(pair, prompts, trees={"chain": chain_tree(3)}, sampling=sampling, max_new_tokens=60)
+        found = race(models["pair"], prompts, trees={"chain": chain_tree(3)}, sampling=sampling, max_new_tokens=60)
     assert {name: result.tokens for name, result in found.items()} == dict.fromkeys(found, [21, 21])
     with pytest.raises(ValueError, match="prompt: found 21 tokens, expected at most 20: 24, the context of tiny"):
         compare_verifiers([[1] * 21], **models, tree=chain_tree(3), samplings=[sampling])

@@ -23,10 +23,12 @@ VECTOR = AcceptanceVector(np.array([0.6, 0.2, 0.1]))
 PROFILE = HardwareProfile(sizes=[1, 8, 32], verify_sec=[0.010, 0.012, 0.020], draft_sec=0.0008)
 
 
-def test_all_methods_write_the_same_greedy_text(tiny_target, tiny_draft):
-    pair = ModelPair(tiny_target, tiny_draft, tokenizer=None)
+@pytest.mark.parametrize("temperature", [0.0, pytest.param(1e-300, marks=pytest.mark.slow)])
+def test_all_methods_write_the_same_greedy_text(temperature, tiny_target, tiny_draft):
+    """1e-300 is 0 in float32, and transformers divides by it."""
+    pair, sampling = pair_of(tiny_target, tiny_draft), SamplingConfig(temperature)
     trees = {"chain": chain_tree(2), "tree": k_ary_tree(2, 2)}
-    results = race(pair, [[1, 2, 3], [4, 5]], trees=trees, sampling=SamplingConfig(), max_new_tokens=20)
+    results = race(pair, [[1, 2, 3], [4, 5]], trees=trees, sampling=sampling, max_new_tokens=20)
     assert set(results) == {"autoregressive", "hf_generate", "hf_assisted", "chain", "tree"}
     for result in results.values():
         assert result.outputs == results["autoregressive"].outputs and result.tokens == [20, 20]
@@ -42,48 +44,20 @@ def test_a_head_is_no_assistant_and_no_reason_to_leave_the_target_out(tiny_targe
     assert results["hf_generate"].tokens == results["adaptive"].steps == [9] and not trees["adaptive"].needs_draft
 
 
-def test_sampled_methods_write_equally_much(tiny_target, tiny_draft):
-    pair = ModelPair(tiny_target, tiny_draft, tokenizer=None)
-    results = race(pair, [[1, 2, 3]], trees={"tree": k_ary_tree(2, 2)}, sampling=SamplingConfig(0.8), max_new_tokens=16)
-    assert all(result.tokens == [16] for result in results.values())
-
-
-@pytest.mark.slow
-def test_hardly_any_temperature_writes_the_greedy_text_in_transformers_too(tiny_target, tiny_draft):
-    """1e-300 is 0 in float32, and transformers divides by it."""
-    pair = ModelPair(tiny_target, tiny_draft, tokenizer=None)
-    results = race(pair, [[1, 2, 3]], trees={}, sampling=SamplingConfig(1e-300), max_new_tokens=16)
-    greedy = race(pair, [[1, 2, 3]], trees={}, sampling=SamplingConfig(), max_new_tokens=16, with_transformers=False)
-    assert set(results) == {"autoregressive", "hf_generate", "hf_assisted"}
-    assert all(result.outputs == greedy["autoregressive"].outputs for result in results.values())
-
-
 @pytest.mark.slow
 def test_bench_record_is_complete(tiny_target, tiny_draft):
-    pair = ModelPair(tiny_target, tiny_draft, tokenizer=None)
-    told = []
-    result = bench(
-        pair,
-        [[1, 2, 3], [4, 5], [6]],
-        sampling=SamplingConfig(),
-        max_new_tokens=10,
-        progress=lambda f, m: told.append((f, m)),
-    ).record
+    told, prompts = [], [[1, 2, 3], [4, 5], [6]]
+    options = {"sampling": SamplingConfig(), "max_new_tokens": 10, "progress": lambda f, m: told.append((f, m))}
+    result = bench(pair_of(tiny_target, tiny_draft), prompts, **options).record
     fractions = [fraction for fraction, _ in told]
-    assert fractions == sorted(fractions)  # one bar for measuring, timing and racing
+    assert fractions == sorted(fractions) and fractions[-1] == 1.0  # one bar for measuring, timing and racing
     assert {words.split()[0] for _, words in told} == {"acceptance:", "profiling,", "race:"}
-    assert result["settings"]["prompts"] == 2 and told[-1][0] == 1.0 and len(result["repeated_4grams"]) == 2
-    assert result["measured_speedup"] > 0 and result["predicted_speedup"] >= 1.0
     for name in ("sequoia", "specexec", "adaptive"):
         row = result[name]
         assert row["measured_speedup"] > 0 and row["predicted_speedup"] > 0 and row["expected_tokens"] >= 1.0
-    assert {key: result[key] for key in ("predicted_speedup", "measured_speedup", "held")}.items() <= (
-        result["sequoia"].items()
-    )
     assert len(result["growing_sec"]) == 2 and ("size" in result["adaptive"]) == (result["recipe"] == "static")
     assert result["not_looping"]["prompts"] + result["looping"]["prompts"] == 2 and result["peak_memory_bytes"] > 2**20
-    measured = [result[kind]["over_autoregressive"] for kind in ("not_looping", "looping") if result[kind]["prompts"]]
-    assert all(kind["autoregressive"] == 1.0 and set(kind) == set(METHODS) for kind in measured)
+    assert set(METHODS) < set(result)
 
 
 def test_bench_says_where_a_method_parts_from_the_greedy_text(tiny_target, tiny_draft, monkeypatch):
@@ -120,12 +94,8 @@ def test_a_result_sums_up_tokens_over_time_and_steps():
 
 
 def test_a_method_is_compared_with_the_fastest_other_prompt_by_prompt():
-    results = {
-        "slow": method_result([9.5] * 3),
-        "fast": method_result([2.5, 4.5, 8.5]),
-        "own": method_result([1.5, 2.5, 4.5]),
-        "hf": MethodResult([10]),
-    }
+    results = {"slow": method_result([9.5] * 3), "fast": method_result([2.5, 4.5, 8.5])}
+    results |= {"own": method_result([1.5, 2.5, 4.5]), "hf": MethodResult([10])}
     found = over_best_other(results, "own")
     assert found["lane"] == "fast" and found["value"] == pytest.approx((2 + 4 + 8) / (1 + 2 + 4))
     assert found["low"] == pytest.approx(2.0) and found["high"] == pytest.approx(2.0)  # twice on every prompt: no doubt
@@ -152,30 +122,24 @@ def scripted(monkeypatch):
     return SimpleNamespace(calls=calls, now=now)
 
 
-def test_methods_take_turns_after_a_warm_up(scripted, tiny_target, tiny_draft):
-    prompts = [(1, 2, 3), (4,), (5, 6)]
+def test_methods_take_turns_after_a_warm_up_and_what_is_told_is_not_timed(scripted, tiny_target, tiny_draft):
+    def slow(share, words):
+        scripted.now[0] += 100.0
+        told.append((share, words))
+
+    told, prompts = [], [(1, 2, 3), (4,), (5, 6)]
     results = race(
-        ModelPair(tiny_target, tiny_draft, tokenizer=None), prompts, trees={"a": chain_tree(1), "b": chain_tree(2)},
-        sampling=SamplingConfig(1.0), max_new_tokens=20, with_transformers=False, seed=7,
+        pair_of(tiny_target, tiny_draft), prompts, trees={"a": chain_tree(1), "b": chain_tree(2)},
+        sampling=SamplingConfig(1.0), max_new_tokens=20, with_transformers=False, progress=slow,
     )  # fmt: skip
+    assert told[0] == (0.0, "warming up") and told[-1] == (1.0, "a, prompt 3 of 3")
     sizes = [1, 2, 3]
-    warm_up = [(size, prompts[0], 16, 7) for size in sizes]
-    raced = [
-        (sizes[(turn + place) % 3], prompt, 20, 7 + turn) for turn, prompt in enumerate(prompts) for place in range(3)
-    ]
+    warm_up = [(size, prompts[0], 16, 0) for size in sizes]
+    raced = [(sizes[(turn + place) % 3], prompt, 20, turn) for turn, prompt in enumerate(prompts) for place in range(3)]
     assert scripted.calls == warm_up + raced
     assert results["autoregressive"].seconds == [5.0] * 3 and results["a"].seconds == results["b"].seconds == [2.5] * 3
     assert results["a"].steps == [10] * 3 and results["a"].outputs == [[1, 2] * 10] * 3
     assert results["a"].phase_sec == {"draft_sec": 30.0, "verify_sec": 60.0, "walk_sec": 90.0, "commit_sec": 120.0}
-
-
-def test_transformers_own_lookup_writes_the_same_text(demo_pair):
-    prompt = demo_pair.tokenizer.encode("def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n")
-    plain, looked_up = (
-        racing.transformers_method(demo_pair, SamplingConfig(0.0), prompt_lookup=tokens)(prompt, 24, 0, print)
-        for tokens in (None, 5)
-    )
-    assert plain.output == looked_up.output and looked_up.passes < plain.passes
 
 
 def test_the_best_of_the_assisted_settings_is_reported(scripted, tiny_target, tiny_draft, monkeypatch):
@@ -184,26 +148,14 @@ def test_the_best_of_the_assisted_settings_is_reported(scripted, tiny_target, ti
         return lambda prompt, length, turn, report: Decoded([0] * length, length, seconds)
 
     monkeypatch.setattr(racing, "transformers_method", method)
-    pair = ModelPair(tiny_target, tiny_draft, tokenizer=None)
+    pair = pair_of(tiny_target, tiny_draft)
     results = race(pair, [[1], [2]], trees={}, sampling=SamplingConfig(), max_new_tokens=8)
     assert list(results) == ["autoregressive", "hf_generate", "hf_assisted"]
     assert results["hf_assisted"].seconds == [0.5, 0.5]
 
 
-def test_what_a_race_tells_is_not_timed(scripted, tiny_target, tiny_draft):
-    def slow(share, words):
-        scripted.now[0] += 100.0
-        told.append((round(share, 3), words))
-
-    told, pair = [], ModelPair(tiny_target, tiny_draft, tokenizer=None)
-    methods = {name: own_method(pair, chain_tree(1), SamplingConfig()) for name in ("one", "two")}
-    found = list(take_turns(methods, [[1]], 4, progress=slow))
-    assert [(name, decoded.seconds) for name, decoded in found] == [("one", 0.5), ("two", 0.5)]
-    assert told[0] == (0.0, "warming up") and (0.25, "one") in told and told[-1] == (1.0, "two")
-
-
 def test_a_race_that_is_cancelled_has_only_whole_decodes(tiny_target, tiny_draft):
-    cancel, pair = threading.Event(), ModelPair(tiny_target, tiny_draft, tokenizer=None)
+    cancel, pair = threading.Event(), pair_of(tiny_target, tiny_draft)
     methods = {
         name: own_method(pair, k_ary_tree(2, 2), SamplingConfig(), cancel=cancel) for name in ("one", "two", "three")
     }
@@ -235,7 +187,7 @@ def test_bench_compares_what_it_raced_and_calibrates_on_the_rest(tiny_target, ti
     monkeypatch.setattr(benchmark, "measure_acceptance", measured)
     monkeypatch.setattr(benchmark, "measure_profile", lambda pair, **options: PROFILE)
     monkeypatch.setattr(benchmark, "race", raced)
-    pair = ModelPair(tiny_target, tiny_draft, tokenizer=None)
+    pair = pair_of(tiny_target, tiny_draft)
     found = bench(pair, [[1], [2], [3], [4]], sampling=SamplingConfig(), max_new_tokens=10)
     result = found.record
     assert asked["raced"] == [[1], [2], [3]] and asked["calibration"] == [[4]]
@@ -248,9 +200,6 @@ def test_bench_compares_what_it_raced_and_calibrates_on_the_rest(tiny_target, ti
     assert asked["raced"] == [[1], [2], [5]] and asked["calibration"] == [[8], [9]]
     assert result["repeated_4grams"] == [0.0, 0.857, 0.0]
     assert result["not_looping"]["prompts"] == 2 and result["looping"]["prompts"] == 1
-    assert result["not_looping"]["over_autoregressive"] == {
-        "autoregressive": 1.0,
-        "chain": 0.8,
-        "sequoia": pytest.approx(8 / 6),
-    }
+    calm = {"autoregressive": 1.0, "chain": 0.8, "sequoia": pytest.approx(8 / 6)}
+    assert result["not_looping"]["over_autoregressive"] == calm
     assert result["looping"]["over_autoregressive"] == {"autoregressive": 1.0, "chain": 4.0, "sequoia": 2.0}

@@ -16,20 +16,13 @@ LENGTH = 12
 LANES = {"plain": {}, "assisted": {"assisted": True, "length_hint": 3}, "lookup": {"prompt_lookup": 2}}
 SHIPPED = {
     "a penalty": {"repetition_penalty": 1.8},
-    "no repeats": {"no_repeat_ngram_size": 1},
-    "suppressed tokens": {"suppress_tokens": list(range(40))},
     "a suppressed beginning": {"begin_suppress_tokens": list(range(40))},
-    "forbidden words": {"bad_words_ids": [[token] for token in range(40)]},
     "a forced end": {"forced_eos_token_id": 7},
-    "a bias": {"sequence_bias": [[[5], 90.0]]},
     "beams": {"num_beams": 3},
     "words to stop at": {"stop_strings": ["a"]},
     "a time": {"max_time": 1e-6},
     "min-p": {"min_p": 0.9},
-    "typical-p": {"typical_p": 0.05},
-    "a cutoff": {"epsilon_cutoff": 0.3},
     "top-k": {"top_k": 1},
-    "guidance": {"guidance_scale": 3.0},
 }
 
 

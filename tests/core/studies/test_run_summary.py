@@ -24,11 +24,6 @@ def test_a_prediction_holds_to_a_tenth(predicted: float, outcome: str):
     assert summary(baseline=Baseline(30, 0.45), predicted_speedup=predicted).outcome == outcome
 
 
-def test_a_baseline_without_tokens_has_no_speed():
-    assert Baseline(10, 5.0).tokens_per_sec == pytest.approx(2)
-    assert Baseline(0, 0.0).tokens_per_sec is None
-
-
 def test_speed_is_all_tokens_over_all_seconds():
     phases = [[0.01, 0.01, 0.0, 0.0]] * 9 + [[0.5, 0.32, 0.0, 0.0]]
     found = summarize_run([2] * 9 + [3], [True] * 10, phases, baseline=Baseline(30, 3.0))
@@ -37,7 +32,7 @@ def test_speed_is_all_tokens_over_all_seconds():
 
 
 def test_nothing_measured_is_none_and_never_a_division_by_zero():
-    found = summarize_run([], [], [])
+    found = summarize_run([], [], [], baseline=Baseline(0, 0.0))
     assert (found.tokens, found.steps, found.tokens_per_step, found.speedup) == (0, 0, None, None)
     assert (found.outcome, found.tokens_ratio, found.cost_ratio, found.slowest_phase) == (None, None, None, None)
     assert summary(baseline=Baseline(30, 0.45), predicted_speedup=0.0).outcome is None  # a file may say so

@@ -47,6 +47,8 @@ def test_counts_by_hand():
     matrix = acceptance_by_depth(STEPS, TREE)
     np.testing.assert_allclose(matrix.probs, [[3 / 5, 1 / 5], [1 / 4, 1 / 3]])
     assert matrix.trials.tolist() == reached.tolist() and matrix.meta["steps"] == 5
+    cut = step([0, 1], new_tokens=[7])  # node 1 ends the text: its children were neither accepted nor refused
+    assert [found.tolist() for found in count_by_depth([cut], TREE)] == [[[1, 0], [0, 0]], [[1, 1], [0, 0]]]
 
 
 def test_cells_never_seen_borrow_from_their_rank():
@@ -74,11 +76,6 @@ def test_a_tree_with_one_node_per_cell_is_reproduced_exactly(tree, tiny_target, 
     assert expected_tokens(tree, acceptance_by_depth(whole, tree)) == pytest.approx(mean)
 
 
-def test_a_cut_step_counts_up_to_the_end_of_its_text():
-    cut = step([0, 1], new_tokens=[7])  # node 1 ends the text: its children were neither accepted nor refused
-    assert [found.tolist() for found in count_by_depth([cut], TREE)] == [[[1, 0], [0, 0]], [[1, 1], [0, 0]]]
-
-
 def test_confidence_by_hand():
     curve = acceptance_by_confidence(STEPS, TREE)
     # offered: node 1 (0.9) x5, node 2 (0.1) x2, node 3 (0.5) x3, node 4 (0.25) x2, node 5 (1.0) x1
@@ -88,25 +85,23 @@ def test_confidence_by_hand():
     np.testing.assert_allclose(curve.mean_draft[some], [0.1, 0.25, 0.5, (5 * 0.9 + 1.0) / 6])
     low, high = curve.interval()
     assert np.all((low < curve.rate) & (curve.rate < high) | ~some)
-    assert json.loads(json.dumps(curve.rows(), allow_nan=False))[9]["offered"] == 6
+    assert (low[0], high[0]) == (0.0, 1.0) and np.isnan(curve.rate[0])
+    rows = json.loads(json.dumps(curve.rows(), allow_nan=False))
+    assert rows[9]["offered"] == 6 and rows[0]["rate"] is None
 
 
-def test_empty_bins_are_said_to_be_empty():
-    curve = acceptance_by_confidence([step([0])], TREE)
-    assert np.isnan(curve.rate[5]) and curve.rows()[5]["rate"] is None
-    low, high = curve.interval()
-    assert (low[5], high[5]) == (0.0, 1.0)
-
-
-def test_bad_arguments_are_named():
-    with pytest.raises(ValueError, match="steps: found none"):
-        acceptance_by_depth([], TREE)
-    with pytest.raises(ValueError, match="one of 6 nodes, expected the tree's 5"):
-        acceptance_by_depth(STEPS, chain_tree(4))
-    with pytest.raises(ValueError, match="tree: found one node"):
-        acceptance_by_confidence(STEPS, TokenTree(np.array([-1])))
-    with pytest.raises(ValueError, match="level: found 1"):
-        acceptance_by_confidence(STEPS, TREE).interval(1)
+@pytest.mark.parametrize(
+    ("steps", "tree", "message"),
+    [
+        ([], TREE, "steps: found none"),
+        (STEPS, chain_tree(4), "one of 6 nodes, expected the tree's 5"),
+        (STEPS, TokenTree(np.array([-1])), "tree: found one node"),
+    ],
+)
+def test_steps_that_cannot_be_counted_are_refused(steps, tree, message):
+    for count in (acceptance_by_depth, acceptance_by_confidence):
+        with pytest.raises(ValueError, match=message):
+            count(steps, tree)
 
 
 def test_steps_whose_tree_a_context_has_cut_are_left_out(tiny_target):
@@ -118,5 +113,3 @@ def test_steps_whose_tree_a_context_has_cut_are_left_out(tiny_target):
     assert count_by_depth(steps, TREE)[1].tolist() == count_by_depth(whole, TREE)[1].tolist()
     assert acceptance_by_depth(steps, TREE).meta["steps"] == len(whole) < len(steps)
     assert acceptance_by_confidence(steps, TREE).rows() == acceptance_by_confidence(whole, TREE).rows()
-    with pytest.raises(ValueError, match="found one of 6 nodes, expected the tree's 3"):
-        count_by_depth(steps, chain_tree(2))

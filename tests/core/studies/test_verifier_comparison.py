@@ -1,5 +1,4 @@
 import json
-import threading
 
 import numpy as np
 import pytest
@@ -9,7 +8,6 @@ from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.design.bootstrap import ratio_estimate
 from sequoia_core.design.plain_trees import chain_tree, k_ary_tree
-from sequoia_core.files.faults import Cancelled
 from sequoia_core.studies.rejection_curves import sampling_grid
 from sequoia_core.studies.verifier_comparison import compare_verifiers
 from tests.conftest import calibration_of, pair_of, tiny_llama
@@ -19,12 +17,8 @@ HOT = SamplingConfig(2.0)
 
 
 def test_comparison_is_complete(tiny_target, tiny_draft):
-    told = []
-    tree = k_ary_tree(2, 2)
-    result = compare_verifiers(
-        PROMPTS, pair_of(tiny_target, tiny_draft), tree=tree, samplings=sampling_grid([0, 2.0]),
-        max_new_tokens=10, progress=lambda f, m: told.append(f),
-    )  # fmt: skip
+    tree, pair = k_ary_tree(2, 2), pair_of(tiny_target, tiny_draft)
+    result = compare_verifiers(PROMPTS, pair, tree=tree, samplings=sampling_grid([0, 2.0]), max_new_tokens=10)
     assert [run.verifier for run in result.runs] == ["greedy", "sequoia", "specinfer", "topk"]
     for run in result.runs:
         assert run.committed.tolist() == [10] * 3 and np.all(run.yielded >= run.committed)
@@ -38,7 +32,6 @@ def test_comparison_is_complete(tiny_target, tiny_draft):
     assert [row["other"] for row in result.ratios()] == ["specinfer", "topk"] and len(result.rows()) == 4
     assert json.loads(json.dumps(result.rows(), allow_nan=False)) == result.rows()
     assert result.settings["tree"] == tree.parents.tolist()
-    assert told == sorted(told) and told[-1] == 1.0
     with pytest.raises(ValueError, match="no run of sequoia"):
         result.run("sequoia", SamplingConfig(0.1))
 
@@ -51,28 +44,18 @@ def test_trees_of_text_already_seen_are_decoded_beside_the_fixed_one(tiny_target
     policies = {(cold, "hybrid"): hybrid, (cold, "lookup"): lookup, (HOT, "lookup"): lookup}
     result = compare_verifiers(
         PROMPTS, pair_of(tiny_target, tiny_llama(1)), tree=chain, samplings=[cold, HOT], policies=policies,
-        verifiers=["sequoia"], max_new_tokens=24,
+        max_new_tokens=24,
     )  # fmt: skip
     assert [(run.verifier, run.sampling.temperature) for run in result.runs] == [
-        ("greedy", 0.0), ("hybrid", 0.0), ("lookup", 0.0), ("sequoia", 2.0), ("lookup", 2.0),
+        ("greedy", 0.0), ("hybrid", 0.0), ("lookup", 0.0),
+        ("sequoia", 2.0), ("specinfer", 2.0), ("topk", 2.0), ("lookup", 2.0),
     ]  # fmt: skip
     assert result.run("greedy", cold).tokens_per_step.value == pytest.approx(3.0)
     assert result.run("hybrid", cold).tokens_per_step.value > 4.0
     assert result.run("lookup", HOT).tokens_per_step.value < 1.5
     ratios = {(row["other"], row["temperature"]): row["value"] for row in result.ratios()}
-    assert set(ratios) == {("hybrid", 0.0), ("lookup", 0.0), ("lookup", 2.0)} and ratios["hybrid", 0.0] < 0.75
-    for row in result.rows():
-        run = result.run(row["verifier"], SamplingConfig(row["temperature"]))
-        assert row["tokens_per_step"] == run.tokens_per_step.value
-
-
-def test_a_draft_equal_to_the_target_fills_a_chain_but_topk_does_not(tiny_target):
-    result = compare_verifiers(
-        PROMPTS, pair_of(tiny_target, tiny_llama(1)), tree=chain_tree(3), samplings=[HOT], max_new_tokens=16
-    )
-    for name in ("sequoia", "specinfer"):
-        assert result.run(name, HOT).tokens_per_step.value == pytest.approx(4.0)
-    assert result.run("topk", HOT).tokens_per_step.value < 4.0
+    assert {("hybrid", 0.0), ("lookup", 0.0), ("lookup", 2.0)} < set(ratios) and ratios["hybrid", 0.0] < 0.75
+    assert [row["tokens_per_step"] for row in result.rows()] == [run.tokens_per_step.value for run in result.runs]
 
 
 def test_a_step_cut_at_the_limit_counts_whole(tiny_target):
@@ -83,21 +66,6 @@ def test_a_step_cut_at_the_limit_counts_whole(tiny_target):
     run = result.runs[0]
     assert (run.committed.tolist(), run.yielded.tolist(), run.steps.tolist()) == ([5], [8], [2])
     assert run.tokens_per_step == (4.0, None, None)  # one prompt: nothing to resample
-
-
-def test_cancel_keeps_prompts_that_every_verifier_has_done(tiny_target, tiny_draft):
-    stop = threading.Event()
-    options = {"pair": pair_of(tiny_target, tiny_draft), "tree": chain_tree(2), "samplings": [HOT]}
-    result = compare_verifiers(
-        PROMPTS, **options, max_new_tokens=6, cancel=stop, progress=lambda f, m: f > 0.4 and stop.set()
-    )
-    assert result.settings["prompts"] == 1 and all(len(run.steps) == 1 for run in result.runs)
-    with pytest.raises(Cancelled, match="cancelled"):
-        compare_verifiers(PROMPTS, **options, cancel=stop)
-    with pytest.raises(ValueError, match="verifier: found 'magic'"):
-        compare_verifiers(PROMPTS, **options, verifiers=["magic"])
-    with pytest.raises(ValueError, match="found 0 prompts"):
-        compare_verifiers([], **options)
 
 
 def test_ratio_interval_covers_the_truth():

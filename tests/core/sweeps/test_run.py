@@ -49,15 +49,21 @@ def deadly_lookup(job):
     return run_job(job)
 
 
-def test_what_is_there_is_not_measured_again(tmp_path, idle):
-    here, results = Here(), Results(tmp_path / "out")
-    run_sweep(read_plan(write_plan(tmp_path, count=2)), results, here)
-    first = len(here.done)
-    state = run_sweep(read_plan(write_plan(tmp_path, count=3)), results, here)
+@pytest.fixture
+def small(tmp_path):
+    """A plan of twelve jobs, and its results."""
+    return read_plan(write_plan(tmp_path, count=2)), Results(tmp_path / "out")
+
+
+def test_what_is_there_is_not_measured_again(small, tmp_path, idle):
+    here, (plan, results) = Here(), small
+    run_sweep(plan, results, here)
+    first, plan = len(here.done), read_plan(write_plan(tmp_path, count=3))
+    state = run_sweep(plan, results, here)
     # both is calibrated by the domain's first five prompts, so another set of those is another measurement
     new = [job for job in here.done[first:] if job.kind != "both"]
     assert first == 12 and state.skipped == 8 and len(new) == 4 and len(here.done) == 12 + 4 + 6
-    assert run_sweep(read_plan(write_plan(tmp_path, count=3)), results, here).jobs == 0
+    assert run_sweep(plan, results, here).jobs == 0
 
 
 @pytest.mark.slow
@@ -81,23 +87,6 @@ def test_a_run_that_is_killed_goes_on_and_leaves_no_process(serial, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_local_worker_that_is_killed_costs_nothing(serial, tmp_path):
-    workers, killed = LocalWorkers(2), []
-
-    def progress(state) -> None:
-        if state.done >= 3 and not killed:
-            killed.append(next(iter(workers._executor._processes)))
-            os.kill(killed[0], signal.SIGKILL)
-
-    try:
-        state = run_sweep(read_plan(write_plan(tmp_path)), Results(tmp_path / "out"), workers, progress=progress)
-    finally:
-        workers.close()
-    assert killed and state.done == 24 and not state.faults
-    assert untimed(tmp_path / "out").equals(serial)
-
-
-@pytest.mark.slow
 def test_a_job_that_kills_its_worker_is_given_up_by_name_and_retried_on_request(tmp_path, monkeypatch):
     path = write_plan(tmp_path, ("prompts_per_job = 1", "prompts_per_job = 2"), count=2, tokens=4)
     plan, results = read_plan(path), Results(tmp_path / "out")
@@ -114,9 +103,10 @@ def test_a_job_that_kills_its_worker_is_given_up_by_name_and_retried_on_request(
     assert (len(results.read_keys()[0]), results.read_keys()[1]) == (12, {})
 
 
-def test_jobs_that_a_dead_worker_took_along_are_tried_again_one_by_one(tmp_path, monkeypatch):
+@pytest.mark.parametrize("death", [BrokenExecutor, KilledWorker])
+def test_jobs_that_a_dead_worker_took_along_are_tried_again_one_by_one(death, small, monkeypatch):
     monkeypatch.setattr("sequoia_core.sweeps.run.ASK_SEC", 0.01)
-    plan, results = read_plan(write_plan(tmp_path, count=2)), Results(tmp_path / "out")
+    plan, results = small
     bad, together = list(all_jobs(plan))[1], []
 
     class Together(Here):
@@ -131,7 +121,7 @@ def test_jobs_that_a_dead_worker_took_along_are_tried_again_one_by_one(tmp_path,
             dies = any(self.deadly & set(job.keys) for job, _ in batch)
             together.extend([len(batch)] if dies else [])
             for job, future in batch:
-                future.set_exception(BrokenExecutor()) if dies else future.set_result(without_measuring(job))
+                future.set_exception(death()) if dies else future.set_result(without_measuring(job))
             return False
 
     state = run_sweep(plan, results, Together(bad.keys))
@@ -140,27 +130,7 @@ def test_jobs_that_a_dead_worker_took_along_are_tried_again_one_by_one(tmp_path,
     assert results.read_keys()[1] == dict.fromkeys(bad.keys, DIED_FAULT)
 
 
-def test_a_job_that_dask_gives_up_is_tried_again_alone(tmp_path):
-    plan, results = read_plan(write_plan(tmp_path, count=2)), Results(tmp_path / "out")
-    bad, under_way, others = list(all_jobs(plan))[1], [], []
-
-    class Cluster(Here):
-        """Gives up a deadly job at once, which costs the others nothing."""
-
-        def submit(self, job):
-            if self.deadly & set(job.keys):
-                others.append(sum(not future.done() for future in under_way))
-                return super().submit(job)
-            under_way.append(Future())
-            threading.Timer(0.05, under_way[-1].set_result, [without_measuring(job)]).start()
-            return under_way[-1]
-
-    state = run_sweep(plan, results, Cluster(bad.keys, KilledWorker))
-    assert (state.failed, state.done, others) == (1, 11, [1, 0])
-    assert results.read_keys()[1] == dict.fromkeys(bad.keys, DIED_FAULT)
-
-
-def test_an_executor_that_is_lost_is_no_jobs_fault(tmp_path, idle):
+def test_an_executor_that_is_lost_is_no_jobs_fault(small, idle):
     class Leaving(Here):
         """Forgets its first jobs, cancels the next ones, then works."""
 
@@ -175,18 +145,17 @@ def test_an_executor_that_is_lost_is_no_jobs_fault(tmp_path, idle):
         def lost(self):
             return self.deaths == 4
 
-    state = run_sweep(read_plan(write_plan(tmp_path, count=2)), Results(tmp_path / "out"), Leaving())
+    state = run_sweep(*small, Leaving())
     assert (state.done, state.failed, state.rows) == (12, 0, 12)
 
 
-def test_a_mistake_of_ours_ends_the_run(tmp_path):
+def test_a_mistake_of_ours_ends_the_run(small):
     with pytest.raises(ZeroDivisionError):
-        job = next(all_jobs(plan := read_plan(write_plan(tmp_path, count=2))))
-        run_sweep(plan, Results(tmp_path / "out"), Here(job.keys, ZeroDivisionError))
+        run_sweep(*small, Here(next(all_jobs(small[0])).keys, ZeroDivisionError))
 
 
-def test_timed_jobs_come_last_and_one_at_a_time(tmp_path):
-    under_way, most = [], {False: 0, True: 0}
+def test_timed_jobs_come_last_and_one_at_a_time_and_what_is_left_is_estimated_by_kind(tmp_path):
+    under_way, most, left = [], {False: 0, True: 0}, {}
 
     class Later(Here):
         def submit(self, job):
@@ -201,28 +170,21 @@ def test_timed_jobs_come_last_and_one_at_a_time(tmp_path):
             under_way.remove(job)
             future.set_result(without_measuring(job))
 
-    plan = read_plan(write_plan(tmp_path, count=2, more="profile = true\nrace = true"))
-    state = run_sweep(plan, Results(tmp_path / "out"), Later())
-    assert state.done == state.jobs == 12 + 3 and most == {False: 4, True: 1}
-
-
-def test_what_is_left_is_estimated_by_how_its_kind_is_done(tmp_path, idle):
-    plan, found = read_plan(write_plan(tmp_path, count=2, more="profile = true\nrace = true")), {}
-
     def progress(state):
-        found.setdefault(state.done, state.remaining_sec)
+        left.setdefault(state.done, state.remaining_sec)
 
-    run_sweep(plan, Results(tmp_path / "out"), Here(), progress=progress)
-    assert found[0] is None
-    assert found[1] == 11 * 1.0 / 2 + 3 * 1.0  # two workers, one machine; a timed job is not known better yet
-    assert found[13] == 2 * 100.0 and found[15] == 0.0
+    plan = read_plan(write_plan(tmp_path, count=2, more="profile = true\nrace = true"))
+    state = run_sweep(plan, Results(tmp_path / "out"), Later(), progress=progress)
+    assert state.done == state.jobs == 12 + 3 and most == {False: 4, True: 1}
+    assert left[0] is None
+    assert left[1] == 11 * 1.0 / 2 + 3 * 1.0  # two workers, one machine; a timed job is not known better yet
+    assert left[13] == 2 * 100.0 and left[15] == 0.0
 
 
 def test_threads_beyond_the_cores_are_refused_or_said(monkeypatch):
     monkeypatch.setattr(executors, "_cores", lambda: [0, 1])
-    for threads in (3, 10**9):
-        with pytest.raises(ValueError, match=f"threads: found {threads}, expected at most the 2 cores"):
-            LocalWorkers(1, threads=threads)
+    with pytest.raises(ValueError, match="threads: found 3, expected at most the 2 cores"):
+        LocalWorkers(1, threads=3)
     noted = {}
     for count, threads in ((1, 2), (2, 1), (2, 2), (None, 2)):
         workers = LocalWorkers(count, threads=threads)
@@ -260,12 +222,6 @@ def test_the_script_that_starts_workers_runs_once(tmp_path):
     assert (done.stdout, done.returncode) == ("script __main__\n2\n", 0), done.stderr
 
 
-def test_a_dry_run_writes_nothing(tmp_path, capsys):
-    assert main(["sweep", str(write_plan(tmp_path)), "--out", str(tmp_path / "out"), "--dry-run", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["jobs"] == 24 and found["prompts"] == {"code": 4} and not (tmp_path / "out").exists()
-
-
 def test_what_failed_before_is_said_again(tmp_path, capsys):
     path, results = write_plan(tmp_path, count=2), Results(tmp_path / "out")
     for job in all_jobs(read_plan(path)):
@@ -275,9 +231,7 @@ def test_what_failed_before_is_said_again(tmp_path, capsys):
     report = json.loads(said.out)
     assert [report[key] for key in ("jobs", "done", "failed", "skipped", "failed_before")] == [0, 0, 0, 12, 12]
     assert "12 rows" in said.err and "it burnt" in said.err and "--retry-failed" in said.err
-    dry = ["sweep", str(path), "--out", str(tmp_path / "out"), "--dry-run", "--json"]
-    assert main(dry) == 0 and json.loads(capsys.readouterr().out)["failed_before"] == 12
-    assert main([*dry, "--retry-failed"]) == 0
+    assert main(["sweep", str(path), "--out", str(tmp_path / "out"), "--dry-run", "--json", "--retry-failed"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["jobs"], report["failed_before"]) == (12, 0)
 
