@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from sequoia_core.servers.check import (
-    SETTINGS,
     Served,
     ask_servers,
     compare,
@@ -22,6 +21,7 @@ from tests.served import body_of, reply, served
 
 PLAIN_SEC, FIXED_SEC, TOKEN_SEC = 0.010, 0.004, 0.001
 TOKENS = 200
+SETTINGS = (0, 1, 2, 3, 4, 6, 8)  # lengths of draft
 
 
 def guesses(requests: int, seed: int = 0) -> list[np.ndarray]:
@@ -68,18 +68,6 @@ def test_records_by_step_predict_every_setting(settings):
         )
     assert found["chosen"] == found["best"] > 0 and found["chosen_over_best"]["value"] == 1.0
     assert found["same_text"] == 1.0
-
-
-def without_order(answers: list[Served]) -> list[Served]:
-    """Return what counters tell of the same answers."""
-    return [each and replace(each, counts=replace(each.counts, ordered=False)) for each in answers]
-
-
-def test_counters_predict_closely_and_say_what_they_miss(settings):
-    counted = {k: without_order(answers) if k else answers for k, answers in settings.items()}
-    found = compare(counted)
-    assert 0 < found["median_abs_error"] < 0.08
-    assert any("shorter chains yield a little more" in note for note in found["notes"])
 
 
 def test_a_setting_that_behaves_otherwise_does_not_hold(settings):
@@ -135,12 +123,6 @@ def test_nothing_is_predicted_where_drafts_end_early_or_none_is_made(settings):
     assert "nothing is planned" in found["notes"][0]
     never = compare({k: [replace(each, counts=None) for each in answers] for k, answers in settings.items()})
     assert never["chosen"] is None and "no drafts" in never["notes"][0]
-
-
-def test_what_nothing_can_be_planned_from_is_refused(settings):
-    for planned_from in ((0, 2, 6), (1, 2, 8), (0, 2, 5)):
-        with pytest.raises(ValueError, match="expected 0, 8 .the longest draft. and one of the settings between"):
-            compare(settings, planned_from=planned_from)
 
 
 ANSWER = {"choices": [{"text": "x"}], "usage": {"completion_tokens": 3}}

@@ -51,11 +51,13 @@ def gone_within(seconds: float) -> bool:
     return True
 
 
-MARK = {"SERVER_OF": str(os.getpid())}
+@pytest.fixture(autouse=True)
+def marked(monkeypatch):
+    monkeypatch.setenv("SERVER_OF", str(os.getpid()))
 
 
 def test_a_server_answers_and_is_gone_with_its_children_whatever_happens():
-    with pytest.raises(ZeroDivisionError), running_server(command(), environment=MARK) as address:
+    with pytest.raises(ZeroDivisionError), running_server(command()) as address:
         assert ask(address, "/metrics") == b"ok"
         assert len(started_here()) == 2
         1 / 0  # noqa: B018
@@ -64,20 +66,21 @@ def test_a_server_answers_and_is_gone_with_its_children_whatever_happens():
 
 def test_a_server_that_ignores_the_signal_is_killed(monkeypatch):
     monkeypatch.setattr(local_server, "END_SEC", 0.3)
-    with running_server(command("--deaf"), environment=MARK):
+    with running_server(command("--deaf")):
         pass
     assert gone_within(5)
 
 
-def test_a_server_that_does_not_start_says_why():
+def test_a_server_that_does_not_start_says_why(monkeypatch):
     with (
         pytest.raises(ValueError, match=r"exit code 3, expected it to answer; it last wrote: no such model$"),
-        running_server([sys.executable, "-c", "import sys; print('no such model'); sys.exit(3)"], environment=MARK),
+        running_server([sys.executable, "-c", "import sys; print('no such model'); sys.exit(3)"]),
     ):
         pass
+    monkeypatch.setattr(local_server, "START_SEC", 0.5)
     with (
         pytest.raises(ValueError, match="found it still loading"),
-        running_server([sys.executable, "-c", "import time; time.sleep(60)"], environment=MARK, seconds=0.5),
+        running_server([sys.executable, "-c", "import time; time.sleep(60)"]),
     ):
         pass
     assert gone_within(5)
