@@ -2,7 +2,6 @@
 
 import ast
 import importlib
-import itertools
 import os
 import subprocess
 import sys
@@ -69,13 +68,6 @@ def test_every_room_and_module_is_on_its_ladder():
         assert below <= above, f"{room} may import only what stands above it in the table"
         above.add(room)
     assert sorted(f"{room}.{name}" for room in ROOMS for name in ladder(room)) == sorted(MODULES)
-
-
-def test_the_folders_of_decoding_point_one_way():
-    """The modules of a folder stand together: what it uses is before all of them, and what uses it after."""
-    folders = [name.rpartition(".")[0] for name in ladder("decoding")]
-    runs = [folder for folder, _ in itertools.groupby(folders) if folder]
-    assert runs == ["growing", "gpu"]
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from sequoia_core.decoding.loop import decode
 from sequoia_core.design.acceptance import AcceptanceVector
 from sequoia_core.design.planning import plan_tree
 from sequoia_core.design.profile import HardwareProfile
@@ -29,24 +28,14 @@ def prompts(tmp_path):
     return str(path)
 
 
-@pytest.mark.sample(4)
-@pytest.mark.parametrize("format", ["native", "growmap", "umbrella", "choices"])
-def test_a_tree_is_written_and_scored_in_every_format_that_is_read(format, call, tmp_path):
-    out = tmp_path / ("tree.pt" if format == "growmap" else "tree.json")
-    built = call("tree", "--acceptance", VECTOR, "--size", "9", "--out", str(out), "--format", format)
+def test_a_tree_is_written_and_scored(call, tmp_path):
+    out = tmp_path / "tree.json"
+    built = call("tree", "--acceptance", VECTOR, "--size", "9", "--out", str(out), "--format", "choices")
+    assert built["size"] == 9 and "deprecates" in built["warning"]  # who still reads it
     scored = call("score", "--acceptance", VECTOR, "--tree", str(out))
-    assert (scored["size"], scored["depth"]) == (built["size"], built["depth"]) and built["size"] == 9
+    assert (scored["size"], scored["depth"]) == (built["size"], built["depth"])
     assert scored["expected_tokens"] == pytest.approx(built["expected_tokens"])
     assert scored["optimal_expected_tokens"] == pytest.approx(scored["expected_tokens"])
-    assert ("deprecates" in built.get("warning", "")) == (format == "choices")  # who still reads it
-
-
-def test_plan_doubts_times_that_fall_with_the_tokens(call, tmp_path):
-    profile = {"format": "sequoia-profile", "version": 1, "sizes": [1, 2, 4], "draft_sec": 0.001}
-    for seconds, doubted in (([0.02, 0.011, 0.006], True), ([0.02, 0.018, 0.021], False)):
-        (tmp_path / "p.json").write_text(json.dumps(profile | {"verify_sec": seconds}))
-        warnings = call("plan", "--acceptance", VECTOR, "--profile", str(tmp_path / "p.json"))["warnings"]
-        assert any("A pass over 2 tokens takes 11 ms, one over 1 takes 20" in each for each in warnings) == doubted
 
 
 def test_score_says_which_ranks_were_never_measured(call, tmp_path):
@@ -87,7 +76,6 @@ def test_measure(call, prompts, tmp_path):
     assert call("tree", "--acceptance", str(out), "--size", "6")["size"] == 6
 
 
-@pytest.mark.slow
 def test_measure_goes_on_from_a_cut_run(call, refusal, prompts, tmp_path):
     whole, cut = tmp_path / "whole.json", tmp_path / "cut.json"
     options = ["measure", "--temperature", "0.6", "--prompts", prompts, *SHORT]
@@ -145,15 +133,6 @@ def test_generate_repeats_itself_with_every_verifier(call):
         assert call(*arguments, "--verifier", verifier)["tokens"] == result["tokens"]
 
 
-def test_the_verifier_is_the_policys_own_where_none_is_named(call, monkeypatch):
-    asked = []
-    monkeypatch.setattr(
-        "sequoia_core.decoding.loop.decode", lambda *own, **more: asked.append(more["verifier"]) or decode(*own, **more)
-    )
-    call("generate", "--prompt", "x", "--temperature", "0.6", "--max-new-tokens", "1")
-    assert asked == [None]
-
-
 @pytest.mark.slow
 def test_bench(call, prompts):
     result = call("bench", "--prompts", prompts, "--temperature", "0", "--max-new-tokens", "8")
@@ -187,15 +166,7 @@ def test_a_machine_that_was_not_profiled_plans_by_the_profile_that_the_app_uses(
     assert source.endswith("not on Another, 9 threads")
     monkeypatch.setattr("sequoia_core.models.device.describe_device", lambda device: "Intel(R) Xeon(R) Processor, 9")
     monkeypatch.setattr("sequoia_core.native.instruction_sets.instructions_in_use", lambda: "AVX2")
-    unknown = call(*arguments)["tree"]["source"]
-    assert unknown.endswith("profile of the same processor name; instruction set not recorded")
-
-
-def test_plan_says_when_vector_and_profile_are_not_of_one_pair(call):
-    own = call("plan", "--acceptance", str(ASSETS / "acceptance" / "demo-t0.json"), "--profile", PROFILE)
-    assert own["warnings"] == [] and own["holds_for"]["target"] == "demo target"
-    other = call("plan", "--acceptance", VECTOR, "--profile", PROFILE)
-    assert "does not say which pair" in other["warnings"][0]
+    assert call(*arguments)["tree"]["source"].endswith("same processor name; instruction set not recorded")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
@@ -233,36 +204,26 @@ def test_letters_that_the_terminal_lacks_do_not_cost_the_result():
     ("name", "value", "said"),
     [
         ("SEQUOIA_INSTRUCTIONS", "junk", "found 'junk', expected one of amx, "),
-        ("SEQUOIA_INSTRUCTIONS", "amx", "the processor lacks amx_bf16"),
-        ("SEQUOIA_NATIVE", "no", "found 'no', expected 0 or 1"),
+        ("SEQUOIA_INSTRUCTIONS", "amx", "SEQUOIA_INSTRUCTIONS=amx: the processor lacks amx_bf16"),
+        ("SEQUOIA_NATIVE", "no", "SEQUOIA_NATIVE: found 'no', expected 0 or 1"),
     ],
 )
 def test_wishes_of_the_environment_that_cannot_be_met_are_named(name, value, said, monkeypatch, refusal):
     monkeypatch.setenv(name, value)
     monkeypatch.setattr("sequoia_core.native.instruction_sets.processor_flags", lambda: "flags : avx2 fma amx_tile")
-    error = refusal("generate", "--prompt", "x")
-    assert name in error and said in error
+    assert said in refusal("generate", "--prompt", "x")
 
 
 def test_lookup_replays_a_log_without_a_model(call, tmp_path):
     """Token ids are exact; the same requests as text are an estimate."""
-    ids = tmp_path / "ids.jsonl"
-    ids.write_text(
-        "\n".join(json.dumps({"prompt_ids": [1, 2, 3, 4, 9], "token_ids": [1, 2, 3, 4, 9] * 4}) for _ in "ab")
-    )
+    ids, text = tmp_path / "ids.jsonl", tmp_path / "chat.jsonl"
+    ids.write_text('{"prompt_ids": [1, 2, 3, 4, 9], "token_ids": [1, 2, 3, 4, 9, 1, 2, 3, 4, 9, 1, 2, 3, 4, 9]}\n' * 2)
     found = call("lookup", "--responses", str(ids))
-    assert found["requests"] == 2 and found["tokens"] == 40 and found["exact"]
+    assert found["requests"] == 2 and found["tokens"] == 30 and found["exact"]
     own, shared = found["tokens_per_step"]["own"], found["tokens_per_step"]["shared"]
-    assert set(own) == set(shared) == {"2", "4", "8", "16", "32", "64"}
     assert 1.0 < own["2"] < own["16"] <= shared["16"]
     assert all(low <= own[n] <= high for n, (low, high) in found["interval"]["own"].items())
     assert found["best_n"] in (8, 16, 32) and found["predicted_speedup"] is None
-    assert len(found["warnings"]) == 1 and "without a profile" in found["warnings"][0]
-
-    text = tmp_path / "chat.jsonl"
-    turns = [{"role": "user", "content": "def f(a): return a"}, {"role": "assistant", "content": "def f(a): return a"}]
-    text.write_text(json.dumps({"messages": turns}))
-    profile = str(ASSETS / "profiles" / "cpu-2core.json")
-    again = call("lookup", "--responses", str(text), "--profile", profile)
-    assert not again["exact"] and "estimate" in again["warnings"][0]
-    assert again["predicted_speedup"] > 1.0
+    text.write_text('{"prompt": "def f(a): return a", "response": "def f(a): return a"}')
+    again = call("lookup", "--responses", str(text), "--profile", PROFILE)
+    assert not again["exact"] and "estimate" in again["warnings"][0] and again["predicted_speedup"] > 1.0

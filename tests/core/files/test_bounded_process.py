@@ -109,9 +109,3 @@ def test_threads_get_their_own_answers(child):
     for thread in threads:
         thread.join()
     assert found == {i: i for i in range(8)}
-
-
-def test_what_cannot_be_imported_is_told():
-    with BoundedProcess("sequoia_core.nothing", "act", memory_bytes=1, seconds=1, answer_bytes=1000) as child:
-        with pytest.raises(ValueError, match="No module named 'sequoia_core.nothing'"):
-            child.ask(b"")

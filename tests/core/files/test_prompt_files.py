@@ -95,15 +95,12 @@ def test_the_shapes_of_chats_and_instructions_are_known_in_every_file(shape):
             assert prompts_from_bytes(written.getvalue().encode(), "a.csv") == prompts
 
 
-def test_an_instruction_that_is_asked_for_brings_its_input():
+def test_columns_of_text_can_be_chosen():
     rows, prompts = SHAPES["Alpaca"]
     data = "\n".join(map(json.dumps, rows)).encode()
-    assert prompts_from_bytes(data, "a.jsonl", "instruction") == prompts
-    assert prompts_from_bytes(data, "a.jsonl", "output") == ["3", "La"]
     assert text_columns(data, "a.jsonl") == ["instruction", "output"]
-
-
-def test_candidate_columns_are_those_of_text():
+    assert prompts_from_bytes(data, "a.jsonl", "instruction") == prompts  # brings its input
+    assert prompts_from_bytes(data, "a.jsonl", "output") == ["3", "La"]
     assert text_columns(CSV, "a.csv") == ["question", "answer"]
     assert text_columns(b'{"id": 1, "a": "x", "b": "y"}\n{"a": "z", "b": ""}', "a.jsonl") == ["a"]
     assert text_columns(parquet(id=[1], words=["x"], flags=[True]), "a.parquet") == ["words"]
@@ -177,17 +174,16 @@ def test_half_of_a_surrogate_pair_is_no_prompt(demo_pair):
     check_text("\U0001f600 \u2028 \0 \u202e")
 
 
-@pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.parquet"])
-def test_columns_are_few_enough_to_choose_from(name):
+def test_columns_are_few_enough_to_choose_from():
     names = [f"c{i}" for i in range(1001)]
-    data = {
-        "a.csv": ",".join(names).encode() + b"\n",
-        "a.jsonl": json.dumps(dict.fromkeys(names, "x")).encode(),
-        "a.parquet": parquet(**dict.fromkeys(names, ["x"])) if name == "a.parquet" else b"",
-    }[name]
-    for read in (prompts_from_bytes, text_columns):
-        with pytest.raises(ValueError, match=f"{name}: .*found 1,001 columns, expected at most 1,000"):
-            read(data, name)
+    for name, data in (
+        ("a.csv", ",".join(names).encode() + b"\n"),
+        ("a.jsonl", json.dumps(dict.fromkeys(names, "x")).encode()),
+        ("a.parquet", parquet(**dict.fromkeys(names, ["x"]))),
+    ):
+        for read in (prompts_from_bytes, text_columns):
+            with pytest.raises(ValueError, match=f"{name}: .*found 1,001 columns, expected at most 1,000"):
+                read(data, name)
 
 
 MEASURED = """

@@ -1,21 +1,15 @@
 """Servers of our own, over a law that is known: exact ones pass, each planted bias is found; foreign answers."""
 
 import json
+import math
 from contextlib import contextmanager
 
 import numpy as np
 import pytest
-import torch
 
 from sequoia_core.command_line.main import main
-from sequoia_core.decoding.loop import decode
-from sequoia_core.decoding.record import TOKENS_ONLY
-from sequoia_core.decoding.sampling import SamplingConfig
-from sequoia_core.design.plain_trees import chain_tree
-from sequoia_core.models.language_model import ModelPair
 from sequoia_core.servers.audit import Answer, Side, ask_side, audit, first_difference
-from tests.conftest import tokens_of
-from tests.core.planted import PROMPTS, MarkovModel, V, law_of_the_draft, planted, tables  # noqa: F401
+from tests.core.planted import PROMPTS, V, law_of_the_draft, planted, rows_by, tables  # noqa: F401
 from tests.served import body_of, reply, served
 
 SAMPLING = {"temperature": 1.0, "top_p": 1.0}
@@ -37,44 +31,32 @@ def answering(answer, metrics=None):
 
 
 class Engine:
-    """Answers by this project's `decode`, with a chain or without; a request may switch the draft off."""
+    """Answers by P, and behind the first token by the rows that a verifier leaves; a request may switch that off."""
 
     def __init__(self, verifier=None, *, seed=0, target=None, most=64):
-        rows, draft = tables()
-        self.target, self.draft = MarkovModel("target", rows if target is None else target), MarkovModel("draft", draft)
-        self.verifier, self.drafts, self.most = verifier, 0, most
-        self.generator = torch.Generator().manual_seed(seed)
+        self.plain = tables()[0] if target is None else target
+        self.drafted = rows_by(verifier) if verifier and target is None else self.plain
+        self.drafts, self.speculates, self.most = 0, verifier is not None, most
+        self.generator = np.random.default_rng(seed)
 
     def metrics(self):
         counts = {"drafts": self.drafts, "draft_tokens": 4 * self.drafts, "accepted_tokens": 0}
         return "".join(f"llamacpp:spec_decode_num_{name}_total {count}\n" for name, count in counts.items())
 
-    def text(self, prompt, length, sampling, drafts):
-        found = self.decoded(prompt, 1, sampling, False)  # from the prompt, as servers do
-        return [*found, *self.decoded([*prompt, *found], length - 1, sampling, drafts)] if length > 1 else found
-
-    def decoded(self, prompt, length, sampling, drafts):
-        steps = decode(
-            prompt, ModelPair(self.target, self.draft if drafts else None, None), tree=chain_tree(4 if drafts else 0),
-            sampling=sampling, max_new_tokens=length, verifier=self.verifier if drafts else None,
-            generator=self.generator, details=TOKENS_ONLY,
-        )  # fmt: skip
-        steps = list(steps)
-        self.drafts += len(steps) * drafts
-        return tokens_of(steps)
-
     def __call__(self, body):
         if body["n"] > self.most:
             raise ValueError(f"n must be at most {self.most}")
-        prompt, sampling = [PROMPTS.index(body["prompt"])], SamplingConfig(body["temperature"], body["top_p"])
-        drafts = self.verifier is not None and body.get("speculative.n_max") != 0
-        texts = [self.text(prompt, body["max_tokens"], sampling, drafts) for _ in range(body["n"])]
-        return {"choices": [self.choice(prompt, text) for text in texts]}
+        drafts = self.speculates and body.get("speculative.n_max") != 0
+        self.drafts += drafts * body["n"] * (body["max_tokens"] - 1)
+        return {"choices": [self.choice(body, self.drafted if drafts else self.plain) for _ in range(body["n"])]}
 
-    def choice(self, prompt, text):
-        rows = self.target.logits.log_softmax(-1)[[*prompt, *text[:-1]]].tolist()
-        tops = [[{"id": token, "logprob": value} for token, value in enumerate(row)] for row in rows]
-        content = [tops[i][token] | {"top_logprobs": tops[i]} for i, token in enumerate(text)]
+    def choice(self, body, rows):
+        text, content = [PROMPTS.index(body["prompt"])], []
+        for place in range(body["max_tokens"]):
+            row = self.plain[text[-1]] if place == 0 else rows[text[-1]]
+            tops = [{"id": token, "logprob": math.log(max(chance, 1e-30))} for token, chance in enumerate(row)]
+            text.append(int(row.argmax() if body["temperature"] == 0 else self.generator.choice(V, p=row)))
+            content.append(tops[text[-1]] | {"top_logprobs": tops})
         return {"logprobs": {"content": content}}
 
 

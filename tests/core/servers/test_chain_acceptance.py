@@ -17,6 +17,7 @@ from sequoia_core.servers.chain_acceptance import (
     chain_acceptance,
     counts_of_matrix,
     counts_of_vector,
+    other_rule_note,
 )
 from sequoia_core.servers.counts import ServerCounts, ServerRequest
 from sequoia_core.studies.measure_acceptance import measure_acceptance
@@ -185,6 +186,8 @@ def test_a_vector_measured_by_one_rule_tells_of_the_other(tiny_target, tiny_draf
     match, other = (counts_of_vector(vector, "llama.cpp") for vector in (ours, theirs))
     assert match.requests == other.requests and "as accepted by match" in match.source
     assert counts_of_vector(ours, "vllm", REJECTION).drafts < match.drafts
+    gain = counts_of_vector(ours, "", longest=4).drafts / counts_of_vector(ours, "", REJECTION, longest=4).drafts
+    assert f"the same texts yield {gain:.2f} times" in other_rule_note(ours, MATCH)
     with pytest.raises(ValueError, match="without the outcome of rejection at each position, expected one measured"):
         counts_of_vector(theirs, "vllm", REJECTION)
     again = type(ours).loads(ours.to_bytes(), "v.json")

@@ -56,53 +56,34 @@ def verdict(counts: ServerCounts, earlier: ServerCounts | None = None, **options
     return diagnose(counts, earlier, **options).verdict.title
 
 
-REPORTS = [  # what a public thread reports, rebuilt with small counts -> the verdict, a word of what to check
+AT_30K = [(30_000 + n, 336, 600, 235) for n in range(8)]
+SHORT_FINE = [(500 * n, 201, 210, 130) for n in range(1, 9)]
+REPORTS = [  # what a public thread reports, rebuilt with small counts -> the verdict
     # a block's layout read the other way: .9 % of all drafted tokens
-    ("vllm#56792", vllm((55, 8, 2, 1, 0, 0, 0), 1000), "Wired wrong", "layer ids"),
+    ("vllm#56792", vllm((55, 8, 2, 1, 0, 0, 0), 1000), "Wired wrong"),
     # 1 of 633 drafted tokens of a whole answer, three at a time; totals alone
-    ("llama.cpp#27151", answers((20, 213, 633, 1)), "Wired wrong", "layer ids"),
+    ("llama.cpp#27151", answers((20, 213, 633, 1)), "Wired wrong"),
     # near normal at the first position, a quarter after it
-    ("vllm#51009", vllm((740, 185, 46, 12, 3), 1000), "Runs out at position 2", "window"),
-    (
-        "a window read as full attention",
-        vllm((600, 385, 215, 108, 60, 0, 0, 0), 1000),
-        "Runs out at position 6",
-        "window",
-    ),
+    ("vllm#51009", vllm((740, 185, 46, 12, 3), 1000), "Runs out at position 2"),
+    ("a window read as all", vllm((600, 385, 215, 108, 60, 0, 0, 0), 1000), "Runs out at position 6"),
     # K above the layers that the head has: one is used again and again
-    (
-        "vllm#52688",
-        vllm((3000, 1350, 350, 56, 6), 4000),
-        "K above what the head gives",
-        "K = 3 keeps 99%",
-    ),
+    ("vllm#52688", vllm((3000, 1350, 350, 56, 6), 4000), "K above what the head gives"),
     # beyond the draft's own context dummies are drafted
-    (
-        "vllm#58080",
-        answers(*[(500 * n, 201, 210, 130) for n in range(1, 9)], *[(30_000 + n, 201, 600, 1) for n in range(8)]),
-        "Falls with prompt length",
-        "context limit",
-    ),
+    ("vllm#58080", answers(*SHORT_FINE, *[(30_000 + n, 201, 600, 1) for n in range(8)]), "Falls with prompt length"),
     # K = 6, .649 of the drafted tokens at 2K, .391 at 30K
-    (
-        "vllm#47602",
-        answers(*[(2000 + n, 491, 600, 390) for n in range(8)], *[(30_000 + n, 336, 600, 235) for n in range(8)]),
-        "Falls with prompt length",
-        "off by one",
-    ),
+    ("vllm#47602", answers(*[(2000 + n, 491, 600, 390) for n in range(8)], *AT_30K), "Falls with prompt length"),
     # a minimum probability: what the draft doubts is not drafted
-    ("llama.cpp#22506", llama_text(*LLAMA_PMIN), "Drafts rarely", "p-min"),
-    ("n-grams", vllm_text(*NGRAM), "Drafts rarely", "n-grams"),
-    ("llama.cpp#24508", answers(*[(10, 200, 90, 88)] * 8), "K is the limit", "larger K"),
-    ("one token per step at most", SGLANG_TEXT.replace(" 2.65", " 1.0"), "Wired wrong", "layer ids"),
+    ("llama.cpp#22506", llama_text(*LLAMA_PMIN), "Drafts rarely"),
+    ("n-grams", vllm_text(*NGRAM), "Drafts rarely"),
+    ("llama.cpp#24508", answers(*[(10, 200, 90, 88)] * 8), "K is the limit"),
+    ("one token per step", SGLANG_TEXT.replace(" 2.65", " 1.0"), "Wired wrong"),
 ]
 
 
 @pytest.mark.sample(len(REPORTS))
-@pytest.mark.parametrize(("report", "text", "title", "check"), REPORTS, ids=[row[0] for row in REPORTS])
-def test_a_public_report_has_its_verdict(report, text, title, check):
-    found = diagnose(read(text)).verdict
-    assert found.title == title and check in found.check
+@pytest.mark.parametrize(("report", "text", "title"), REPORTS, ids=[row[0] for row in REPORTS])
+def test_a_public_report_has_its_verdict(report, text, title):
+    assert verdict(read(text)) == title
 
 
 def test_layer_ids_that_were_guessed_are_wired_wrong():
@@ -174,11 +155,12 @@ def test_a_text_unlike_the_published_ones_is_worse_than_they():
 
 def test_a_fine_draft_that_is_too_dear_costs_too_much():
     """mlx-lm#1132: a mixture of experts with a draft half the size of what is active, 22.9 instead of 35.3."""
-    found = diagnose(read(vllm((800, 640, 512), 1000)), timed=[(0, 35.3, 1), (3, 22.94, 1)])
-    assert found.verdict.title == "Fine but costs too much" and "experts" in found.verdict.check
+    counts = read(vllm((800, 640, 512), 1000))
+    found = diagnose(counts, timed=[(0, 35.3, 1), (3, 22.94, 1)])
+    assert found.verdict.title == "Fine but costs too much"
     speed, tokens, step = (each.value for each in found.verdict.evidence)
     assert speed == pytest.approx(0.65, abs=0.001) and step == pytest.approx(tokens / speed)
-    assert verdict(read(vllm((800, 640, 512), 1000)), timed=[(0, 35.3, 1), (3, 52.0, 1)]) == "Healthy"
+    assert verdict(counts, timed=[(0, 35.3, 1), (3, 52.0, 1)]) == "Healthy"
 
 
 @pytest.mark.parametrize("source", ["vllm", "none", "answers", "log"])
@@ -231,10 +213,7 @@ def test_too_few_drafts_cannot_tell_and_say_how_many_would():
     low, high = exact_interval(more // 4, more, 1 - 2 * rules.FALSE_ALARM)
     assert low > 0.19 and more < 3000
     assert diagnose(read(SGLANG_TEXT)).tokens_per_step == 2.65
-
-
-def test_published_rates_have_no_bounds_and_a_verdict_all_the_same():
-    assert verdict(counts_of_survival([0.03, 0.001], "a page")) == "Wired wrong"
+    assert verdict(counts_of_survival([0.03, 0.001], "a page")) == "Wired wrong"  # no bounds, all the same
     assert verdict(counts_of_survival([0.7, 0.5], "a page")) == "Healthy"
 
 

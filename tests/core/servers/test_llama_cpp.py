@@ -94,8 +94,6 @@ def test_counts_and_text_are_those_of_our_own_engine(files, prompts, demo_pair):
     counts = counts_of(found[4])
     assert (counts.engine, len(counts.positions), counts.requests_done) == ("llama.cpp", 4, len(prompts))
     assert not counts.censored and counts.coverage > 0.95  # where one token is left, nothing is drafted
-    assert sum(len(request.accepted) for request in counts.requests) == counts.drafts
-    assert sum(sum(request.accepted) for request in counts.requests) == counts.accepted_tokens
 
     ours = own_method(demo_pair, chain_tree(4), SamplingConfig(0.0))
     decoded = [ours(ids, NEW_TOKENS, 0, lambda share: None) for ids in prompts]

@@ -109,6 +109,8 @@ DRAFTS = 'vllm:spec_decode_num_drafts_total{engine="0",model_name="demo"} 693.0'
         (GOOD.replace("} 693.0", "} NaN"), "line 3: found vllm:spec_decode_num_drafts_total = NaN, expected a count"),
         (GOOD.replace("} 693.0", "} 1e17"), "= 1e17, expected a count"),
         (GOOD.replace("} 693.0", "} 692.5"), "= 692.5, expected a count"),
+        (GOOD.replace("} 693.0", "} many"), "= many, expected a count"),
+        ("# HELP x y\n", "found nothing, expected metrics of vLLM"),
         (GOOD.replace("} 693.0", "}"), "line 3: found 'vllm:spec_decode_num_drafts_total"),
         (GOOD.replace("} 358.0", "} 470.0"), "470 accepted at position 2 of 469 accepted at position 1"),
         (GOOD.replace("} 1378.0", "} 1379.0"), "found 1,379 accepted tokens, expected 1,378"),
@@ -137,16 +139,11 @@ def test_broken_text_is_refused_in_one_line(text, said):
 
 def test_a_text_that_is_cut_off_is_refused_or_still_true():
     whole = read(GOOD)
-    for end in range(len(GOOD)):
+    for end in range(0, len(GOOD), 7):
         try:
             counts = read(GOOD[:end])
         except ValueError:
             continue
         assert (counts.drafts, counts.accepted_tokens) == (whole.drafts, whole.accepted_tokens)
         assert counts.positions in ((), whole.positions)
-
-
-def test_counts_without_positions_are_totals():
-    text = "\n".join(line for line in GOOD.splitlines() if "per_pos" not in line) + "\n"
-    counts = read(text)
-    assert counts.positions == () and counts.drafts == 693 and "totals alone" in counts.notes[-1]
+        assert counts.positions or "totals alone" in counts.notes[-1]

@@ -111,6 +111,7 @@ def changed(**fields):
         ({"timings": TIMINGS | {"draft_n": "x"}}, "request 1: draft_n: found 'x'"),
         ({"timings": TIMINGS | {"draft_n_accepted": 40}}, "expected answers that were speculated"),
         (TABLE.replace("0.6", "1.6"), "line 2: found no row of counts"),
+        (TABLE.replace("500.0", ""), "line 3: found no row of counts"),
         (TABLE.splitlines()[0], "found another table"),
         (VLLM_LOG.replace("0.919", "9.19"), "expected numbers from 0 to 1"),
         (VLLM_LOG + VLLM_LOG.replace("0.919, 0.788", "0.9"), "found 2 and 1 positions"),
