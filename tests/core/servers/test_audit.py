@@ -171,7 +171,7 @@ def test_foreign_answers_are_one_line(answer):
 def test_the_command_says_and_keeps_it(tmp_path, capsys):
     (tmp_path / "prompts.txt").write_text("a\nb\n")
     out, asked = tmp_path / "audit.json", ["--prompts", str(tmp_path / "prompts.txt"), "--bias", "0.4"]
-    with pair_of("specinfer") as (one, other):
+    with pair_of("specinfer", seed=2) as (one, other):
         asked += ["--server", one.address, "--against", other.address, "--out", str(out)]
         assert main(["audit", *asked, "--json"]) == 0
         result = json.loads(capsys.readouterr().out)
