@@ -36,7 +36,6 @@ from sequoia_core.design.prediction import predict
 from sequoia_core.models.device import describe_device
 from sequoia_core.native import instruction_sets
 from sequoia_core.servers.check import (
-    SETTINGS,
     Served,
     ask_servers,
     compare,
@@ -53,6 +52,7 @@ DEMO = ROOT / "assets" / "demo"
 PROMPTS = ROOT / "assets" / "prompts"
 ENGINES = ("ours", "llama.cpp", "llama.cpp ngram", "vllm", "vllm ngram")
 CALIBRATING = slice(-32, None)  # of prompts.jsonl; those that are raced are other ones
+SETTINGS = (0, 1, 2, 3, 4, 6, 8)  # lengths of draft
 THREADS = max(1, (os.cpu_count() or 2) - 1)
 LLAMA = (
     f"{sys.executable} {ROOT / 'scripts' / 'llama_server.py'} --ctx-size 512 --parallel 1 --threads {THREADS} "

@@ -20,31 +20,21 @@ MAX_LINE = 400
 
 JUNK = {
     "nothing": b"",
-    "blank": b"  \n",
     "HTML": b"<!DOCTYPE html><html>Not found</html>",
     "binary": b"\x00\x01\x02\x03" * 50,
     "a pickle": b"\x80\x02}.",
     "not UTF-8": b'{"prob \xe9": 0.5}',
     "half an object": b'{"format": "sequoia-acceptance", "version": 1',
-    "two values": b"[1] [2]",
     "another program's": b'{"format": "other", "version": 1}',
     "a number": b"[[7]]",
     "NaN": b'{"x": NaN}',
-    "infinity": b'[["x", -Infinity]]',
-    "too large a number": b'{"x": 1e999}',
     "too long a number": b'{"x": 1' + b"0" * 5000 + b"}",
     "a key twice": b'{"x": [{"k": 1, "k": 1}]}',
     "half a surrogate pair": rb'{"a": ["\ud800"]}',
-    "half a surrogate pair as key": rb'{"\uDFFF": 1}',
     "deep lists": b"[" * 10_000,
-    "deep objects": b'{"a":' * 10_000,
-    "deep and closed": b"[" * 300 + b"0" + b"]" * 300,
     "empty lists without end": b"[" + b"[]," * (MAX_JSON_VALUES + 1) + b"[]]",
 }
-WRONG = (
-    True, -1, 2**53 + 1, 10**290, 1.5, "x", [], [1], [[1]], [[[1]]], ["x"], [None], [10**290], [[10**290]], {"a": 1},
-    [1e308],
-)  # fmt: skip
+WRONG = (True, -1, 10**290, 1.5, "x", [], [1], [["x"]], {"a": 1})
 
 
 def refusal(read: Callable[[bytes, str], Any], data: bytes, name: str, *words: str) -> str:

@@ -8,7 +8,6 @@ import numpy as np
 import typer
 
 from ..design.acceptance import AcceptanceVector
-from ..design.tree import TokenTree
 from .design_words import lookup_parts, plan_parts, score_parts, table_parts, tree_parts, without_depth_words
 from .inputs import options_of, told
 from .options import READ, Acceptance, Entries, Json, Out, app
@@ -42,16 +41,9 @@ def tree_command(
     note = {"warning": VERSION_NOTES[format]} if out is not None and format in VERSION_NOTES else {}
     expected = expected_tokens(tree, vector)
     people = tree_parts(tree, expected, acceptance, out, note.get("warning"))
-    report(_describe(tree) | {"expected_tokens": expected} | note, as_json, people)
-
-
-def _describe(tree: TokenTree) -> dict:
-    return {
-        "size": tree.size,
-        "depth": tree.depth,
-        "parents": tree.parents.tolist(),
-        "child_ranks": tree.child_ranks.tolist(),
-    }
+    shape = {"size": tree.size, "depth": tree.depth}
+    shape |= {"parents": tree.parents.tolist(), "child_ranks": tree.child_ranks.tolist()}
+    report(shape | {"expected_tokens": expected} | note, as_json, people)
 
 
 @app.command("table")

@@ -21,10 +21,6 @@ def figure(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:#.3g}".rstrip(".")
 
 
-def between(low: float, high: float, *, unit: str = "") -> str:
-    return "[{}, {}]{}".format(*_alike(low, high, low, high), unit)
-
-
 def sure(value: float, low: float | None, high: float | None, unit: str = "") -> str:
     """Write a value with its interval, both with the two digits of the interval's width that mean something."""
     if low is None or high is None:
@@ -53,7 +49,8 @@ def duration(seconds: float) -> str:
 def durations(low: float, high: float) -> str:
     """Write an interval of such times, both in the unit of the shorter one."""
     unit, factor = _unit(low)
-    return between(factor * low, factor * high, unit=f" {unit}")
+    low, high = factor * low, factor * high
+    return "[{}, {}] {}".format(*_alike(low, high, low, high), unit)
 
 
 def _unit(seconds: float) -> tuple[str, float]:

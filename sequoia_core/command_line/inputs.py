@@ -48,6 +48,14 @@ def checked_sampling(temperature: float, top_p: float, verifier: str | None) -> 
     return sampling
 
 
+def whole_numbers(option: str, text: str) -> list[int]:
+    """Return the numbers that an option was given."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise ValueError(f"{option}: found {text!r}, expected whole numbers separated by commas") from error
+
+
 def pair_options(spec: PairSpec) -> list[str]:
     """Return the options that name the models of a pair."""
     given = {"--target": spec.target, "--draft": spec.draft}

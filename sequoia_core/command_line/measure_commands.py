@@ -22,6 +22,7 @@ from .inputs import (
     open_pair,
     pair_options,
     prompt_texts,
+    whole_numbers,
 )
 from .measured_words import measure_parts, profile_parts
 from .options import (
@@ -192,10 +193,7 @@ def profile_command(
     as_json: Json = False,
 ) -> None:
     """Measure how long passes of the pair take on this machine, or of two shapes, or model them for a device."""
-    try:
-        wanted = None if sizes is None else [int(part) for part in sizes.split(",")]
-    except ValueError as error:
-        raise ValueError(f"--sizes: found {sizes!r}, expected whole numbers separated by commas") from error
+    wanted = None if sizes is None else whole_numbers("--sizes", sizes)
     if guess is not None and not 0 < guess < 1:
         raise ValueError(f"--guess: found {guess:g}, expected a share between 0 and 1")
     check_out(out)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .inputs import prompt_texts, vector_of
+from .inputs import prompt_texts, vector_of, whole_numbers
 from .measured_words import audit_parts, server_check_parts
 from .options import PROMPT_COUNT, READ, Column, Json, MaxNewTokens, Out, Prompts, Rule, Temperature, TopP, app
 from .output import check_out, report, tell
@@ -187,10 +187,7 @@ def _given(text: str) -> tuple[int, str]:
 
 
 def _lengths(option: str, text: str) -> list[int]:
-    try:
-        lengths = sorted({int(part) for part in text.split(",")})
-    except ValueError as error:
-        raise ValueError(f"{option}: found {text!r}, expected whole numbers separated by commas") from error
+    lengths = sorted({*whole_numbers(option, text)})
     if lengths[0] != 0 or len(lengths) < 3:
         raise ValueError(f"{option}: found {text!r}, expected 0 and two numbers above it")
     return lengths

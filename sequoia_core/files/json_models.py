@@ -1,4 +1,4 @@
-"""JSON files as pydantic models: from bytes to a checked model, or to one line that says what is wrong.
+"""JSON values as pydantic models: to a checked model, or to one line that says what is wrong.
 
 Imports no pydantic, which a rented GPU lacks.
 """
@@ -9,21 +9,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from .safe_files import read_json
-
 if TYPE_CHECKING:
     from pydantic import BaseModel, TypeAdapter
 
 Model = TypeVar("Model", bound="BaseModel")
-
-
-@overload
-def read_as(schema: type[Model], data: bytes) -> Model: ...
-@overload
-def read_as(schema: TypeAdapter, data: bytes) -> Any: ...
-def read_as(schema: Any, data: bytes) -> Any:
-    """Return a JSON file as a model, or as what a type adapter describes."""
-    return checked(schema, read_json(data))
 
 
 @overload

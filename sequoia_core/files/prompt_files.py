@@ -203,14 +203,6 @@ def _is_text_cell(cell: str) -> bool:
     return False
 
 
-def _parquet_columns(data: bytes) -> list[str]:
-    return _asked(request("columns", data))
-
-
-def _parquet_prompts(data: bytes, column: str | None) -> list[str]:
-    return _asked(request("prompts", data, column))
-
-
 def request(wanted: str, data: bytes, column: str | None = None) -> bytes:
     """Return what `parquet_reading.read` takes."""
     return json.dumps([wanted, column, MAX_TEXT_CHARS]).encode() + b"\n" + data
@@ -231,11 +223,11 @@ _READERS = {
     "jsonl": _jsonl_prompts,
     "csv": _csv_prompts,
     "tsv": lambda data, column: _csv_prompts(data, column, "\t"),
-    "parquet": _parquet_prompts,
+    "parquet": lambda data, column: _asked(request("prompts", data, column)),
 }
 _COLUMNS = {
     "jsonl": _jsonl_columns,
     "csv": _csv_columns,
     "tsv": lambda data: _csv_columns(data, "\t"),
-    "parquet": _parquet_columns,
+    "parquet": lambda data: _asked(request("columns", data)),
 }

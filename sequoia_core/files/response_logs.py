@@ -41,18 +41,16 @@ def responses_from_bytes(data: bytes, name: str) -> list[Recorded]:
     with naming(name):
         if len(data) > MAX_LOG_BYTES:
             raise ValueError(f"found {len(data):,} bytes, expected at most {MAX_LOG_BYTES:,}")
-        read = [request for where, row in json_rows(data) for request in _requests(where, row)]
+        read: list[Recorded] = []
+        for where, row in json_rows(data):
+            with naming(where):
+                read += _of_row(row)
         answered = [request for request in read if request.answer]
         if not answered:
             raise ValueError("found no answers, expected at least one")
     if empty := len(read) - len(answered):
         warnings.warn(f"{name}: found {empty:,} of {len(read):,} answers empty: they are left out", stacklevel=2)
     return answered
-
-
-def _requests(where: str, row: dict[str, Any]) -> Iterator[Recorded]:
-    with naming(where):
-        yield from _of_row(row)
 
 
 def _of_row(row: dict[str, Any]) -> Iterator[Recorded]:

@@ -4,7 +4,7 @@ S_i, survival, is the share of drafts in which position i was accepted; counts a
 worse, records by step do not. Shapes: K = positions, m = requests, r = resamples.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from ..design.replay import replay_while_growing
 from .counts import (
     MAX_COUNT,
     RATES,
-    SHARES,
     UNCENSORED,
     ServerCounts,
     ServerRequest,
@@ -105,7 +104,7 @@ class ChainAcceptance:
 def counts_of_matrix(matrix: AcceptanceMatrix, rates: str | None = None) -> ServerCounts:
     """Return the counts by position behind a matrix that `to_matrix` made; requests are not kept.
 
-    Published rates, of rank 1 alone, come as such a matrix without trials; `rates` (of `server_counts.RATES`) says what
+    Published rates, of rank 1 alone, come as such a matrix without trials; `rates` (of `counts.RATES`) says what
     they are, if not what a matrix holds.
     """
     source = matrix.meta.get("published")
@@ -183,11 +182,9 @@ def _published_counts(matrix: AcceptanceMatrix, source: str, rates: str | None) 
             f"The rates fall from {given[0]:.3g} to {given[-1]:.3g}, as survival by position does: rates given the "
             "position before, as which they are read, seldom halve. --rates survival takes them as survival."
         )
-    survival = counts_of_rates(given.tolist(), rates or RATES[1]).positions if len(given) else ()
+    counts = counts_of_rates(given.tolist(), rates or RATES[1]) if len(given) else counts_of_survival([], source)
     engine, model = (str(matrix.meta.get(name, "unknown"))[:4096] for name in ("engine", "model"))
-    return counts_of_survival(
-        [count / SHARES for count in survival], source, engine=engine, model=model, notes=tuple(notes)
-    )
+    return replace(counts, source=source, engine=engine, model=model, notes=tuple(notes))
 
 
 def chain_acceptance(counts: ServerCounts, *, new_tokens: int | None = None) -> ChainAcceptance:

@@ -21,7 +21,6 @@ from .local_server import UNCUT, ask, running_server
 from .plan import ServerPlan, plan_server
 from .readings import counts_from_bytes
 
-SETTINGS = (0, 1, 2, 3, 4, 6, 8)  # lengths of draft
 PLANNED_FROM = (0, 2, 8)
 REQUEST_SEC = 600
 GREEDY = {"temperature": 0.0, "top_p": 1.0, "ignore_eos": True}

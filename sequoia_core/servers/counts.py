@@ -131,8 +131,8 @@ class ServerCounts:
 
 
 def counts_of_survival(
-    survival: Sequence[float], source: str, *, engine: str = "unknown", model: str = "", notes: tuple[str, ...] = ()
+    survival: Sequence[float], source: str, *, engine: str = "unknown", notes: tuple[str, ...] = ()
 ) -> ServerCounts:
     """Return published rates as counts of `SHARES` drafts; nothing has an interval."""
     positions = tuple(round(SHARES * share) for share in survival)
-    return ServerCounts(engine, source, SHARES, None, sum(positions), positions, shares=True, model=model, notes=notes)
+    return ServerCounts(engine, source, SHARES, None, sum(positions), positions, shares=True, notes=notes)

@@ -27,7 +27,8 @@ def server_flags(engine: str, k: int, *, method: str = DRAFT_MODEL) -> str:
         engine: "vllm", "llama.cpp" or "sglang".
         method: "draft" for a draft model, "eagle3" for a head, "ngram" for text already seen.
     """
-    _check(k, method)
+    if method not in METHODS:
+        raise ValueError(f"method: found {method[:40]!r}, expected one of {', '.join(METHODS)}")
     if engine == VLLM:
         return _vllm(k, method, [])
     if engine == LLAMA_CPP:
@@ -103,13 +104,6 @@ def _ranges(best: Mapping[int, int]) -> list[list[int]]:
             ranges.append([below + 1, batch, k])
         below = batch
     return ranges
-
-
-def _check(k: int, method: str) -> None:
-    if k < 0:
-        raise ValueError(f"k: found {k}, expected 0 or more drafted tokens")
-    if method not in METHODS:
-        raise ValueError(f"method: found {method[:40]!r}, expected one of {', '.join(METHODS)}")
 
 
 def llama_server_sentence(

@@ -8,9 +8,10 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, IncompleteRead
+from typing import IO
 from urllib.parse import urlsplit
 
 LOOPBACK = "127.0.0.1"
@@ -104,15 +105,8 @@ def _read(response: HTTPResponse) -> bytes:
 
 
 @contextmanager
-def running_server(
-    command: Sequence[str], *, environment: Mapping[str, str] | None = None, seconds: float = START_SEC
-) -> Iterator[str]:
-    """Run a server in the block; yields its address once it answers /health.
-
-    Args:
-        command: its program and options; --host and --port are added.
-        environment: variables beside those of this process.
-    """
+def running_server(command: Sequence[str]) -> Iterator[str]:
+    """Run a server in the block; yields its address once it answers /health. --host and --port are added."""
     if os.name == "nt":
         raise ValueError("found Windows, where the servers' processes cannot be ended together: start them yourself")
     port = _free_port()
@@ -120,13 +114,13 @@ def running_server(
     with tempfile.TemporaryFile() as log:
         try:
             process = subprocess.Popen(
-                [*command, "--host", LOOPBACK, "--port", str(port)], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                env={**os.environ, **(environment or {})}, start_new_session=True,
+                [*command, "--host", LOOPBACK, "--port", str(port)],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         except OSError as error:
             raise ValueError(f"{command[0]}: cannot be started ({error.strerror}), expected a program") from error
         try:
-            _await_health(process, address, time.monotonic() + seconds, lambda: _end_of(log))
+            _await_health(process, address, log)
             yield address
         finally:
             _end(process)
@@ -138,7 +132,8 @@ def _free_port() -> int:
         return probe.getsockname()[1]
 
 
-def _await_health(process: subprocess.Popen, address: str, deadline: float, last_words) -> None:
+def _await_health(process: subprocess.Popen, address: str, log: IO[bytes]) -> None:
+    deadline = time.monotonic() + START_SEC
     while process.poll() is None and time.monotonic() < deadline:
         try:
             ask(address, "/health", seconds=5)
@@ -146,13 +141,9 @@ def _await_health(process: subprocess.Popen, address: str, deadline: float, last
         except ValueError:
             time.sleep(0.1)
     how = "still loading" if process.poll() is None else f"ended with exit code {process.returncode}"
-    raise ValueError(f"server: found it {how}, expected it to answer; it last wrote: {last_words()}")
-
-
-def _end_of(log) -> str:
-    size = log.seek(0, os.SEEK_END)
-    log.seek(max(0, size - LAST_WORDS))
-    return " ".join(log.read().decode(errors="replace").split()) or "nothing"
+    log.seek(max(0, log.seek(0, os.SEEK_END) - LAST_WORDS))
+    words = " ".join(log.read().decode(errors="replace").split()) or "nothing"
+    raise ValueError(f"server: found it {how}, expected it to answer; it last wrote: {words}")
 
 
 def _end(process: subprocess.Popen) -> None:

@@ -190,18 +190,13 @@ def _count(name: str, text: str, number: int, *, whole: bool = True) -> float:
 
 def _wanted(reading: Reading, engine: str, model: str | None, others: list[str], empty: bool) -> Reading:
     """Leave out engines and models that are not wanted, and refuse a mixture."""
-    speculating = {
+    asked = {
         series: values
         for series, values in reading.items()
         if engine in ("auto", series.engine) and model in (None, series.model)
-        and any(name not in ("tokens", "requests") for name in values)
-    }  # fmt: skip
-    if not speculating:  # a server that answers and has no draft, or has none yet
-        speculating = {
-            series: values
-            for series, values in reading.items()
-            if engine in ("auto", series.engine) and model in (None, series.model)
-        }
+    }
+    speculating = {series: values for series, values in asked.items() if values.keys() - {"tokens", "requests"}}
+    speculating = speculating or asked  # a server that answers and has no draft, or has none yet
     if not speculating and empty:
         return {}
     models = {series.model for series in reading}

@@ -10,12 +10,10 @@ from functools import partial
 
 import numpy as np
 import pytest
-import torch
 
 from sequoia_core.decoding.sampling import residual, sample_with_replacement
 from sequoia_core.decoding.verifiers import EXACT_SAMPLING, VERIFIERS, Offer, specinfer_rule
 from sequoia_core.studies.node_enumeration import next_token_distribution
-from tests.conftest import RecalledSession
 
 V = 5
 PROMPTS = "ab"  # the prompt is its last token
@@ -80,12 +78,15 @@ def planted(monkeypatch):
     return plant
 
 
+def rows_by(verifier):
+    """Return the law that a verifier leaves at a drafted node, float64 [V, V]: row = the token before."""
+    return np.array([next_token_distribution(p, q, 1, verifier)[0] for p, q in zip(*tables(), strict=True)])
+
+
 def law(verifier=None):
     """Return text (prompt, tokens 1 to 4) -> probability, without a draft or by a verifier."""
-    target, draft = tables()
-    rows = target
-    if verifier is not None:
-        rows = np.array([next_token_distribution(p, q, 1, verifier)[0] for p, q in zip(target, draft, strict=True)])
+    target = tables()[0]
+    rows = target if verifier is None else rows_by(verifier)
     found = {}
     for place, text in itertools.product(range(len(PROMPTS)), itertools.product(range(V), repeat=4)):
         chance = target[place, text[0]] / len(PROMPTS)
@@ -99,19 +100,3 @@ def samples(laws, count, generator):
     """Return text -> counts in samples of two laws."""
     drawn = [generator.multinomial(count, list(each.values())) for each in laws]
     return {text: pair for text, *pair in zip(laws[0], *(each.tolist() for each in drawn), strict=True) if any(pair)}
-
-
-class MarkovModel:
-    """A table of rows as a model."""
-
-    vocab_size, max_context, eos_ids = V, 64, frozenset()
-    device, offload, dtype, reads = torch.device("cpu"), None, torch.float32, ()
-
-    def __init__(self, name, rows):
-        self.name = name
-        self.logits = torch.from_numpy(np.log(np.maximum(rows, 1e-30))).float()
-        self.logits[torch.from_numpy(rows == 0.0)] = -1e4
-        self.passes = {}
-
-    def open(self, capacity, states=()):
-        return RecalledSession(lambda text: self.logits[text[-1]], self.passes)

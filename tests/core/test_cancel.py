@@ -5,11 +5,12 @@ Only drafting, once begun, goes through the tree's levels, and a losslessness ch
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
-from sequoia_core.decoding.loop import autoregressive, decode
+from sequoia_core.decoding.loop import decode
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.design.plain_trees import k_ary_tree
 from sequoia_core.files.faults import Cancelled
@@ -46,40 +47,20 @@ class Backend:
         return around_passes(tiny_llama(seed, layers=1, context=2_048), counted)
 
 
-def acceptance(**both: Any) -> Any:
-    return measure_acceptance([LONG, LONG[:-1]], **both, width=4, max_new_tokens=3, sampling=SAMPLING)
-
-
-def own_text(**both: Any) -> Any:
-    return measure_acceptance([LONG + LONG], **both, width=4, max_new_tokens=None)
-
-
-def rejection(**both: Any) -> Any:
-    return measure_rejection([LONG], **both, samplings=[SAMPLING, SamplingConfig()], width=4, max_new_tokens=2)
-
-
-def verifiers(**both: Any) -> Any:
-    return compare_verifiers([LONG], **both, tree=TREE, samplings=[SAMPLING], max_new_tokens=3)
-
-
-def static(**both: Any) -> Any:
-    return static_versus_real([LONG] * 2, [LONG[1:]] * 2, **both, tree=TREE, sampling=SAMPLING, max_new_tokens=3)
-
-
-def losslessness(**both: Any) -> Any:
-    return check_losslessness(LONG, **both, tree=TREE, sampling=SAMPLING, samples=3, new_tokens=2)
-
-
-def profile(**both: Any) -> Any:
-    return measure_profile(**both, sizes=[1, 2], context=1_300, repeats=2)
-
-
-def decoding(**both: Any) -> Any:
+def decoded(**both: Any) -> Any:
     return list(decode(LONG, **both, tree=TREE, max_new_tokens=6))
 
 
-def plain(**both: Any) -> Any:
-    return list(autoregressive(LONG, **both, max_new_tokens=3))
+WORKS: dict[str, Callable[..., Any]] = {
+    "acceptance": partial(measure_acceptance, [LONG, LONG[:-1]], width=4, max_new_tokens=3, sampling=SAMPLING),
+    "own text": partial(measure_acceptance, [LONG + LONG], width=4, max_new_tokens=None),
+    "rejection": partial(measure_rejection, [LONG], samplings=[SAMPLING], width=4, max_new_tokens=2),
+    "verifiers": partial(compare_verifiers, [LONG], tree=TREE, samplings=[SAMPLING], max_new_tokens=3),
+    "static": partial(static_versus_real, [LONG] * 2, [LONG[1:]] * 2, tree=TREE, sampling=SAMPLING, max_new_tokens=3),
+    "losslessness": partial(check_losslessness, LONG, tree=TREE, sampling=SAMPLING, samples=3, new_tokens=2),
+    "profile": partial(measure_profile, sizes=[1, 2], context=1_300, repeats=2),
+    "decoding": decoded,
+}
 
 
 def passes_of(work: Callable[..., Any], cancel_in: int | None) -> Backend:
@@ -91,12 +72,9 @@ def passes_of(work: Callable[..., Any], cancel_in: int | None) -> Backend:
     return passes
 
 
-WORKS = [acceptance, own_text, rejection, verifiers, static, losslessness, profile, decoding, plain]
-DECODING = (verifiers, static, decoding)
-
-
-@pytest.mark.parametrize("work", WORKS, ids=lambda work: work.__name__)
-def test_no_pass_is_made_after_a_cancel(work: Callable[..., Any], full: bool) -> None:
+@pytest.mark.parametrize("name", WORKS)
+def test_no_pass_is_made_after_a_cancel(name: str, full: bool) -> None:
+    work = WORKS[name]
     whole = passes_of(work, None).sizes
     assert max(whole) in (128, 512) and sum(whole) > len(LONG) and len(whole) > 4
     few, parts = (1, 12) if full else (3, 4)
@@ -105,11 +83,11 @@ def test_no_pass_is_made_after_a_cancel(work: Callable[..., Any], full: bool) ->
             continue
         sizes = passes_of(work, place).sizes
         after, told = sizes[place:], f"cancelled in pass {place} of {len(whole)}, then came passes of {sizes[place:]}"
-        if work is losslessness:  # tests what is complete, by passes over the compared tokens alone
+        if name == "losslessness":  # tests what is complete, by passes over the compared tokens alone
             assert all(size <= 2 for size in after), told
-        elif work in DECODING:  # the level below, in a tree of depth 2
+        elif name in ("verifiers", "static", "decoding"):  # the level below, in a tree of depth 2
             assert len(after) <= 1 and sum(after) <= 2, told
-        elif work is profile:  # the levels below, in the deepest tree that is timed: a chain
+        elif name == "profile":  # the levels below, in the deepest tree that is timed: a chain
             assert len(after) < LEVELS and all(size == 1 for size in after), told
         else:
             assert not after, told

@@ -14,13 +14,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.parametrize(("word", "build"), [("CPU=1", "--index-url https://download.pytorch.org/whl/cpu "), ("", "")])
 def test_one_word_chooses_the_build_of_pytorch_for_processors(word, build):
-    done = subprocess.run(
-        ["make", "--dry-run", "--always-make", "run", *word.split()],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    command = ["make", "--dry-run", "--always-make", "run", *word.split()]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     (line,) = (line for line in done.stdout.splitlines() if "torch==" in line)
     assert f"--no-deps {build}torch==" in " ".join(line.split())
 

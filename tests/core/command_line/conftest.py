@@ -52,6 +52,7 @@ def files(tmp_path):
         ("after", vllm_text(*AFTER)), ("before", vllm_text(*BEFORE)), ("ngram", vllm_text(*NGRAM)),
         ("wired", vllm_text(*WIRED)), ("pmin", llama_text(*LLAMA_PMIN)), ("sglang", SGLANG_TEXT),
         ("steps", step_records().decode()), ("bench", json.dumps(ROWS)), ("empty", "# HELP vllm:x y\nvllm:x 1\n"),
+        ("log", '{"prompt": "a", "response": "b"}'),
         ("off", "# HELP vllm:generation_tokens_total x\nvllm:generation_tokens_total 900\n"),
     ):  # fmt: skip
         (tmp_path / name).write_text(text)

@@ -34,12 +34,6 @@ def test_another_period_is_compared_with(found, files, tmp_path):
     assert found("--after", files("last"), "--before", files("first"))["verdict"] == "worse than before"
 
 
-def test_speeds_at_several_contexts_are_not_compared(found, files, capsys):
-    assert found("--after", files("after"), "--timed", "0=60@1:500,2=70@1:500,4=80@1:500")["verdict"] == "healthy"
-    assert main(["doctor", "--after", files("after"), "--timed", "0=60@1:500,4=50@1:9000"]) == 2
-    assert "expected one context: of these counts" in " ".join(capsys.readouterr().err.split())
-
-
 def test_what_cannot_be_planned_has_a_verdict(found, files):
     assert found("--after", files("pmin"), "--timed", "0=60,2=70,4=80")["verdict"] == "drafts rarely"
     assert found("--after", files("off"), "--timed", "0=60,2=70,4=80")["verdict"] == "never drafted"
@@ -53,13 +47,10 @@ def test_server_plan_says_what_the_doctor_does(files, call):
     assert "sequoia doctor" not in json.dumps(call("server-plan", "--after", files("after")))
 
 
-@pytest.mark.parametrize("columns", ["60", "80"])
-def test_people_read_sentences(files, capsys, monkeypatch, columns):
-    monkeypatch.setenv("COLUMNS", columns)
+def test_people_read_sentences(files, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
     assert main(["doctor", "--after", files("wired"), "--timed", "0=60,2=50,3=45"]) == 0
-    shown = capsys.readouterr().out
-    assert all(len(line) <= int(columns) for line in shown.splitlines())
-    words = " ".join(shown.split())
+    words = " ".join(capsys.readouterr().out.split())
     assert "Wired wrong. A weak draft does better" in words and "Check next: the head's layer ids" in words
     assert "first position accepted: 3.6% (3.2% to 4.1%) of 8,000" in words
     assert "If mended (supposed: 70% at every position): 2.53 tokens per step instead of 1.04" in words

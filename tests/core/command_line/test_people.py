@@ -1,6 +1,5 @@
 """What commands say to people: sentences and tables that 60 columns hold, whole, with the next command."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -22,42 +21,48 @@ from sequoia_core.design.conditions import SEQUOIA, Conditions
 from sequoia_core.design.profile import HardwareProfile
 from sequoia_core.files.model_names import DEMO_PAIR
 from sequoia_core.models.pair_spec import PairSpec
-from tests.core.servers.samples import AFTER, vllm_text
 
 ASSETS = Path(__file__).parents[3] / "assets"
 VECTOR = str(ASSETS / "acceptance" / "demo-t0.json")
 PROFILE = str(ASSETS / "profiles" / "cpu-2core-bfloat16.json")
-SHORT = ["--max-new-tokens", "12"]
 JAPANESE = "推測的デコーディングでは、小さな下書きモデルがトークンの木を提案する。" * 40
 
 
-@pytest.fixture(params=[80, 60])
-def columns(request, monkeypatch):
-    monkeypatch.setenv("COLUMNS", str(request.param))
-    return request.param
+COLUMNS = 60
+
+
+@pytest.fixture(autouse=True)
+def narrow(monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(COLUMNS))
 
 
 @pytest.fixture
-def said(capsys, columns):
-    """Run a command for people; return its lines, none wider than the terminal but those to copy."""
+def said(capsys):
+    """Run a command for people; return its words, of lines none of which is wider than the terminal."""
 
     def run(*arguments: str) -> str:
-        assert main(list(arguments)) in (0, 1)
-        return wide_enough(capsys.readouterr().out, columns)
+        assert main(list(arguments)) == 0
+        return folded(capsys.readouterr().out)
 
     return run
 
 
-def wide_enough(text: str, columns: int) -> str:
-    for line in text.splitlines():
-        assert len(line) <= columns or line.startswith(("Next: ", "Written to ", "--", "  ")), line
+@pytest.fixture
+def shown(capsys):
+    """Report parts to people; return their words likewise."""
+
+    def run(parts) -> str:
+        report({}, False, parts)
+        return folded(capsys.readouterr().out)
+
+    return run
+
+
+def folded(text: str) -> str:
+    for line in text.splitlines():  # but those to copy
+        assert len(line) <= COLUMNS or line.startswith(("Next: ", "Written to ", "--", "  ")), line
     assert "…" not in text and "{'" not in text and "None" not in text and "nan" not in text
     return " ".join(text.split())
-
-
-def shown(capsys, columns: int, parts) -> str:
-    report({}, False, parts)
-    return wide_enough(capsys.readouterr().out, columns)
 
 
 def files(tmp_path, probs, verify_sec, *, known: bool) -> list[str]:
@@ -83,214 +88,108 @@ def test_a_plan_says_the_tree_why_and_what_it_brings(said):
     assert "3 4 1, 0 × 3" in words  # four nodes at depth 3: one has a child
     assert "tokens per step 3.85 [3.68, 4.01] 1" in words and "a token takes 331 µs 839 µs" in words
     assert "Why no larger tree: 26 nodes would bring 12.6 % more tokens per step, but their step takes 37.2 %" in words
-    assert words.endswith(
-        f"Next: sequoia generate --prompt 'def read_lines(path):' --acceptance {VECTOR} --profile {PROFILE}"
-    )
+    assert words.endswith(f" --acceptance {VECTOR} --profile {PROFILE}")
     assert "sequoia measure" not in words and "sequoia profile" not in words  # nothing is missing
 
 
-def test_a_plan_of_unnamed_files_says_which_commands_measure_what_is_missing(said, tmp_path):
-    words = said("plan", *files(tmp_path, [0.6, 0.1, 0.05], [0.02, 0.0202, 0.0206, 0.03], known=False))
-    assert "a bigger tree gains fewer tokens than its passes cost" in words and "No interval:" in words
-    assert "sequoia measure --target TARGET --draft DRAFT --out vector.json" in words
-    assert "sequoia profile --target TARGET --draft DRAFT --out profile.json" in words
-    assert "sequoia generate" not in words
-
-
-def test_a_plan_that_reaches_the_largest_size_says_that_none_larger_was_timed(said, tmp_path):
-    words = said("plan", *files(tmp_path, [0.6, 0.1, 0.05], [0.02, 0.02, 0.02, 0.02], known=True))
-    assert (
-        words.startswith("Draft a tree of 32 nodes") and "none was looked at. The profile's largest size (32)" in words
-    )
-
-
-def test_a_larger_tree_that_gains_nothing_is_said_to_gain_nothing(said, tmp_path):
-    options = files(tmp_path, [0.9, 1e-9], [0.02, 0.03, 0.04, 0.06], known=True)
-    words = said("plan", *options, "--max-depth", "3")
-    assert words.startswith("Draft a tree of 4 nodes, 3 deep") and "8 nodes would bring no more tokens" in words
-    (tmp_path / "one").mkdir()
-    words = said("plan", *files(tmp_path / "one", [0.9], [0.02, 0.02, 0.02, 0.04], known=True), "--max-depth", "3")
-    assert words.startswith("Draft a tree of 4 nodes, 3 deep") and "none was looked at" in words  # no more ranks
-    assert said("plan", *options, "--max-depth", "0").startswith("Do not speculate")
-
-
-def test_where_nothing_pays_both_times_are_said_in_words(said, tmp_path):
-    options = files(tmp_path, [0.1, 0.05], [0.02, 0.04, 0.08, 0.16], known=True)
-    words = said("plan", *options)
+def test_a_plan_says_what_is_missing_where_it_ends_and_that_nothing_pays(said, tmp_path):
+    words = said("plan", *files(tmp_path, [0.6, 0.1, 0.05], [0.02, 0.02, 0.02, 0.02], known=False))
+    assert words.startswith("Draft a tree of 32 nodes") and "The profile's largest size (32)" in words
+    assert "No interval:" in words and "sequoia generate" not in words
+    for command in ("measure --target TARGET --draft DRAFT", "profile --target TARGET --draft DRAFT"):
+        assert f"sequoia {command} --out" in words
+    words = said("plan", *files(tmp_path, [0.1, 0.05], [0.02, 0.04, 0.08, 0.16], known=True))
     assert words.startswith("Do not speculate: a token takes 20.0 ms without a draft and ")
-    assert "with the fastest tree (2 nodes, 1 deep: " in words and words.endswith(
-        "Next: sequoia bench --target a --draft b"
-    )
-    assert "speed without a draft" not in words
+    assert "with the fastest tree (2 nodes, 1 deep: " in words
+    assert words.endswith("Next: sequoia bench --target a --draft b")
 
 
-@pytest.mark.parametrize(
-    ("pair", "options"),
-    [
-        ((None, None), ""),
-        ((None, ASSETS / "demo" / "draft-large"), f"--target {DEMO_PAIR}/target --draft {DEMO_PAIR}/draft-large "),
-        (("owner/large", "owner/small"), "--target owner/large --draft owner/small "),
-    ],
-)
-def test_a_plan_goes_on_with_the_pair_and_the_sampling_that_it_was_made_for(pair, options, said, tmp_path):
+def test_a_plan_goes_on_with_the_pair_and_the_sampling_that_it_was_made_for(said, tmp_path):
     given = files(tmp_path, [0.6, 0.1, 0.05], [0.02, 0.0202, 0.0206, 0.03], known=True)
-    held = Conditions(*PairSpec(*pair).names, temperature=0.6, top_p=0.9, verifier="specinfer")
+    names = PairSpec(None, ASSETS / "demo" / "draft-large").names
+    held = Conditions(*names, temperature=0.6, top_p=0.9, verifier="specinfer")
     AcceptanceVector(np.array([0.6, 0.1, 0.05]), holds_for=held).save(given[1])
     words = said("plan", *given)
-    sampled = "--temperature 0.6 --top-p 0.9 --verifier specinfer"
-    assert words.endswith(
-        f"Next: sequoia generate --prompt 'def read_lines(path):' {options}{sampled} {' '.join(given)}"
-    )
-
-
-def test_a_vector_of_one_prompt_plans_without_an_interval(said, tmp_path):
-    one = AcceptanceVector(
-        np.array([0.75]), prompt_sums=[[6.0]], prompt_trials=[8], prompt_ranks=(np.array([1, 1, 1, 0, 1, 1, 0, 1]),)
-    )
-    one.save(tmp_path / "one.json")
-    words = said("plan", "--acceptance", str(tmp_path / "one.json"), "--profile", PROFILE)
-    assert "Acceptance is of one prompt, which has no interval over texts." in words and "[" not in words
+    assert f"--target {DEMO_PAIR}/target --draft {DEMO_PAIR}/draft-large --temperature 0.6 --top-p 0.9" in words
+    assert words.endswith(f"--verifier specinfer {' '.join(given)}")
 
 
 def test_trees_tables_and_scores(said, tmp_path):
     tree = str(tmp_path / "tree.json")
     words = said("tree", "--acceptance", VECTOR, "--size", "12", "--depth", "3", "--out", tree)
-    assert (
-        words.startswith("The best tree of 12 nodes, 3 deep:") and "3.26 tokens are expected per target pass" in words
-    )
-    assert words.endswith(f"Next: sequoia generate --prompt 'def read_lines(path):' --tree {tree}")
-    words = said("score", "--acceptance", VECTOR, "--tree", tree)
-    assert "yours 3.257 the best of its size and depth 3.257" in words
+    assert "3.26 tokens are expected per target pass" in words and words.endswith(f" --tree {tree}")
+    assert "yours 3.257 the best of its size and depth 3.257" in said("score", "--acceptance", VECTOR, "--tree", tree)
     words = said("table", "--acceptance", VECTOR, "--max-size", "200", "--max-depth", "9")
-    assert "n d = 1 d = 2" in words and "n d = 9" in words and " 8 1.932 2.643 3.095" in words
-    assert "of 200 sizes are shown; --json has all" in words and "--size 200 --depth 9" in words
+    assert " 8 1.932 2.643 3.095" in words and "--size 200 --depth 9" in words
 
 
-def test_sentences_end_once_and_totals_are_told(said, tmp_path):
-    (tmp_path / "v.json").write_text("[0.5, 0.2]")
-    (tmp_path / "t.json").write_text("[[0], [1], [2]]")
-    text = said("score", "--acceptance", str(tmp_path / "v.json"), "--tree", str(tmp_path / "t.json"))
-    assert "count as never accepted." in text and ".." not in text
-    (tmp_path / "s.log").write_text("draft acceptance = 0.40000 (   12 accepted /    30 generated), mean len =  2.20\n")
-    text = said("server-plan", "--after", str(tmp_path / "s.log"))
-    assert "12 of 30 draft tokens were accepted." in text
-
-
-def test_lookup_marks_the_best_size_and_leaves_settings_to_be_copied(said, tmp_path, capsys):
+def test_lookup_marks_the_best_size_and_leaves_settings_to_be_copied(said, tmp_path):
     log = tmp_path / "log.jsonl"
-    log.write_text("\n".join(json.dumps({"prompt_ids": [1, 2, 3, 9], "token_ids": [1, 2, 3, 9] * 5}) for _ in "ab"))
+    log.write_text('{"prompt_ids": [1, 2, 3, 9], "token_ids": [1, 2, 3, 9, 1, 2, 3, 9]}\n' * 2)
     words = said("lookup", "--responses", str(log))
-    assert words.startswith("2 requests, 40 tokens. Tokens per step of trees of text already seen:")
-    assert "*" in words and "The best size: the least with 95 %" in words and "best_n" not in words
+    assert words.startswith("2 requests, 16 tokens.") and "*" in words and "best_n" not in words
     assert '--speculative-config \'{"method": "ngram", "num_speculative_tokens":' in words
-
-
-def test_a_server_plan_has_a_row_for_each_length(said, tmp_path):
-    (tmp_path / "after").write_text(vllm_text(*AFTER))
-    words = said("server-plan", "--after", str(tmp_path / "after"), "--profile", PROFILE, "--batch", "1,2,4")
-    assert "K K-th accepted tokens per step" in words and "1 0.677 [0.641, 0.711] 1.677 [1.639, 1.707]" in words
-    assert "K batch 1 batch 2" in words and "K batch 4" in words and "Set K = " in words
 
 
 def test_measuring_draws_a_bar_for_each_rank_and_says_what_is_next(said, tmp_path):
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("import os\nimport re\n")
-    options = ["measure", "--width", "3", "--prompts", str(prompts), *SHORT]
+    options = ["measure", "--width", "3", "--prompts", str(prompts), "--max-new-tokens", "12"]
     words = said(*options, "--out", str(tmp_path / "v.json"))
-    assert words.startswith("rank accepted 95 % interval") and "1 " + "█" * 24 in words and " % [" in words
-    assert (
-        "24 positions of 2 prompts" in words and "more prompts like these would bring every rank to ±1 point" in words
-    )
-    assert words.endswith("Next: sequoia profile --out profile.json") and "Nothing was saved" not in words
+    assert "1 " + "█" * 24 in words and "24 positions of 2 prompts" in words
+    assert "more prompts like these would bring every rank to ±1 point" in words and "Nothing was saved" not in words
     words = said(*options, "--prompt-count", "1")
     assert "One prompt has no interval over texts" in words and "[" not in words and "Nothing was saved" in words
 
 
-def test_a_profile_is_a_small_table(said):
-    shapes = ["--target-shape", "llama-2-7b", "--draft-shape", "jackfram-68m", "--device-model", "a100-80g"]
-    words = said("profile", *shapes, "--sizes", "1,16,64")
-    assert "n target pass t(n)" in words and "1 9.60 ms 1.00 16 9.66 ms 1.01 64 10.4 ms 1.08" in words
-    assert "tokens draft pass c" in words and "1 72.3 µs 0.0075" in words and "modelled" in words
-    words = said("profile", "--sizes", "1,3", "--context", "16", "--repeats", "2")
-    assert "middle half of rounds" in words and "measured" in words
-
-
-def test_quartiles_of_times_have_the_unit_of_the_shorter_one(capsys, columns):
+def test_quartiles_of_times_have_the_unit_of_the_shorter_one(shown):
     rounds = [[762e-6, 765e-6, 791e-6], [1.07e-3, 1.09e-3, 1.1e-3]]
     times = HardwareProfile([1, 8], [765e-6, 1.09e-3], 7.65e-3, verify_samples=rounds)
-    words = shown(capsys, columns, profile_parts(times, (1, 0.06), None))
+    words = shown(profile_parts(times, (1, 0.06), None))
     assert "1 765 µs [764, 778] µs 1.00 8 1.09 ms [1.080, 1.095] ms 1.42" in words and "1 7.65 ms 10.0 t(n)" in words
 
 
-@pytest.mark.sample(1, cover=False)
-def test_generated_text_comes_out_whole(capsys, columns):
-    arguments = ["generate", "--prompt", "def read_lines(path):\n", "--max-new-tokens", "80"]
-    assert main([*arguments, "--json"]) == 0
-    text = json.loads(capsys.readouterr().out)["text"]
-    assert main(arguments) == 0
-    out = capsys.readouterr().out
-    assert out.startswith(text + "\n") and out.endswith("Next: sequoia bench\n")
-    words = wide_enough(out.removeprefix(text), columns)
-    assert words.startswith("80 tokens in ") and "cut at --max-new-tokens" in words
-
-
 @pytest.mark.parametrize("text", [JAPANESE, "x" * 500, "a\tb  \n    c\r\n"])
-def test_text_without_spaces_is_neither_cut_nor_changed(text, capsys, columns):
+def test_generated_text_is_neither_cut_nor_changed(text, capsys):
     tree = {"size": 5, "depth": 4, "source": JAPANESE}  # in a sentence it is folded
     result = {"text": text, "tokens": [1] * 9, "steps": 3, "tokens_per_step": 3.0, "seconds": 2.0, "dtype": "float32"}
     report({}, False, generate_parts(result | {"tree": tree, "finished": "eos"}, ["--draft", "none"]))
     out = capsys.readouterr().out
     assert out.startswith(text) and JAPANESE in out.removeprefix(text).replace("\n", "")
+    assert "9 tokens in 3 steps, 3.00 per step" in out
 
 
-def test_a_race_has_a_row_for_each_method_the_fastest_first(capsys, columns):
+def test_a_race_has_a_row_for_each_method_the_fastest_first(shown):
     rates = {"autoregressive": 100.0, "chain": 180.0, "sequoia": 210.0, "hf_generate": 40.0}
     record = {name: {"tokens_per_sec": rate, "tokens_per_step": rate / 80} for name, rate in rates.items()}
     record["sequoia"] |= {"predicted_speedup": 2.2501, "predicted_interval": [1.92, 2.7001]}
     settings = {"prompts": 8, "max_new_tokens": 128, "temperature": 0.6, "dtype": "bfloat16", "device": "a processor"}
     record |= {"settings": settings | {"calibration_prompts": 48}, "tree": {"size": 4, "depth": 3}, "chain_length": 3}
-    record |= {"held": True, "lanes_left_out": {}, "settings_left_out": {}}
+    record |= {"lanes_left_out": {"hf_assisted": "a GGUF file"}, "settings_left_out": {"repetition_penalty": 1.8}}
     over = {name: Estimate(rate / 100, rate / 110, rate / 90) for name, rate in rates.items()}
-    words = shown(capsys, columns, bench_parts(record, over, ["--draft", "d"]))
+    words = shown(bench_parts(record | {"held": True}, over, ["--draft", "d"]))
     assert words.startswith("method tokens/s × no draft predicted tokens/step")
     row = "planned tree * 210 2.10× [1.91, 2.33] 2.25× [1.92, 2.70] 2.62"
-    assert set(row.split()) < set(words.split()) and (columns < 80 or row in words)  # intervals may take two lines
+    assert set(row.split()) < set(words.split())  # intervals take two lines
     order = [words.index(name) for name in ("planned tree *", "best chain 180", "no draft 100", "HF generate 40.0")]
     assert order == sorted(order) and "is inside its predicted interval" in words
     assert words.endswith("Next: sequoia measure --draft d --temperature 0.6 --out vector.json")
-    assert "* The fastest by steps alone; tokens/s count reading the prompt too." in words
-    assert "HF: transformers' own" in words and "left out" not in words
-
-
-def test_a_race_says_what_was_left_out_and_why(capsys, columns):
-    record = {"autoregressive": {"tokens_per_sec": 100.0, "tokens_per_step": 1.0}, "held": None, "chain_length": 3}
-    settings = {"prompts": 8, "max_new_tokens": 128, "temperature": 0.0, "dtype": "bfloat16", "device": "a processor"}
-    record |= {"settings": settings | {"calibration_prompts": 2}, "tree": {"size": 4, "depth": 3}}
-    record |= {"lanes_left_out": {"hf_assisted": "a GGUF file"}, "settings_left_out": {"repetition_penalty": 1.8}}
-    words = shown(capsys, columns, bench_parts(record, {"autoregressive": Estimate(1.0, 1.0, 1.0)}, []))
-    assert "HF assisted is left out: a GGUF file." in words and "HF: transformers" not in words
+    assert "HF assisted is left out: a GGUF file." in words
     assert "which no method follows: repetition_penalty 1.8." in words
 
 
-def test_a_checked_server_and_a_sweep_end_with_a_sentence(capsys, columns):
-    measured = [Estimate(1.0, 1.0, 1.0).to_json(), Estimate(1.6123, 1.51, 1.72).to_json()]
-    rows = [
-        {
-            "k": k,
-            "measured": each,
-            "predicted": each,
-            "tokens_per_sec": 100.0,
-            "planned_from": not k,
-            "tokens_per_step": 2.5 if k else None,
-            "predicted_tokens_per_step": 2.4,
-        }
-        for k, each in zip((0, 4), measured, strict=True)
-    ]
-    result = {"engine": "vllm", "method": "draft", "requests": 16, "max_new_tokens": 128, "rows": rows, "notes": []}
-    result |= {"median_abs_error": 0.0312, "best": 4, "chosen": 4, "chosen_over_best": measured[0], "same_text": 1.0}
-    words = shown(capsys, columns, server_check_parts(result, None))
-    assert "4 1.61× 1.61× [1.51, 1.72] 2.50 (2.40) 100.0" in words and "predicted to 3.12 %" in words
+def test_a_checked_server_has_a_row_for_each_length(shown):
+    speed = {"predicted": Estimate(1.6, 1.6, 1.6).to_json(), "measured": Estimate(1.6123, 1.51, 1.72).to_json()}
+    row = speed | {"k": 4, "tokens_per_sec": 100.0, "planned_from": False}
+    row |= {"tokens_per_step": 2.5, "predicted_tokens_per_step": 2.4}
+    result = {"engine": "vllm", "method": "draft", "requests": 16, "max_new_tokens": 128, "rows": [row], "notes": []}
+    result |= {"median_abs_error": 0.0312, "best": 4, "chosen": 4, "chosen_over_best": speed["measured"]}
+    words = shown(server_check_parts(result | {"same_text": 1.0}, None))
+    assert "4 1.60× 1.61× [1.51, 1.72] 2.50 (2.40) 100.0" in words and "predicted to 3.12 %" in words
+
+
+def test_a_sweep_ends_with_what_to_do_about_failures(shown):
     sweep = {"jobs": 4, "done": 3, "failed": 1, "skipped": 2, "failed_before": 0, "rows": 9, "seconds": 200.0}
-    words = shown(capsys, columns, sweep_parts(sweep, Path("plan.toml"), Path("out")))
+    words = shown(sweep_parts(sweep, Path("plan.toml"), Path("out")))
     assert words.startswith("3 of 4 jobs done, 1 failed, in 3 min: 9 rows written; 2 rows were there already.")
     assert words.endswith("Next: sequoia sweep plan.toml --out out --retry-failed")

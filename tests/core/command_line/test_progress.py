@@ -10,8 +10,7 @@ from sequoia_core.command_line.progress import LINE_SEC, ProgressLines, _keep_sa
 
 
 class Clock:
-    def __init__(self):
-        self.now = 100.0
+    now = 100.0
 
     def __call__(self) -> float:
         return self.now
@@ -33,15 +32,10 @@ def lines(clock, said):
 
 
 def test_a_line_comes_every_ten_seconds_and_says_what_is_left(lines, clock, said):
-    for second in range(41):
+    for second in range(21):
         clock.now = 100.0 + second
         lines(second / 80, f"prompt {1 + second // 10} of 8")
-    assert said == [
-        "12%, prompt 2 of 8, 10 s, about 70 s left",
-        "25%, prompt 3 of 8, 20 s, about 60 s left",
-        "38%, prompt 4 of 8, 30 s, about 50 s left",
-        "50%, prompt 5 of 8, 40 s, about 40 s left",
-    ]
+    assert said == ["12%, prompt 2 of 8, 10 s, about 70 s left", "25%, prompt 3 of 8, 20 s, about 60 s left"]
 
 
 def test_a_resumed_run_and_a_second_part_are_timed_by_themselves(lines, clock, said):
@@ -59,7 +53,7 @@ def test_a_resumed_run_and_a_second_part_are_timed_by_themselves(lines, clock, s
     ]
 
 
-def test_lines_come_within_one_long_prompt_while_nothing_reports(lines, clock, said):
+def test_lines_come_while_nothing_reports(lines, clock, said):
     waits = []
 
     def wait(seconds: float) -> bool:
@@ -67,16 +61,9 @@ def test_lines_come_within_one_long_prompt_while_nothing_reports(lines, clock, s
         clock.now += seconds
         return len(waits) == 4
 
-    lines(0.25, "prompt 1 of 4")
     _keep_saying(lines, wait)
     assert waits == [LINE_SEC] * 4 and LINE_SEC <= 10
-    assert said == [f"25%, prompt 1 of 4, {second} s" for second in (10, 20, 30)]
-
-
-def test_before_the_first_report_it_says_that_it_is_starting(lines, clock, said):
-    clock.now += LINE_SEC
-    lines.tick()
-    assert said == ["starting, 10 s"]
+    assert said == [f"starting, {second} s" for second in (10, 20, 30)]
 
 
 def threads_settle_at(count: int) -> bool:
@@ -94,17 +81,11 @@ def threads_settle_at(count: int) -> bool:
 def test_a_terminal_gets_a_bar_unless_one_object_is_asked_for(terminal, as_json, bar, monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
     before = _thread._count()
-    with shown_progress(as_json) as progress:
+    with pytest.raises(ValueError, match="bad"), shown_progress(as_json) as progress:
         progress(0.5, "prompt 2 of 3")
         assert threads_settle_at(before + (not bar))
         progress(1.0, "prompt 3 of 3")
+        raise ValueError("bad")
     output = capsys.readouterr()
     assert threads_settle_at(before) and output.out == ""
     assert output.err == (f"\r  50% {'prompt 2 of 3':<50}\r 100% {'prompt 3 of 3':<50}\n" if bar else "")
-
-
-def test_a_fault_ends_the_lines_too():
-    before = _thread._count()
-    with pytest.raises(ValueError, match="bad"), shown_progress(as_json=True):
-        raise ValueError("bad")
-    assert threads_settle_at(before)

@@ -71,23 +71,22 @@ def test_answers_are_limited(child):
     assert ask(child, "letters", 3) == "xxx"  # not the rest of the answer before
 
 
-@pytest.mark.parametrize(("action", "value"), [("loop", None), ("compute", 9)])
-def test_time_is_limited(child, action, value):
+def test_time_is_limited(child):
     pid = ask(child, "pid")
     child.seconds = 0.2
     with pytest.raises(LimitError, match="^takes more than 0.2 s$"):
-        ask(child, action, value)
+        ask(child, "compute", 9)
     child.seconds = 20
     assert ask(child, "pid") != pid
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 
 
-@pytest.mark.parametrize(("action", "value", "code"), [("exit", 3, "3"), ("exit", 0, "0"), ("crash", None, "-11")])
-def test_a_child_that_dies_is_replaced(child, action, value, code):
-    with pytest.raises(LimitError, match=f"breaks down the process that runs it .exit code {code}"):
-        ask(child, action, value)
-    assert ask(child, "answer", 1) == 1
+def test_a_child_that_dies_is_replaced(child):
+    for action, code in (("exit", "0"), ("crash", "-11")):
+        with pytest.raises(LimitError, match=f"breaks down the process that runs it .exit code {code}"):
+            ask(child, action, 0)
+        assert ask(child, "answer", 1) == 1
     os.kill(ask(child, "pid"), signal.SIGKILL)  # between two questions, as by the system for want of memory
     child._child.wait()
     assert ask(child, "answer", 2) == 2
@@ -110,9 +109,3 @@ def test_threads_get_their_own_answers(child):
     for thread in threads:
         thread.join()
     assert found == {i: i for i in range(8)}
-
-
-def test_what_cannot_be_imported_is_told():
-    with BoundedProcess("sequoia_core.nothing", "act", memory_bytes=1, seconds=1, answer_bytes=1000) as child:
-        with pytest.raises(ValueError, match="No module named 'sequoia_core.nothing'"):
-            child.ask(b"")

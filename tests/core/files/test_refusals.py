@@ -43,11 +43,9 @@ def vector_json(**fields):
     return json.dumps({"format": "sequoia-acceptance", "version": 1, "probs": [0.5]} | fields).encode()
 
 
-def npy_header(old: str = "", new: str = "", version: bytes = b"\x01\x00") -> bytes:
+def npy_header(old: str = "", new: str = "") -> bytes:
     text = "{'descr': '<f8', 'fortran_order': False, 'shape': (3,), }".replace(old, new) if old else new
-    return (
-        b"\x93NUMPY" + version + len(text).to_bytes(2 if version < b"\x02" else 4, "little") + text.encode() + bytes(24)
-    )
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode() + bytes(24)
 
 
 MATRIX = AcceptanceMatrix(np.array([[0.7], [0.8]]), trials=np.array([[100], [70]]), meta={"engine": "vllm"})
@@ -68,56 +66,48 @@ WHOLE = {  # file -> its reader, its content
     "prompts.jsonl": (prompts_from_bytes, b'{"prompt": "x"}'),
     "prompts.json": (prompts_from_bytes, b'[{"prompt": "x"}]'),
 }
-FIELDS = {  # file -> its fields, and values of other types that are kept unread or mean what they say
-    "v.json": (VECTOR, {"meta": [{"a": 1}], "note": ["x"]}),
-    "matrix.json": (json.loads(matrix_bytes(MATRIX)), {"meta": [{"a": 1}]}),
-    "tree.json": (
-        json.loads(tree_to_bytes(TREE, "native")),
-        {"acceptance": [{"a": 1}], "expected_tokens": [-1, 2**53 + 1, 10**290, 1.5]},
-    ),
-    "umbrella.json": (json.loads(tree_to_bytes(TREE, "umbrella")), {}),
-}
+FINE = {"meta": {"a": 1}, "note": "x"}  # values of other types in a vector's fields that mean what they say
 
 
 HUGE = b"J" + (10**9).to_bytes(4, "little")  # a number as a pickle has it
 TENSOR = torch_bytes(torch.tensor(PROBS))
 VECTORS = [  # file, content, word of the refusal
-    *(("v.json", vector_json(**fields), word) for fields, word in (
-        ({"version": 3}, "version 3"), ({"probs": []}, "0 entries"), ({"probs": ["0.5"]}, "probs.0"),
-        ({"probs": [True]}, "probs.0"), ({"trials": 0}, "trials"), ({"trials": 10**400}, "digits"),
-        ({"probs": [0.0] * 10_000}, "probs"), ({"calibration": "x"}, "packed"), ({"calibration": "eJw="}, "packed"),
-        ({"prompt_sums": [[1], []], "prompt_trials": [2, 2]}, "prompt_sums"),
-    )),
-    ("v.json", b"[[0.6, 0.2]]", "0"), ("v.json", b'["0.6"]', "0"), ("v.json", tree_to_bytes(TREE, "native"), "format"),
-    *((name, text.encode(code), word) for code in ("utf-8", "utf-16") for name, text, word in (
-        ("v.csv", "prob\n", "no numbers"), ("v.csv", "0.6\nhello\n", "hello"), ("v.csv", "1,0.6\n3,0.2", "gaps"),
-        ("v.csv", "1,0.6\n1,0.2", "gaps"), ("v.csv", "2,0.6\n3,0.2", "gaps"), ("v.csv", "0.6\n0.6", "sum"),
-        ("v.csv", "nan\n0.1", "nan"), ("v.csv", "0.6,1,2\n0.2,1,2", "columns"), ("v.csv", "0.1\n" * 5000, "5,000"),
-        ("v.csv", "x" * 200_000, "expected"), ("v.csv", "0.5\n" * 400_000, "bytes"), ("v.csv", "caf\u00e9", "expected"),
-    )),
-    *(("v.npy", npy_bytes(array), "1-D real") for array in map(np.array, ([[0.0]], [True], ["a"], [1j]))),
-    ("v.npy", npy_bytes(np.zeros(5000)), "5,000"), ("v.npy", npy_bytes(np.array(PROBS)) + b"more", "expected"),
-    *(("v.npy", npy_header(new=text, version=bytes([version, 0])), "expected") for version in (1, 2, 3, 9) for text in (
-        "(" * 5000, "-" * 9_000 + "1", "{" * 300 + "}" * 300, "'" * 3, "\n  1\n 2", "\\", "\0", "x" * 60_000)),
-    *(("v.npy", npy_header("(3,)", shape), "expected") for shape in (
-        "(False,)", "(3.0,)", "(-3,)", "3", "(4,)", f"({10**30},)", f"({'9' * 5000},)", "(9999999999,)")),
-    *(("v.npy", npy_header("'<f8'", dtype), "expected") for dtype in (
-        "'<f0'", "[('a', '<f8')]", "'<f8,<f8'", "'(2,)<f8'", "10**9", "('f8', (1000000000,))", "'<M8[D]'", "'O'")),
-    ("v.npy", npy_header("False", "0"), "expected"), ("v.npy", npy_header("'shape'", "'shapes'"), "expected"),
-    *(("v.safetensors", save_safetensors(tensors), "expected") for tensors in (
-        {"p": torch.zeros(2, 2)}, {"a": torch.zeros(2), "b": torch.zeros(2)}, {}, {"p": torch.tensor([True])})),
-    *(("v.pt", torch_bytes(value), "a 1-D real vector") for value in (
-        torch.tensor(PROBS).to_sparse(), torch.tensor(PROBS, dtype=torch.complex64), torch.tensor([PROBS]),
-        torch.tensor(0.5), torch.tensor([True]), {"p": torch.tensor(PROBS)}, PROBS, None, torch.nn.Linear(1, 1),
-        np.array(PROBS))),
+    ("v.json", vector_json(version=3), "version 3"),
+    ("v.json", vector_json(probs=[]), "0 entries"),
+    ("v.json", vector_json(probs=["0.5"]), "probs.0"),
+    ("v.json", vector_json(trials=10**400), "digits"),
+    ("v.json", vector_json(calibration="eJw="), "packed"),
+    ("v.json", vector_json(prompt_sums=[[1], []], prompt_trials=[2, 2]), "prompt_sums"),
+    ("v.json", tree_to_bytes(TREE, "native"), "format"),
+    ("v.csv", b"prob\n", "no numbers"),
+    ("v.csv", "0.6\nhello\n".encode("utf-16"), "hello"),
+    ("v.csv", b"1,0.6\n3,0.2", "gaps"),
+    ("v.csv", b"2,0.6\n3,0.2", "gaps"),
+    ("v.csv", b"0.6\n0.6", "sum"),
+    ("v.csv", b"nan\n0.1", "nan"),
+    ("v.csv", b"0.6,1,2\n0.2,1,2", "columns"),
+    ("v.csv", b"0.1\n" * 5000, "5,000"),
+    ("v.csv", b"0.5\n" * 400_000, "bytes"),
+    ("v.npy", npy_bytes(np.array([[0.0]])), "1-D real"),
+    ("v.npy", npy_bytes(np.array(PROBS)) + b"more", "expected"),
+    ("v.npy", npy_header(new="(" * 5000), "expected"),
+    ("v.npy", npy_header("(3,)", "(9999999999,)"), "expected"),
+    ("v.npy", npy_header("(3,)", "(False,)"), "expected"),
+    ("v.npy", npy_header("'<f8'", "('f8', (1000000000,))"), "expected"),
+    ("v.npy", npy_header("'<f8'", "'O'"), "expected"),
+    ("v.npy", npy_header("'shape'", "'shapes'"), "expected"),
+    ("v.safetensors", save_safetensors({"a": torch.zeros(2), "b": torch.zeros(2)}), "expected"),
+    ("v.pt", torch_bytes(torch.tensor(PROBS).to_sparse()), "a 1-D real vector"),
+    ("v.pt", torch_bytes({"p": torch.tensor(PROBS)}), "a 1-D real vector"),
+    ("v.pt", torch_bytes(torch.nn.Linear(1, 1)), "a 1-D real vector"),
     ("v.pt", torch_bytes(torch.zeros(1).expand(10**9)), "1,000,000,000"),
-    *(("v.pt", rewritten_archive(TENSOR, lambda name, content, old=old, new=new: content.replace(old, new)), "expected")
-      for old, new in ((b"K\x03t", HUGE + b"t"), (b"K\x03\x85", HUGE + b"\x85"))),
+    ("v.pt", rewritten_archive(TENSOR, lambda name, content: content.replace(b"K\x03t", HUGE + b"t")), "expected"),
     ("v.pt", with_pickle(b"\x80\x02c__builtin__\nbytearray\n" + HUGE + b"\x85R."), "bytearray"),
-    *(("v.pt", with_pickle(b"\x80\x02" + b"]" * count + b"."), "expected") for count in (1_500_000, 7_000_000)),
-]  # fmt: skip
+    ("v.pt", with_pickle(b"\x80\x02" + b"]" * 7_000_000 + b"."), "expected"),
+]
 
 
+@pytest.mark.sample(len(VECTORS))
 @pytest.mark.parametrize(("name", "data", "word"), VECTORS, ids=[f"{i}-{row[0]}" for i, row in enumerate(VECTORS)])
 def test_what_is_wrong_with_a_vector_is_named(name, data, word):
     refusal(vector, data, name, word)
@@ -131,12 +121,6 @@ def test_no_pickle_runs(tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("name", WHOLE)
-def test_what_is_whole_is_read(name):
-    read, data = WHOLE[name]
-    assert read(data, name) is not None
-
-
 @pytest.mark.sample(60)
 @pytest.mark.parametrize("name", WHOLE)
 @pytest.mark.parametrize("junk", JUNK)
@@ -146,9 +130,13 @@ def test_junk_is_refused_by_every_reader(name, junk):
     refusal(WHOLE[name][0], JUNK[junk], name)
 
 
-@pytest.mark.parametrize("name", [name for name in WHOLE if name not in ("v.csv", "run.jsonl")])
-def test_a_file_cut_anywhere_is_refused(name):
+@pytest.mark.sample(len(WHOLE))
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_whole_file_is_read_and_one_cut_anywhere_is_refused(name):
     read, data = WHOLE[name]
+    assert read(data, name) is not None
+    if name in ("v.csv", "run.jsonl"):  # shorter, they are whole all the same
+        return
     for stop in range(0, len(data) - 2, max(7, len(data) // 150)):
         refusal(read, data[:stop], name)
 
@@ -173,23 +161,19 @@ def test_a_vector_is_what_its_ending_says(ending):
         refusal(vector, data, unknown, "ending")
 
 
-@pytest.mark.sample(1, cover=False)
-@pytest.mark.parametrize("compression", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_nothing_of_a_zip_bomb_is_unpacked(compression):
-    data = zip_bomb(compression)
+def test_nothing_of_a_zip_bomb_is_unpacked():
+    data = zip_bomb(zipfile.ZIP_DEFLATED)
     assert len(data) < 300_000
     for name in WHOLE:
         refusal(WHOLE[name][0], data, name, *["compressed"] * name.endswith(".pt"))
 
 
-@pytest.mark.parametrize(("name", "field"), [(name, field) for name in FIELDS for field in FIELDS[name][0]])
-def test_a_wrong_type_in_any_field_is_refused(name, field):
-    fields, fine = FIELDS[name]
+@pytest.mark.sample(len(VECTOR))
+@pytest.mark.parametrize("field", VECTOR)
+def test_a_wrong_type_in_any_field_is_refused(field):
     for value in WRONG:
-        changed, read = fields | {field: value}, WHOLE[name][0]
-        if any(type(value) is type(kept) and value == kept for kept in fine.get(field, ())):
-            assert read(json.dumps(changed).encode(), name) is not None
-            continue
-        refusal(read, json.dumps(changed).encode(), name)
-        if name == "umbrella.json":
-            refusal(read, torch_bytes(changed), "growmap.pt")
+        changed = json.dumps(VECTOR | {field: value}).encode()
+        if FINE.get(field) == value:
+            assert vector(changed, "v.json") is not None
+        else:
+            refusal(vector, changed, "v.json")

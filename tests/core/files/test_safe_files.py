@@ -18,21 +18,14 @@ def left_behind(folder: Path) -> list[str]:
 
 
 def test_a_file_is_written_replaced_and_keeps_its_mode(tmp_path):
-    path = tmp_path / "out.json"
+    path, usual = tmp_path / ("n" * 255), tmp_path / "usual"  # a name as long as the system allows
     write_atomic(path, b"one")
-    usual = tmp_path / "usual"
     usual.write_bytes(b"")
     assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(usual.stat().st_mode)  # as any new file, by the umask
     path.chmod(0o600)
     write_atomic(path, b"two")
     assert path.read_bytes() == b"two" and stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert left_behind(tmp_path) == ["out.json", "usual"]
-
-
-def test_a_name_as_long_as_the_system_allows(tmp_path):
-    path = tmp_path / ("n" * 255)
-    write_atomic(path, b"data")
-    assert path.read_bytes() == b"data" and len(left_behind(tmp_path)) == 1
+    assert left_behind(tmp_path) == [path.name, "usual"]
 
 
 def test_a_link_stays_and_its_target_is_replaced(tmp_path):
@@ -46,21 +39,12 @@ def test_a_link_stays_and_its_target_is_replaced(tmp_path):
     assert left_behind(tmp_path) == ["folder", "link.json"] and left_behind(tmp_path / "folder") == ["target.json"]
 
 
-def socket_at(path: Path) -> None:
-    import socket
-
-    with socket.socket(socket.AF_UNIX) as made:
-        made.bind(str(path))
-
-
 @pytest.mark.parametrize(
     ("make", "what"),
     [
         (lambda path: path.mkdir(), "a folder"),
         (lambda path: os.mkfifo(path), "a named pipe"),
-        (socket_at, "a socket"),
         (lambda path: path.symlink_to("/dev/full"), "a device"),
-        (lambda path: path.symlink_to(path.parent), "a folder"),
     ],
 )
 def test_whatever_is_no_regular_file_is_refused_and_stays(make, what, tmp_path):
@@ -70,36 +54,14 @@ def test_whatever_is_no_regular_file_is_refused_and_stays(make, what, tmp_path):
     for refuse in (check_replaceable, lambda place: write_atomic(place, b"data")):
         with pytest.raises(ValueError, match=f"out: found {what}, expected a plain file or a new name"):
             refuse(path)
-    after = path.lstat()
-    assert (before.st_mode, before.st_ino, before.st_rdev) == (after.st_mode, after.st_ino, after.st_rdev)
-    assert left_behind(tmp_path) == ["out"]
+    assert path.lstat() == before and left_behind(tmp_path) == ["out"]
 
 
-def test_a_device_node_is_never_replaced(tmp_path):
-    for device in ("/dev/full", "/dev/null"):
-        before = os.stat(device)
-        with pytest.raises(ValueError, match="found a device, expected a plain file"):
-            check_replaceable(device)
-        assert stat.S_ISCHR(os.stat(device).st_mode) and os.stat(device).st_rdev == before.st_rdev
-    node = tmp_path / "full"
-    try:
-        os.mknod(node, stat.S_IFCHR | 0o666, os.makedev(1, 7))  # a /dev/full of our own to lose
-    except PermissionError:
-        pytest.skip("making a device node needs privileges")
-    with pytest.raises(ValueError, match="found a device"):
-        write_atomic(node, b"data")
-    assert stat.S_ISCHR(node.lstat().st_mode)
-
-
-def test_a_link_that_leads_nowhere_or_round_in_a_circle_is_one_line(tmp_path):
-    (tmp_path / "a").symlink_to(tmp_path / "b")
-    (tmp_path / "b").symlink_to(tmp_path / "a")
+def test_a_link_that_leads_nowhere_is_one_line(tmp_path):
     (tmp_path / "lost").symlink_to(tmp_path / "no" / "such" / "place")
-    for name in ("a", "lost"):
-        with pytest.raises(ValueError, match=f"{name}: cannot be written") as caught:
-            write_atomic(tmp_path / name, b"data")
-        assert "\n" not in str(caught.value)
-    assert left_behind(tmp_path) == ["a", "b", "lost"]
+    with pytest.raises(ValueError, match="lost: cannot be written"):
+        write_atomic(tmp_path / "lost", b"data")
+    assert left_behind(tmp_path) == ["lost"]
 
 
 def test_a_temporary_file_planted_by_someone_else_is_not_written_through(tmp_path, monkeypatch):
@@ -147,33 +109,24 @@ def test_a_disk_that_is_really_full(tmp_path):
         subprocess.run(["umount", disk], check=True)
 
 
-@pytest.mark.parametrize("data", [b'{"a": [1, 2.5, null, "x"]}', b'\xef\xbb\xbf{"a": [1, 2.5, null, "x"]}'])
-def test_json_is_read(data):
-    assert read_json(data) == {"a": [1, 2.5, None, "x"]}
-
-
-def test_pairs_of_surrogates_and_other_escapes_are_text():
+def test_json_is_read():
+    assert read_json(b'\xef\xbb\xbf{"a": [1, 2.5, null, "x"]}') == {"a": [1, 2.5, None, "x"]}
     assert read_json(rb'["\ud83d\ude00", "\\ud83d", "\u00e9"]') == ["\U0001f600", "\\ud83d", "é"]
 
 
+@pytest.mark.sample(20)
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "no readable JSON"),
         (b"{", "no readable JSON"),
-        (b"[1] [2]", "no readable JSON"),
         (b"\xff", "not UTF-8"),
         (b"[" * 100_000, "nested too deep"),
         (b"[" * 65 + b"]" * 65, "at most 64 levels"),
-        (b'{"a":' * 100_000, "nested too deep"),
         (b"[NaN]", "found NaN"),
-        (b"[-Infinity]", "found -Infinity"),
         (b"[1e999]", "found 1e999"),
         (b"[1" + b"0" * 5000 + b"]", "found a number of 5,001 digits"),
         (b'{"a": 1, "b": 2, "a": 3}', "found the key 'a' twice"),
-        (b'{"x": [{"k": 1, "k": 1}]}', "found the key 'k' twice"),
         (rb'{"a": ["\ud800"]}', "half of a surrogate pair"),
-        (rb'{"\uDFFF": 1}', "half of a surrogate pair"),
         (b"[" + b"[]," * MAX_JSON_VALUES + b"0]", f"expected at most {MAX_JSON_VALUES:,}"),
     ],
 )

@@ -5,6 +5,9 @@ vLLM 0.32 and llama.cpp's server of autumn 2026. Only the lines that matter are 
 
 import json
 
+from sequoia_core.servers.counts import ServerCounts
+from sequoia_core.servers.readings import counts_from_bytes
+
 STEPS = (  # accepted tokens of every step by request, vLLM, K = 8
     "002127812000038445115178030684303 10000000000018800000830001000000008521000000000008121000000000008 "
     "32100041051510041001500000410515100411510015000004105 8888888827461022343438 "
@@ -83,3 +86,10 @@ def step_record(steps: str, longest: int = 8) -> dict:
 
 def step_records() -> bytes:
     return json.dumps([step_record(steps) for steps in STEPS]).encode()
+
+
+def read(content, before: str | None = None, **options) -> ServerCounts:
+    """Read a text, bytes or JSON values as the file `after`, less an earlier text."""
+    data = content if isinstance(content, bytes | str) else json.dumps(content)
+    earlier = None if before is None else before.encode()
+    return counts_from_bytes(data.encode() if isinstance(data, str) else data, "after", earlier, **options)

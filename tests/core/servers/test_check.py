@@ -7,12 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.own_answers import served_by_us
-from sequoia_core.decoding.sampling import SamplingConfig
-from sequoia_core.design.plain_trees import chain_tree
-from sequoia_core.models.language_model import ModelPair
 from sequoia_core.servers.check import (
-    SETTINGS,
     Served,
     ask_servers,
     compare,
@@ -22,11 +17,11 @@ from sequoia_core.servers.check import (
     tokens_per_sec,
 )
 from sequoia_core.servers.counts import ServerCounts, ServerRequest
-from sequoia_core.studies.race import own_method
 from tests.served import body_of, reply, served
 
 PLAIN_SEC, FIXED_SEC, TOKEN_SEC = 0.010, 0.004, 0.001
 TOKENS = 200
+SETTINGS = (0, 1, 2, 3, 4, 6, 8)  # lengths of draft
 
 
 def guesses(requests: int, seed: int = 0) -> list[np.ndarray]:
@@ -61,13 +56,6 @@ def settings() -> dict[int, list[Served]]:
     return {k: [serve(right, k) for right in texts] for k in SETTINGS}
 
 
-def test_our_own_engine_counts_nothing_past_the_end_of_an_answer(tiny_target):
-    pair = ModelPair(tiny_target, tiny_target, tokenizer=None)  # all that is drafted is accepted
-    decoded = own_method(pair, chain_tree(4), SamplingConfig())([1, 2], 7, 0, lambda share: None)
-    counts = served_by_us(decoded, 4).counts
-    assert counts.requests[0].accepted == (4, 2) and counts.positions == (2, 2, 1, 1)
-
-
 def test_records_by_step_predict_every_setting(settings):
     found = compare(settings)
     assert [row["k"] for row in found["rows"]] == list(SETTINGS)
@@ -80,18 +68,6 @@ def test_records_by_step_predict_every_setting(settings):
         )
     assert found["chosen"] == found["best"] > 0 and found["chosen_over_best"]["value"] == 1.0
     assert found["same_text"] == 1.0
-
-
-def without_order(answers: list[Served]) -> list[Served]:
-    """Return what counters tell of the same answers."""
-    return [each and replace(each, counts=replace(each.counts, ordered=False)) for each in answers]
-
-
-def test_counters_predict_closely_and_say_what_they_miss(settings):
-    counted = {k: without_order(answers) if k else answers for k, answers in settings.items()}
-    found = compare(counted)
-    assert 0 < found["median_abs_error"] < 0.08
-    assert any("shorter chains yield a little more" in note for note in found["notes"])
 
 
 def test_a_setting_that_behaves_otherwise_does_not_hold(settings):
@@ -107,7 +83,7 @@ def test_a_setting_that_behaves_otherwise_does_not_hold(settings):
     assert unseen["median_abs_error"] > 0.05
 
 
-@pytest.mark.parametrize(("rate", "same"), [(0.55, True), (0.65, False), (0.45, False)])
+@pytest.mark.parametrize(("rate", "same"), [(0.55, True), (0.65, False)])
 def test_a_vector_tells_a_server_of_its_rule_from_another(rate, same):
     """False alarm of each k about 5 %; drawn with a fixed seed."""
     draws = np.random.default_rng(1)
@@ -137,33 +113,16 @@ def test_answers_of_one_token_are_left_out_of_every_setting(settings):
         compare(settings | {1: [replace(each, tokens=0) for each in settings[1]]})
 
 
-def test_nothing_is_predicted_from_drafts_that_end_early(settings):
+def test_nothing_is_predicted_where_drafts_end_early_or_none_is_made(settings):
     def early(each: Served) -> Served:
         return replace(each, counts=replace(each.counts, draft_tokens=each.counts.draft_tokens * 9 // 10))
 
     found = compare({k: [early(each) for each in answers] if k else answers for k, answers in settings.items()})
     assert found["chosen"] is None and found["median_abs_error"] is None and found["chosen_over_best"] is None
-    assert all(row["predicted"] is None and row["held"] is None for row in found["rows"])
-    assert all(row["measured"]["value"] > 0 for row in found["rows"])
+    assert all(row["predicted"] is None and row["measured"]["value"] > 0 for row in found["rows"])
     assert "nothing is planned" in found["notes"][0]
-
-
-def test_nothing_is_predicted_where_nothing_was_drafted(settings):
-    found = compare({k: [replace(each, counts=None) for each in answers] for k, answers in settings.items()})
-    assert found["chosen"] is None and "no drafts" in found["notes"][0]
-
-
-def test_requests_without_a_draft_count_with_the_others(settings):
-    answers = [*settings[8][:3], replace(settings[8][3], counts=None)]
-    counts = counts_of(answers)
-    assert counts.drafts == sum(each.counts.drafts for each in answers[:3])
-    assert counts.tokens == sum(each.tokens + 1 for each in answers) and counts.requests_done == 4
-
-
-@pytest.mark.parametrize("planned_from", [(0, 2), (0, 2, 6), (1, 2, 8), (0, 2, 5), (0, 2, 4, 8)])
-def test_what_nothing_can_be_planned_from_is_refused(settings, planned_from):
-    with pytest.raises(ValueError, match="expected 0, 8 .the longest draft. and one of the settings between"):
-        compare(settings, planned_from=planned_from)
+    never = compare({k: [replace(each, counts=None) for each in answers] for k, answers in settings.items()})
+    assert never["chosen"] is None and "no drafts" in never["notes"][0]
 
 
 ANSWER = {"choices": [{"text": "x"}], "usage": {"completion_tokens": 3}}
@@ -173,11 +132,8 @@ ANSWER = {"choices": [{"text": "x"}], "usage": {"completion_tokens": 3}}
     ("engine", "answer", "fault"),
     [
         ("vllm", ANSWER, "without metrics.generation_time_ms, expected one of vllm, started with --enable-per-request"),
-        ("vllm", ANSWER | {"metrics": {"generation_time_ms": None}}, "without metrics.generation_time_ms"),
-        ("llama.cpp", {"timings": {"predicted_ms": 5}}, "without timings.predicted_ms"),
         ("llama.cpp", ANSWER | {"timings": {"predicted_ms": -1}}, "found 3 tokens in -0.001 s"),
         ("llama.cpp", ANSWER | {"usage": {"completion_tokens": 1}, "timings": {"predicted_ms": 1}}, "found 1 tokens"),
-        ("llama.cpp", [], "without timings"),
     ],
 )
 def test_answers_that_tell_too_little_are_refused(engine, answer, fault):
@@ -229,17 +185,10 @@ def test_a_server_is_asked_and_its_counts_are_read(detailed):
 
 
 def test_commands_turn_speculation_and_its_records_on():
-    draft = server_command("vllm", "python -m vllm --dtype float32", "big", "small", 4)
-    assert draft[:6] == ["python", "-m", "vllm", "--dtype", "float32", "--model"]
-    config = json.loads(draft[draft.index("--speculative-config") + 1])
-    assert config == {"method": "draft_model", "model": "small", "num_speculative_tokens": 4}
-    assert draft[-3:-1] != draft and "detailed" in draft
-    head = server_command("vllm", "python -m vllm", "big", "head", 3, method="eagle3")
+    head = server_command("vllm", "python -m vllm --dtype float32", "big", "head", 3, method="eagle3")
+    assert head[:7] == ["python", "-m", "vllm", "--dtype", "float32", "--model", "big"] and "detailed" in head
     assert json.loads(head[-1]) == {"method": "eagle3", "model": "head", "num_speculative_tokens": 3}
-    assert "draft-eagle3" in server_command("llama.cpp", "llama-server", "big", "head", 3, method="eagle3")
     plain = server_command("vllm", "python -m vllm", "big", "small", 0)
-    assert "--speculative-config" not in plain and "--per-request-spec-decode-metrics" not in plain
-    assert "--enable-per-request-metrics" in plain
+    assert plain[3:] == ["--model", "big", "--enable-per-request-metrics"]
     llama = server_command("llama.cpp", "llama-server", "big.gguf", "small.gguf", 3)
     assert llama[:4] == ["llama-server", "--model", "big.gguf", "--metrics"] and "small.gguf" in llama
-    assert "<" not in "".join([*draft, *llama])

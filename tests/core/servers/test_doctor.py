@@ -1,19 +1,16 @@
 """The doctor's verdicts: situations of public threads rebuilt with small counts of our own; false alarms and power."""
 
-import json
-
 import pytest
 
 from benchmarks.doctor import false_alarms, power
 from sequoia_core.design.bootstrap import exact_interval
 from sequoia_core.design.matrix_files import load_acceptance
 from sequoia_core.files.model_names import ASSETS
-from sequoia_core.servers import rules as rules
+from sequoia_core.servers import rules
 from sequoia_core.servers.chain_acceptance import chain_acceptance, counts_of_matrix
 from sequoia_core.servers.costs import costs_of, timed_setting
 from sequoia_core.servers.counts import ServerCounts, counts_of_survival
 from sequoia_core.servers.diagnosis import diagnose, present_speed
-from sequoia_core.servers.readings import counts_from_bytes
 from sequoia_core.servers.request_spread import by_prompt_length, spread
 from tests.core.servers.samples import (
     AFTER,
@@ -22,16 +19,10 @@ from tests.core.servers.samples import (
     NGRAM,
     SGLANG_TEXT,
     llama_text,
+    read,
     step_records,
     vllm_text,
 )
-
-FLAT = {5: 0.549, 7: 0.434}  # K -> rate at each position
-
-
-def read(text: str | bytes, before: str | None = None, **options) -> ServerCounts:
-    data = text.encode() if isinstance(text, str) else text
-    return counts_from_bytes(data, "after", None if before is None else before.encode(), **options)
 
 
 def vllm(positions: tuple[int, ...], drafts: int, **options) -> str:
@@ -39,15 +30,13 @@ def vllm(positions: tuple[int, ...], drafts: int, **options) -> str:
     return vllm_text(drafts, drafts * len(positions), accepted, positions, drafts + accepted + 10, 10, **options)
 
 
-def answers(*rows: tuple[int, int, int, int], text: str = "") -> bytes:
+def answers(*rows: tuple[int, int, int, int], text: str = "") -> list:
     """Return answers of llama.cpp's server: prompt tokens, tokens predicted, drafted, accepted; with one text."""
-    return json.dumps(
-        [
-            {"choices": [{"text": text}], "usage": {"prompt_tokens": prompt},
-             "timings": {"predicted_n": many, "draft_n": drafted, "draft_n_accepted": accepted}}
-            for prompt, many, drafted, accepted in rows
-        ]
-    ).encode()  # fmt: skip
+    return [
+        {"choices": [{"text": text}], "usage": {"prompt_tokens": prompt},
+         "timings": {"predicted_n": many, "draft_n": drafted, "draft_n_accepted": accepted}}
+        for prompt, many, drafted, accepted in rows
+    ]  # fmt: skip
 
 
 def llama_log(*requests: tuple[int, int, int]) -> str:
@@ -67,27 +56,46 @@ def verdict(counts: ServerCounts, earlier: ServerCounts | None = None, **options
     return diagnose(counts, earlier, **options).verdict.title
 
 
+AT_30K = [(30_000 + n, 336, 600, 235) for n in range(8)]
+SHORT_FINE = [(500 * n, 201, 210, 130) for n in range(1, 9)]
+REPORTS = [  # what a public thread reports, rebuilt with small counts -> the verdict
+    # a block's layout read the other way: .9 % of all drafted tokens
+    ("vllm#56792", vllm((55, 8, 2, 1, 0, 0, 0), 1000), "Wired wrong"),
+    # 1 of 633 drafted tokens of a whole answer, three at a time; totals alone
+    ("llama.cpp#27151", answers((20, 213, 633, 1)), "Wired wrong"),
+    # near normal at the first position, a quarter after it
+    ("vllm#51009", vllm((740, 185, 46, 12, 3), 1000), "Runs out at position 2"),
+    ("a window read as all", vllm((600, 385, 215, 108, 60, 0, 0, 0), 1000), "Runs out at position 6"),
+    # K above the layers that the head has: one is used again and again
+    ("vllm#52688", vllm((3000, 1350, 350, 56, 6), 4000), "K above what the head gives"),
+    # beyond the draft's own context dummies are drafted
+    ("vllm#58080", answers(*SHORT_FINE, *[(30_000 + n, 201, 600, 1) for n in range(8)]), "Falls with prompt length"),
+    # K = 6, .649 of the drafted tokens at 2K, .391 at 30K
+    ("vllm#47602", answers(*[(2000 + n, 491, 600, 390) for n in range(8)], *AT_30K), "Falls with prompt length"),
+    # a minimum probability: what the draft doubts is not drafted
+    ("llama.cpp#22506", llama_text(*LLAMA_PMIN), "Drafts rarely"),
+    ("n-grams", vllm_text(*NGRAM), "Drafts rarely"),
+    ("llama.cpp#24508", answers(*[(10, 200, 90, 88)] * 8), "K is the limit"),
+    ("one token per step", SGLANG_TEXT.replace(" 2.65", " 1.0"), "Wired wrong"),
+]
+
+
+@pytest.mark.sample(len(REPORTS))
+@pytest.mark.parametrize(("report", "text", "title"), REPORTS, ids=[row[0] for row in REPORTS])
+def test_a_public_report_has_its_verdict(report, text, title):
+    assert verdict(read(text)) == title
+
+
 def test_layer_ids_that_were_guessed_are_wired_wrong():
     """vllm#50170: an EAGLE-3 head whose config names no layers."""
     found = diagnose(read(vllm((290, 5, 0), 8000)), timed=[(0, 60.0, 1), (3, 45.0, 1)])
-    assert found.verdict.title == "Wired wrong" and "layer ids" in found.verdict.check
+    assert found.verdict.title == "Wired wrong"
     first, later = found.verdict.evidence
     assert first.value == pytest.approx(0.03625) and first.low < 0.036 < first.high < 0.05 and first.of == 8000
     assert later.value == pytest.approx(5 / 295, abs=1e-6)
     assert found.mended_tokens == pytest.approx(1 + 0.7 + 0.49 + 0.343)
     assert found.mended_speed == pytest.approx(45 / 60 * found.mended_tokens / found.tokens_per_step)
     assert [each.verdict for each in found.findings[1:]] == [rules.COSTS]
-
-
-def test_a_block_layout_read_the_other_way_is_wired_wrong():
-    """vllm#56792: the flag that says from which slot a block is sampled is missing; .9 % of all drafted tokens."""
-    assert verdict(read(vllm((55, 8, 2, 1, 0, 0, 0), 1000))) == "Wired wrong"
-
-
-def test_one_token_of_a_whole_answer_is_wired_wrong():
-    """llama.cpp#27151: 1 of 633 drafted tokens, three at a time; totals alone."""
-    found = diagnose(read(answers((20, 213, 633, 1))))
-    assert found.verdict.title == "Wired wrong" and "at most" in str(found.verdict.evidence[0])
 
 
 def test_a_draft_of_64_that_yields_4_is_too_long_and_not_weak():
@@ -99,16 +107,6 @@ def test_a_draft_of_64_that_yields_4_is_too_long_and_not_weak():
     assert rules.too_long(read(answers((20, 219, 1378, 96)))) is None  # less than one of a draft
 
 
-def test_prompts_beyond_the_drafts_own_context():
-    """vllm#58080: beyond the draft's length dummies are drafted; told by requests, and by two periods of counters."""
-    rows = [(500 * n, 201, 210, 130) for n in range(1, 9)] + [(30_000 + n, 201, 600, 1) for n in range(8)]
-    found = diagnose(read(answers(*rows)))
-    assert found.verdict.title == "Falls with prompt length" and "context limit" in found.verdict.check
-    assert "up to 4,000 tokens" in str(found.verdict.evidence[0])
-    before = read(vllm((700, 500), 1000))
-    assert verdict(read(vllm((800, 505), 3000), vllm((700, 500), 1000)), before) == "Worse than before"
-
-
 def test_a_block_seeded_one_position_early_falls_with_the_prompt():
     """ik_llama.cpp#2296: .8 of the drafted tokens at 1K, .22 at 12K."""
     rows = [(1000 + n, 261, 200, 160) for n in range(6)] + [(12_000 + n, 145, 200, 44) for n in range(6)]
@@ -118,51 +116,21 @@ def test_a_block_seeded_one_position_early_falls_with_the_prompt():
     assert short == pytest.approx(1.6) and long == pytest.approx(0.44)
     table = by_prompt_length(read(answers(*rows)).totals)
     assert [part.requests for part in table] == [4, 4, 4] and table[0].tokens_per_step == pytest.approx(2.6)
-    mixed = [(prompt, *rows[n][1:]) for n, prompt in enumerate(range(1000, 13_000, 2000))]
-    assert by_prompt_length(read(answers(*mixed)).totals) == []  # six requests tell nothing
-
-
-@pytest.mark.parametrize("fault", ["first and no further", "window"])
-def test_a_rate_that_falls_at_one_position_runs_out_there(fault):
-    """vllm#51009: near normal at the first position, a quarter after it; a window that is read as full attention."""
-    positions = {"first and no further": (740, 185, 46, 12, 3), "window": (600, 385, 215, 108, 60, 0, 0, 0)}[fault]
-    found = diagnose(read(vllm(positions, 1000)))
-    place = {"first and no further": 2, "window": 6}[fault]
-    assert found.verdict.title == f"Runs out at position {place}" and "window" in found.verdict.check
-    assert found.mended_tokens > found.tokens_per_step
-
-
-def test_one_layer_used_again_and_again_fades():
-    """vllm#52688: K above the layers that the head has."""
-    found = diagnose(read(vllm((3000, 1350, 350, 56, 6), 4000)))
-    assert found.verdict.title == "K above what the head gives"
-    assert "K = 3 keeps 99% of the tokens per step" in found.verdict.check
+    assert by_prompt_length(read(answers(*rows[3:9])).totals) == []  # six requests tell nothing
+    assert verdict(read(answers(*[(prompt, 401, 600, 300) for prompt, *_ in rows]))) == "Healthy"
 
 
 def test_a_longer_draft_that_yields_less_in_all_is_above_what_the_head_gives():
     """vllm#41834: 2.16 tokens per step with drafts of 5, 1.75 with drafts of 7; a fitting head never yields less."""
-    five, seven = ([1000, *(round(1000 * rate**position) for position in range(1, k + 1))] for k, rate in FLAT.items())
-    before, now = (read(vllm(tuple(counted[1:]), 1000)) for counted in (five, seven))
-    assert [each.tokens_per_step for each in (before, now)] == [pytest.approx(2.16, 0.02), pytest.approx(1.75, 0.02)]
-    found = diagnose(now, before)
+    before = read(vllm((549, 301, 165, 91, 50), 1000))
+    found = diagnose(read(vllm((434, 188, 82, 35, 15, 7, 3), 1000)), before)
     assert found.verdict.title == "K above what the head gives" and "K = 5 again" in found.verdict.check
-    assert found.mended_tokens == pytest.approx(before.tokens_per_step)
+    assert found.mended_tokens == pytest.approx(before.tokens_per_step) == pytest.approx(2.16, 0.02)
     # longer drafts skip easy text: their first positions are accepted less (demo pair, vLLM), and nothing is wrong
     seen = read(step_records())
     one, eight = read(vllm((8680,), 11_730)), read(vllm(tuple(20 * each for each in seen.positions), 20 * seen.drafts))
     assert eight.positions[0] / eight.drafts < 0.93 * one.positions[0] / one.drafts
     assert verdict(eight, one) == "Healthy" == verdict(one, eight)
-
-
-def test_a_shallow_head_that_fades_with_the_context_falls_with_prompt_length():
-    """vllm#47602: K = 6, .649 of the drafted tokens at 2K, .391 at 30K."""
-    rows = [(2000 + n, 101 + 6 * 65, 600, 390) for n in range(8)] + [
-        (30_000 + n, 101 + 235, 600, 235) for n in range(8)
-    ]
-    found = diagnose(read(answers(*rows)))
-    assert found.verdict.title == "Falls with prompt length"
-    level = [(prompt, 101 + 300, 600, 300) for prompt, *_ in rows]
-    assert verdict(read(answers(*level))) == "Healthy"
 
 
 def test_an_update_that_lost_acceptance_is_worse_than_before():
@@ -185,21 +153,14 @@ def test_a_text_unlike_the_published_ones_is_worse_than_they():
     assert verdict(counts) == "Healthy"
 
 
-def test_a_minimum_probability_drafts_rarely():
-    """llama.cpp#22506: what the draft doubts is not drafted."""
-    found = diagnose(read(llama_text(*LLAMA_PMIN)))
-    assert found.verdict.title == "Drafts rarely" and "p-min" in found.verdict.check
-    assert verdict(read(vllm_text(*NGRAM))) == "Drafts rarely"
-    assert verdict(read(answers(*[(10, 200, 90, 88)] * 8))) == "K is the limit"
-
-
 def test_a_fine_draft_that_is_too_dear_costs_too_much():
     """mlx-lm#1132: a mixture of experts with a draft half the size of what is active, 22.9 instead of 35.3."""
-    found = diagnose(read(vllm((800, 640, 512), 1000)), timed=[(0, 35.3, 1), (3, 22.94, 1)])
-    assert found.verdict.title == "Fine but costs too much" and "experts" in found.verdict.check
+    counts = read(vllm((800, 640, 512), 1000))
+    found = diagnose(counts, timed=[(0, 35.3, 1), (3, 22.94, 1)])
+    assert found.verdict.title == "Fine but costs too much"
     speed, tokens, step = (each.value for each in found.verdict.evidence)
     assert speed == pytest.approx(0.65, abs=0.001) and step == pytest.approx(tokens / speed)
-    assert verdict(read(vllm((800, 640, 512), 1000)), timed=[(0, 35.3, 1), (3, 52.0, 1)]) == "Healthy"
+    assert verdict(counts, timed=[(0, 35.3, 1), (3, 52.0, 1)]) == "Healthy"
 
 
 @pytest.mark.parametrize("source", ["vllm", "none", "answers", "log"])
@@ -209,7 +170,7 @@ def test_a_draft_that_is_not_loaded_never_drafted(source):
     plain = "# TYPE vllm:generation_tokens_total counter\n" + plain
     timings = {"timings": {"predicted_n": 200, "predicted_ms": 1.0}}
     log = "\n".join(line for line in llama_log((200, 9, 9)).splitlines() if "draft acceptance" not in line)
-    text = {"vllm": vllm((0, 0), 0), "none": plain, "answers": json.dumps([timings] * 3), "log": log}[source]
+    text = {"vllm": vllm((0, 0), 0), "none": plain, "answers": [timings] * 3, "log": log}[source]
     found = diagnose(read(text))
     assert found.verdict.title == "Never drafted" and found.tokens_per_step == 1
     with pytest.raises(ValueError, match="found no drafts counted"):
@@ -252,12 +213,7 @@ def test_too_few_drafts_cannot_tell_and_say_how_many_would():
     low, high = exact_interval(more // 4, more, 1 - 2 * rules.FALSE_ALARM)
     assert low > 0.19 and more < 3000
     assert diagnose(read(SGLANG_TEXT)).tokens_per_step == 2.65
-    nothing = read(SGLANG_TEXT.replace(" 2.65", " 1.0"))
-    assert verdict(nothing) == "Wired wrong"
-
-
-def test_published_rates_have_no_bounds_and_a_verdict_all_the_same():
-    assert verdict(counts_of_survival([0.03, 0.001], "a page")) == "Wired wrong"
+    assert verdict(counts_of_survival([0.03, 0.001], "a page")) == "Wired wrong"  # no bounds, all the same
     assert verdict(counts_of_survival([0.7, 0.5], "a page")) == "Healthy"
 
 
@@ -278,7 +234,6 @@ def test_requests_differ():
 def test_exact_bounds_are_those_of_a_table():
     assert exact_interval(0, 10, 0.95) == (0.0, pytest.approx(0.3085, abs=1e-4))
     assert exact_interval(3, 10, 0.95) == (pytest.approx(0.0667, abs=1e-4), pytest.approx(0.6525, abs=1e-4))
-    assert exact_interval(10, 10, 0.95) == (pytest.approx(0.6915, abs=1e-4), 1.0)
 
 
 @pytest.mark.slow

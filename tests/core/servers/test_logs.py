@@ -42,13 +42,8 @@ def test_the_three_forms_of_a_request_agree(line):
 
 def test_running_totals_count_once_and_with_a_request_that_accepted_nothing():
     found = counts_of_log(LENGTH + MEAN + "\n" + FIRST + NOTHING + SECOND)
-    assert (found.source, found.drafts, found.draft_tokens, found.positions) == (
-        "running totals",
-        22,
-        88,
-        (18, 15, 13, 10),
-    )
-    assert found.coverage == 1.0 and found.requests_done == 2
+    assert (found.source, found.drafts, found.draft_tokens) == ("running totals", 22, 88)
+    assert found.positions == (18, 15, 13, 10) and found.coverage == 1.0 and found.requests_done == 2
     alone = counts_of_log(NOTHING)
     assert (alone.accepted_tokens, alone.mean_length) == (0, 1.0)
 
@@ -89,5 +84,3 @@ def test_totals_of_the_first_vllm_engine_are_read_to_the_last():
         counts_of_log(line.format("0.500", 20, 41, 28))
     with pytest.raises(ValueError, match="line 1: found 31 emitted tokens, expected 10 to 30"):
         counts_of_log(line.format("0.500", 20, 40, 31))
-    with pytest.raises(ValueError, match="line 1: found .* expected counts"):
-        counts_of_log("Speculative metrics: Draft acceptance rate: nan, System efficiency: nan")

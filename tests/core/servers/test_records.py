@@ -5,8 +5,7 @@ import json
 import pytest
 
 from sequoia_core.servers import records
-from sequoia_core.servers.readings import counts_from_bytes
-from tests.core.servers.samples import AFTER, STEPS, step_record, step_records, vllm_text
+from tests.core.servers.samples import AFTER, STEPS, read, step_record, step_records, vllm_text
 
 TIMINGS = {"prompt_n": 6, "predicted_n": 32, "predicted_ms": 29.092, "draft_n": 29, "draft_n_accepted": 23}
 TABLE = """subset,num_drafts,num_draft_tokens,acceptance_length,acceptance_at_pos_0,acceptance_at_pos_1
@@ -29,15 +28,6 @@ SGLANG_LOG = (
 )
 
 
-def read(content, **options):
-    data = content if isinstance(content, bytes) else content.encode() if isinstance(content, str) else as_json(content)
-    return counts_from_bytes(data, "file", **options)
-
-
-def as_json(value) -> bytes:
-    return json.dumps(value).encode()
-
-
 def test_records_by_step_keep_every_request():
     counts = read(step_records())
     assert (counts.engine, counts.source, counts.ordered, counts.drafts) == ("vllm", "records by step", True, 567)
@@ -51,19 +41,11 @@ def test_whole_answers_tell_how_long_they_are():
         "usage": {"completion_tokens": 40},
         "metrics": {"speculative_decoding": step_record("205")},
     }
-    for shape in (answer, [answer], {"response": answer}, as_json(answer) + b"\n" + as_json(answer)):
+    for shape in (answer, [answer], {"response": answer}, f"{json.dumps(answer)}\n{json.dumps(answer)}"):
         counts = read(shape)
         assert counts.requests[0] == ((2, 0, 5), (8, 8, 8), 39) and counts.model == "demo"
     other = {"metrics": {"speculative_decoding": None}}
     assert "1 answers without counts" in read([answer, other]).notes[0]
-
-
-def test_an_answer_may_speak_of_metrics():
-    answer = {
-        "text": "vllm:spec_decode_num_drafts_total 1\n# HELP",
-        "metrics": {"speculative_decoding": step_record("205")},
-    }
-    assert read(json.dumps(answer, indent=1)).drafts == 3
 
 
 def test_histograms_alone_cannot_be_replayed():
@@ -107,59 +89,50 @@ def changed(**fields):
     return [step_record("205") | fields]
 
 
+@pytest.mark.sample(40)
 @pytest.mark.parametrize(
     ("content", "said"),
     [
         ("", "found an empty file"),
         (b"\x00\x01binary", "found binary data, expected text"),
-        ("vllm\0", "found binary data"),
         (b"\xff\xfe\xfa", "found bytes that are not UTF-8"),
         ("<html>404</html>", "found HTML or XML"),
         ("hello", "found no line of speculative decoding"),
-        ("[[1]]", "found no line of speculative decoding"),
-        ("{}", "found 1 objects without counts"),
         ("[{}, 3]", "found 2 objects without counts"),
-        ('{"a": NaN}', "found NaN, expected finite numbers"),
         ('{"num_spec_steps": 1e400}', "found 1e400"),
-        ('[{"a": ' + "[" * 300 + "]" * 300 + "}]", "nested too deep"),
         (changed(num_spec_steps=4), "request 1: num_spec_steps: found 4, expected 3"),
         (changed(per_step_accepted=[9, 0, 0]), "step 1: found 9 accepted of 8"),
-        (changed(per_step_accepted=[-1, 0, 0]), "per_step_accepted: found '\\[-1, 0, 0\\]'"),
         (changed(per_step_accepted=[1.5, 0, 0]), "per_step_accepted: found"),
         (changed(per_step_accepted=[0, 0]), "found 2 steps accepted and 3 drafted"),
-        (changed(per_step_drafted="many"), "per_step_drafted: found 'many'"),
         (changed(num_spec_tokens=10**9), "num_spec_tokens: found '1000000000'"),
-        (changed(num_spec_tokens=True), "num_spec_tokens: found 'True'"),
-        (changed(completion_tokens=-3), "completion_tokens: found '-3'"),
         (changed(per_step_accepted=None, acceptance_histogram=[2**50]), "acceptance_histogram: found"),
         ([step_record("2"), step_record("2", 4)], r"found num_spec_tokens \[4, 8\]"),
         ([step_record("2"), {"timings": TIMINGS}], "found llama.cpp and vllm"),
         ({"timings": TIMINGS | {"draft_n": "x"}}, "request 1: draft_n: found 'x'"),
         ({"timings": TIMINGS | {"draft_n_accepted": 40}}, "expected answers that were speculated"),
         (TABLE.replace("0.6", "1.6"), "line 2: found no row of counts"),
-        (TABLE.replace("0.6", "nan"), "line 2: found no row of counts"),
         (TABLE.replace("500.0", ""), "line 3: found no row of counts"),
         (TABLE.splitlines()[0], "found another table"),
         (VLLM_LOG.replace("0.919", "9.19"), "expected numbers from 0 to 1"),
         (VLLM_LOG + VLLM_LOG.replace("0.919, 0.788", "0.9"), "found 2 and 1 positions"),
-        (LLAMA_LOG.replace("/   157", "/    57"), "line 2: found 86 accepted of 57 draft tokens"),
         (VLLM_LOG.replace("Drafted: 198", "Drafted: 98"), "found a window of .* accepted of"),
+        (LLAMA_LOG.replace("/   157", "/    57"), "line 2: found 86 accepted of 57 draft tokens"),
+        (LLAMA_LOG.replace("mean len", "acceptance rate per position = (0.5, 1.5), mean len"), "line 2: found rates"),
         (SGLANG_LOG.replace("2.50", "0.00"), "line 1: accept len: found 0"),
         (SGLANG_LOG.replace("0.50", "1.50"), "line 1: accept rate: found 1.50"),
         (SGLANG_LOG + "accept len: " + " " * 20_000 + "2.5", "line 2: found 20,015 characters"),
-        (LLAMA_LOG.replace("mean len", "acceptance rate per position = (0.5, 1.5), mean len"), "line 2: found rates"),
     ],
     ids=str,
 )
 def test_junk_is_refused_in_one_line(content, said):
     with pytest.raises(ValueError, match=said) as error:
         read(content)
-    assert str(error.value).startswith("file: ") and "\n" not in str(error.value) and len(str(error.value)) < 400
+    assert str(error.value).startswith("after: ") and "\n" not in str(error.value) and len(str(error.value)) < 400
 
 
 def test_only_metrics_have_an_earlier_reading():
     with pytest.raises(ValueError, match="expected two readings of metrics"):
-        counts_from_bytes(step_records(), "file", vllm_text(*AFTER).encode())
+        read(step_records(), vllm_text(*AFTER))
 
 
 def test_an_engine_that_is_named_refuses_others():
