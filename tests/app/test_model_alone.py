@@ -2,14 +2,13 @@
 
 import threading
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
 from sequoia_core.files.model_names import DEMO_PAIR
 from sequoia_core.models.pair_spec import PairSpec
-from tests.app.conftest import PAGES, TIMEOUT_SEC, metrics, open_page, run_job, settled
+from tests.app.conftest import PAGES, ROOT, TIMEOUT_SEC, metrics, open_page, run_job, settled
 from ui import sidebar
 from ui.session import model_pairs
 
@@ -101,7 +100,20 @@ def test_a_target_alone_streams_from_disk_and_lists_no_draft(assets) -> None:
     assert "30 s" not in page.button(key="chain_start").label  # only of what it was timed on
 
 
-def test_its_names_are_checked_before_loading(tmp_path: Path) -> None:
-    assert sidebar.pair_problem("", "none") is None
-    assert sidebar.pair_problem("owner/model", "none") is None
-    assert "no config.json" in sidebar.pair_problem(str(tmp_path), "none")
+@pytest.mark.parametrize(
+    ("target", "draft", "problem"),
+    [
+        ("", "", None),
+        ("", "none", None),
+        ("owner/model", "none", None),
+        ("owner/model", "owner/small-model_2.1", None),
+        ("owner/model", "", "Draft: nothing given"),
+        ("/no/such/folder", "owner/model", "no such folder"),
+        (str(ROOT), "none", "no config.json"),
+        ("owner/model", "<img src=x>", "hub id"),
+    ],
+)
+@pytest.mark.sample(8)
+def test_names_are_checked_before_loading(target: str, draft: str, problem: str | None) -> None:
+    found = sidebar.pair_problem(target, draft)
+    assert found is None if problem is None else problem in found

@@ -56,21 +56,6 @@ def test_with_nothing_shipped_it_explains(path: Path, tmp_path: Path, monkeypatc
     settled(AppTest.from_file(str(path), default_timeout=TIMEOUT_SEC).run())
 
 
-@BY_NAME
-def test_state_travels_between_pages(path: Path, assets: Path) -> None:
-    page = AppTest.from_file(str(path), default_timeout=TIMEOUT_SEC)
-    page.session_state["studio_shape"] = (9, 3)
-    settled(page.run())
-    assert page.session_state["studio_shape"] == (9, 3)
-
-
-def test_shipped_vectors_and_profiles_load() -> None:
-    for name in shipped.files("acceptance"):
-        assert len(shipped.acceptance(name)) >= 1
-    for name in shipped.files("profiles"):
-        assert shipped.profile(name).max_size >= 2
-
-
 def test_words_and_documents_are_at_hand_on_every_page(assets: Path) -> None:
     page = settled(AppTest.from_file(str(ROOT / "pages" / "tree.py"), default_timeout=TIMEOUT_SEC).run())
     assert any("**tokens per step**" in element.value for element in page.sidebar.markdown)

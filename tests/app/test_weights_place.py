@@ -19,9 +19,6 @@ from sequoia_core.models.pair_spec import PairSpec
 from tests.conftest import pair_of
 from tests.core.test_families import build, save
 from ui import weights_place
-from ui.jobs.jobs import Job, JobContext
-from ui.overview import chain_job
-from ui.runs.run_files import run_from_bytes, run_to_bytes
 from ui.session import model_pairs
 
 from .conftest import ROOT, open_page, profile, settled, state_of, vector
@@ -79,22 +76,6 @@ def test_whoever_uses_a_pair_keeps_it_open_until_the_end(spec):
     model_pairs.unload_pair()
     assert len(list(autoregressive([1, 2, 3], pair, max_new_tokens=4))) == 4
     del pair
-    assert not readers() and not open_files(spec.target)
-
-
-@pytest.mark.slow
-def test_the_whole_chain_runs_with_the_target_on_disk(spec, monkeypatch):
-    for name, value in {"STREAMED_SIZES": (1, 4, 8), "STREAMED_REPEATS": 1, "NEW_TOKENS": 16}.items():
-        monkeypatch.setattr(chain_job, name, value)
-    work = chain_job.chain_work(["DEF F(A):", "CLASS A:"], ["IF A:"], models=spec)
-    found = work(JobContext(Job("chain")))
-    model_pairs.unload_pair()
-    (run,) = found.runs
-    assert found.acceptance.meta["offload"] == found.profile.offload == run["offload"] == "disk"
-    assert found.profile.max_size == 8 and found.profile.streaming is not None
-    assert run["read_bytes_per_sec"] > 0
-    assert all(step["read_wait_sec"] <= step["seconds"][1] for step in run["steps"])
-    assert run_from_bytes(run_to_bytes(run), "run") == run
     assert not readers() and not open_files(spec.target)
 
 
