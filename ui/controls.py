@@ -1,5 +1,6 @@
 """Widgets that several pages share: choices of a source, of a way of sampling, of a verifier, of a shape."""
 
+import mimetypes
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
@@ -107,6 +108,20 @@ def lacks_draft(what: str) -> bool:
             icon=":material/info:",
         )
     return alone
+
+
+def download(
+    label: str,
+    data: str | bytes | Callable[[], bytes],
+    name: str,
+    *,
+    key: str,
+    icon: str = ":material/download:",
+    help: str | None = None,
+) -> None:
+    """Offer a file by that name; where making it takes long, by what makes it once it is asked for."""
+    kind, _ = mimetypes.guess_type(name)
+    st.download_button(label, data, name, kind, key=key, icon=icon, on_click="ignore", help=help)
 
 
 def page_link(place: DeltaGenerator | ModuleType, page: str, label: str, icon: str, **query: str) -> None:
