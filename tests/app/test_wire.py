@@ -10,7 +10,7 @@ import pytest
 from sequoia_core.decoding.loop import DecodeStep
 from sequoia_core.decoding.walk import Trial
 from sequoia_core.design.tree import TokenTree
-from ui.runs.runs import StepRecord, explain, step_record, summarize, summary_of
+from ui.runs.runs import StepRecord, explain, step_record, summary_of
 from ui.token_text import TokenText
 from ui.token_tree import SCRIPT, to_wire
 
@@ -97,14 +97,14 @@ def test_pieces_add_up_to_the_text_even_across_split_characters() -> None:
     assert [stripped.label(token) for token in (2, 3)] == [" self", " x"]
 
 
-def records(count: int, pieces: int, seconds: float) -> list[dict]:
-    return [{"pieces": ["x"] * pieces, "bonus": "x", "seconds": [seconds / 4, seconds / 2, seconds / 4, 0]}] * count
+def a_run(count: int, pieces: int, seconds: float, **told) -> dict:
+    step = {"pieces": ["x"] * pieces, "bonus": "x", "seconds": [seconds / 4, seconds / 2, seconds / 4, 0]}
+    return {"baseline": None, "expected_tokens": None, "predicted_speedup": None, "steps": [step] * count} | told
 
 
 def test_summary_and_its_sentence() -> None:
-    summary = summarize(
-        records(10, 3, 0.02), baseline={"tokens": 30, "seconds": 0.45}, expected_tokens=3.0, predicted_speedup=2.25
-    )
+    told = {"baseline": {"tokens": 30, "seconds": 0.45}, "expected_tokens": 3.0, "predicted_speedup": 2.25}
+    summary = summary_of(a_run(10, 3, 0.02, **told))
     assert (summary.tokens, summary.steps, summary.tokens_per_step) == (30, 10, 3.0)
     assert summary.drafted_share == pytest.approx(2 / 3)
     assert summary.tokens_per_sec == pytest.approx(150) and summary.speedup == pytest.approx(2.25)
@@ -116,16 +116,17 @@ def test_summary_and_its_sentence() -> None:
 
 def test_a_slow_run_says_so_and_gaps_never_divide_by_zero() -> None:
     told = {"baseline": {"tokens": 20, "seconds": 0.4}, "expected_tokens": 3.0, "predicted_speedup": 2.0}
-    slow = summarize(records(10, 2, 0.08), **told)
+    slow = summary_of(a_run(10, 2, 0.08, **told))
     assert explain(slow) == (
         "The run fell short of the prediction: a step yielded 33% fewer tokens than expected (2.00 against 3.00) and "
         "took as long as 4.00 plain tokens (predicted 1.50), most of it verifying. Speculation is slower than plain "
         "decoding here."
     )
-    inside = summary_of({"steps": records(10, 2, 0.08), **told, "predicted_interval": [0.4, 3.0]})
+    inside = summary_of(a_run(10, 2, 0.08, **told, predicted_interval=[0.4, 3.0]))
     assert inside == replace(slow, predicted_interval=(0.4, 3.0)) and inside.outcome == "held"
-    nothing = summarize([])
+    nothing = summary_of(a_run(0, 0, 0.0))
     assert (nothing.tokens, nothing.tokens_per_step, nothing.speedup) == (0, None, None)
     assert explain(nothing) == "No step was decoded."
-    assert "not been measured" in explain(summarize(records(1, 1, 0.01)))
-    assert "no speed was predicted" in explain(summarize(records(1, 1, 0.01), baseline={"tokens": 1, "seconds": 0.1}))
+    assert "not been measured" in explain(summary_of(a_run(1, 1, 0.01)))
+    alone = a_run(1, 1, 0.01, baseline={"tokens": 1, "seconds": 0.1})
+    assert "no speed was predicted" in explain(summary_of(alone))
