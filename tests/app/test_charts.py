@@ -50,6 +50,7 @@ def test_a_tree_is_drawn_from_left_to_right_with_rank_1_straight_on(size: int) -
     figure = charts.tree_figure(scored(tree))
     nodes, spine, edges = trace(figure, "nodes"), lines_of(figure, "rank 1"), lines_of(figure, "edges")
     assert len(nodes.x) == size and len(spine) == 4 and len(spine) + len(edges) == size - 1
+    assert {each.type for each in figure.data} == {"scatter"}, "in WebGL edges of large trees vanish"
     assert list(nodes.x) == tree.depths.tolist()
     assert all((line[:, 1] == nodes.y[0]).all() for line in spine)
     places = {(x, y) for x, y in zip(nodes.x, nodes.y, strict=True)}
@@ -61,17 +62,13 @@ def test_a_tree_is_drawn_from_left_to_right_with_rank_1_straight_on(size: int) -
 
 
 def test_texts_stand_in_the_nodes_of_a_small_tree_and_stay_texts() -> None:
-    tree = k_ary_tree(2, 2)
-    scores = node_scores(tree, vector())
-    tokens = ["<b>x", " a", "", "\n", "a very long one", "e", "f"]
-    figure = charts.tree_figure(tree.to_networkx(score=scores, token=tokens), selected=1)
-    assert [each.text for each in figure.layout.annotations] == [
-        "&lt;b&gt;x", "·a", "2", "⏎", "a·very·long·one", "e", "f",
-    ]  # fmt: skip
-    assert "&lt;b&gt;x" in trace(figure, "nodes").customdata[0][1]
-    deep = chain_tree(40)
-    named = deep.to_networkx(score=node_scores(deep, vector()), token=["x"] * 41)
-    assert not charts.tree_figure(named).layout.annotations, "no room"
+    for tree, tokens, texts in (
+        (k_ary_tree(2, 1), ["<b>x", " a", "a very long one"], ["&lt;b&gt;x", "·a", "a·very·long·one"]),
+        (chain_tree(40), ["x"] * 41, []),  # no room
+    ):
+        figure = charts.tree_figure(tree.to_networkx(score=node_scores(tree, vector()), token=tokens), selected=1)
+        assert [each.text for each in figure.layout.annotations] == texts
+    assert charts.tree_figure(scored(k_ary_tree(2, 1))).layout.annotations == ()
 
 
 def test_acceptance_shows_intervals_and_overlays() -> None:
@@ -87,15 +84,13 @@ def test_acceptance_shows_intervals_and_overlays() -> None:
     assert two.data[1].error_y.array is None and np.isnan(two.data[1].y[1])  # nothing at 0 on a log axis
 
 
-def test_growth_marks_the_tree_and_the_ceiling() -> None:
+def test_growth_has_limits_and_a_band_beside_the_curves() -> None:
     curve = (np.array([1, 2, 4]), np.array([1.0, 1.5, 1.9]))
-    figure = charts.growth_figure({"best": curve, "chain": curve}, here=(4, 1.9), limits={"no chain": 2.5, "off": 9.0})
-    assert trace(figure, "this tree").x == (4,) and figure.layout.shapes[0].y0 == 2.5
-    assert len(figure.layout.shapes) == 1  # a guide far above the curves would flatten them
-    assert not charts.growth_figure({"best": curve}, limits={"no chain": float("inf")}).layout.shapes
     sizes, low, high = np.array([1, 2, 4]), np.array([1.0, 1.4, 1.7]), np.array([1.0, 1.6, 2.1])
-    band = trace(charts.growth_figure({"best": curve}, band=(sizes, low, high)), "95% interval")
-    assert list(band.y) == [1.0, 1.6, 2.1, 1.7, 1.4, 1.0]
+    limits = {"no chain": 2.5, "off": 9.0, "none": float("inf")}  # far above the curves one would flatten them
+    figure = charts.growth_figure({"best": curve}, here=(4, 1.9), limits=limits, band=(sizes, low, high))
+    assert trace(figure, "this tree").x == (4,) and [shape.y0 for shape in figure.layout.shapes] == [2.5]
+    assert list(trace(figure, "95% interval").y) == [1.0, 1.6, 2.1, 1.7, 1.4, 1.0]
 
 
 def test_growth_sets_measured_points_beside_the_curve_that_they_belong_to() -> None:
@@ -158,22 +153,18 @@ def test_the_heatmap_stars_the_optimum() -> None:
     assert trace(charts.speedup_heatmap(nothing, best_shape(nothing)), "best: no speculation").x == (1,)
 
 
-def verifier_rows(name: str, **columns: object) -> list[dict]:
-    """Rows of two temperatures, the second without an interval."""
-    return [
-        {"verifier": name, "temperature": 1.0, "top_p": 1.0, "ci_low": 1.5, "ci_high": 2.5} | columns,
-        {"verifier": name, "temperature": 0.5, "top_p": 1.0, "ci_low": None, "ci_high": None} | columns,
-    ]
-
-
 def test_tokens_per_step_are_drawn_by_verifier_with_intervals_side_by_side() -> None:
-    rows = [*verifier_rows("topk", tokens_per_step=2.0), *verifier_rows("sequoia", tokens_per_step=2.2)]
-    figure = exact_charts.tokens_figure(rows)
-    ours, theirs = figure.data
-    assert [ours.name, theirs.name] == ["Sequoia", "Top-k"] and list(figure.layout.xaxis.ticktext) == ["0.5", "1"]
-    assert list(ours.y) == [2.2, 2.2] and ours.x[0] < 0.5 < theirs.x[0] and theirs.x[1] > ours.x[1]
-    assert np.isnan(ours.error_y.array[0]) and ours.error_y.array[1] == pytest.approx(0.3)
-    assert exact_charts.tokens_figure([]).to_json() and len(exact_charts.tokens_figure(rows[:1]).data) == 1
+    settings = {"top_p": 1.0, "tokens_per_step": 2.0}
+    sure, unsure = (
+        {"temperature": 1.0, "ci_low": 1.5, "ci_high": 2.5},
+        {"temperature": 0.5, "ci_low": None, "ci_high": None},
+    )
+    rows = [{"verifier": name} | settings | at for name in ("topk", "sequoia") for at in (sure, unsure)]
+    ours, theirs = exact_charts.tokens_figure(rows).data
+    assert [ours.name, theirs.name] == ["Sequoia", "Top-k"] and ours.x[0] < 0.5 < theirs.x[0] < ours.x[1]
+    assert np.isnan(ours.error_y.array[0]) and ours.error_y.array[1] == pytest.approx(0.5)
+    over = exact_charts.tokens_figure([sure | settings | {"verifier": "topk", "top_p": p} for p in (1.0, 0.7)], "top_p")
+    assert list(over.data[0].x) == [0.7, 1.0] and exact_charts.tokens_figure([]).to_json()
 
 
 def test_counts_show_texts_literally_and_zero_at_the_edge() -> None:

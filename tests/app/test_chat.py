@@ -10,7 +10,7 @@ from streamlit.testing.v1 import AppTest
 from sequoia_core import AcceptanceVector, TokenTree
 from sequoia_core.design.conditions import Conditions
 from sequoia_core.models.pair_spec import PairSpec
-from tests.app.conftest import ROOT, TIMEOUT_SEC, settled, wait_for
+from tests.app.conftest import open_page, settled, wait_for
 from tests.app.test_decode_page import finish, payload
 from tests.chat_pair import CHATML, FAILING, NO_SYSTEM, save_chat_pair
 from ui.decode import live_run
@@ -42,11 +42,7 @@ def folders(tmp_path_factory) -> dict[str, PairSpec]:
 
 
 def opened(pair: PairSpec, **query: str) -> AppTest:
-    page = AppTest.from_file(str(ROOT / "pages" / "decode.py"), default_timeout=TIMEOUT_SEC)
-    page.session_state["studio_pair"] = pair
-    for key, value in ({"tokens": "16", "source": "Chain", "chain": "2"} | query).items():
-        page.query_params[key] = value
-    return settled(page.run())
+    return open_page("decode", {"pair": pair}, **{"tokens": "16", "source": "Chain", "chain": "2"} | query)
 
 
 def say(page: AppTest, message: str) -> AppTest:

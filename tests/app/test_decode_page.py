@@ -15,10 +15,10 @@ from sequoia_core.design.tree import TokenTree
 from sequoia_core.models.pair_spec import PairSpec
 from tests.app.conftest import (
     OTHER_DRAFT,
-    ROOT,
     metrics,
     open_page,
     profile,
+    run_job,
     settled,
     state_of,
     vector,
@@ -147,9 +147,8 @@ def test_prompts_that_cannot_be_decoded_get_a_message(prompt: str, assets, tiny_
 
 def test_a_draft_with_less_context_is_named_before_the_run(assets, tmp_path) -> None:
     folders = save_chat_pair(tmp_path)
-    page = AppTest.from_file(str(ROOT / "pages" / "decode.py"), default_timeout=30)
-    page.session_state["studio_pair"] = PairSpec(*folders, dtype="float32")
-    assert not any("the target goes on without the draft" in caption.value for caption in page.run().caption)
+    page = open_page("decode", {"pair": PairSpec(*folders, dtype="float32")})
+    assert not any("the target goes on without the draft" in caption.value for caption in page.caption)
     config = Path(folders[1]) / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"max_position_embeddings": 64}))
     said = [caption.value for caption in page.run().caption if "the target goes on without the draft" in caption.value]
@@ -182,9 +181,7 @@ def test_starting_twice_makes_one_job_and_leaving_the_page_keeps_it(
     page = settled(page.run())
     assert page.session_state["studio_jobs"]["decode"] is first and first.active
     wait_for(lambda: first.step_count == 2)
-    again = AppTest.from_file(str(page._script_path), default_timeout=60)
-    again.session_state["studio_jobs"] = {"decode": first}
-    again = settled(again.run())
+    again = open_page("decode", {"jobs": {"decode": first}})
     assert payload(again)["total"] == 2 and again.button(key="decode_start").disabled
 
 
@@ -212,14 +209,6 @@ def test_every_tree_source(assets, tiny_pair) -> None:
     broken = page.file_uploader(key="decode_tree_file").upload("tree.json", b"<html>")
     page = settled(broken.run())
     assert page.button(key="decode_start").disabled and page.warning
-
-
-def dynamic(kind: str, **query: str) -> AppTest:
-    page = AppTest.from_file(str(ROOT / "pages" / "decode.py"), default_timeout=60)
-    page.session_state["studio_tree_kind"] = kind
-    for name, value in {"tokens": "32", "source": "Tree page", **query}.items():
-        page.query_params[name] = value
-    return settled(page.run())
 
 
 class Mount:
@@ -310,16 +299,8 @@ def test_nothing_is_expected_at_settings_nobody_measured(assets, tiny_pair) -> N
     assert "no speed was predicted" in words(page) and "the prediction" not in words(page)
 
 
-def measured_here(page: AppTest) -> AppTest:
-    page = settled(page.button(key="measure_here").click().run())
-    job = page.session_state["studio_jobs"]["measure"]
-    wait_for(lambda: not job.active, seconds=60)
-    assert job.state == "done", job.error
-    return settled(page.run())
-
-
 def test_the_missing_vector_is_measured_where_it_is_missed(assets, tiny_pair) -> None:
-    page = measured_here(open_page("decode", tokens="16", temperature="0.6"))
+    page = run_job(open_page("decode", tokens="16", temperature="0.6"), "measure", "Measure (10 s)")
     assert page.session_state["studio_acceptance"].holds_for.temperature == 0.6
     assert "no prediction" not in words(page) and "tokens per step" in words(page)
     page = settled(page.slider(key="temperature").set_value(0.0).run())  # the shipped one still holds there
@@ -329,9 +310,9 @@ def test_the_missing_vector_is_measured_where_it_is_missed(assets, tiny_pair) ->
 def test_adaptive_trees_decode_once_a_calibration_was_measured_here(assets, tiny_pair, monkeypatch) -> None:
     growing_tree = "sequoia_core.decoding.growing.growing_tree"
     monkeypatch.setattr(f"{growing_tree}.LEAST_ADVANTAGE", 0.5)  # on this machine growing pays
-    page = dynamic("adaptive")
+    page = open_page("decode", {"tree_kind": "adaptive"}, tokens="32", source="Tree page")
     assert "need a vector with a calibration" in page.warning[0].value and page.button(key="decode_start").disabled
-    page = measured_here(page)
+    page = run_job(page, "measure", "Measure (10 s)")
     assert not page.warning and "adaptive trees: up to n = 64" in words(page) and "tokens per step" in words(page)
     page = finish(start(page))
     run = page.session_state["studio_last_run"]
@@ -382,13 +363,12 @@ def test_a_link_names_run_and_step(step: str, at: int | None, assets) -> None:
 
 def test_a_link_to_a_run_of_this_session_shows_it_and_not_the_last(assets) -> None:
     recorded = with_a_recorded_run(assets)
-    page = AppTest.from_file(str(ROOT / "pages" / "decode.py"), default_timeout=60)
     own, last = (recorded | {"id": name * 12, "prompt": name} for name in "ab")
-    page.session_state["studio_runs"] = {run["id"]: run for run in (own, last)}
-    page.session_state["studio_run_origins"] = {run["id"]: "decoded here" for run in (own, last)}
-    page.session_state["studio_last_run"] = last
-    page.query_params["run"] = own["id"]
-    assert payload(settled(page.run()))["about"]["prompt"] == "a"
+    kept = {run["id"]: run for run in (own, last)}
+    page = open_page(
+        "decode", {"runs": kept, "run_origins": dict.fromkeys(kept, "decoded here"), "last_run": last}, run=own["id"]
+    )
+    assert payload(page)["about"]["prompt"] == "a"
     page.query_params["run"] = "0123456789ab"  # of a server that is gone
     page = settled(page.run())
     assert "was stopped" in page.warning[0].value and payload(page)["about"]["prompt"] == "b"

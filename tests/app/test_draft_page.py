@@ -7,11 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from streamlit.testing.v1 import AppTest
 
 from sequoia_core import AcceptanceVector
 from sequoia_core.studies.lookup_replay import Request, replay_log
-from tests.app.conftest import ROOT, TIMEOUT_SEC, metrics, open_page, settled, vector, wait_for
+from tests.app.conftest import metrics, open_page, settled, vector, wait_for
 from ui.jobs import replays
 from ui.jobs.replay_job import Replayed
 
@@ -115,9 +114,8 @@ def test_a_measurement_shows_its_progress_is_cut_continued_and_used_everywhere(p
     assert page.checkbox(key="acceptance_resume").value and "1 of 3 prompts" in page.checkbox[0].label
     job = start_measuring(page).session_state["studio_jobs"]["measure"]
     wait_for(lambda: job.state == "done")
-    other = AppTest.from_file(str(ROOT / "pages" / "tree.py"), default_timeout=TIMEOUT_SEC)
-    other.session_state["studio_jobs"] = {"measure": job}
-    assert settled(other.run()).session_state["studio_acceptance"] is job.result
+    other = open_page("tree", {"jobs": {"measure": job}})
+    assert other.session_state["studio_acceptance"] is job.result
     settled(page.run())
     assert seen[0] is None and seen[1].trials == 7 and page.session_state["studio_acceptance"].trials == 21
     assert not page.checkbox  # whole: nothing to continue

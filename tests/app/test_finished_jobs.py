@@ -9,7 +9,8 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from sequoia_core.design.tree import TokenTree
-from tests.app.conftest import ROOT, profile, settled, vector
+from tests.app.conftest import ROOT, open_page, profile, settled, vector
+from tests.app.test_run_comparison import a_run
 from ui.jobs.finished_jobs import ADOPTERS
 from ui.jobs.jobs import Job
 from ui.overview.chain_job import ChainResult
@@ -26,22 +27,15 @@ def ended(label: str, result, *, info=None, state: str = "done", began: float = 
     return job
 
 
-def a_run(prompt: str) -> dict:
-    step = {
-        "index": 0, "shape": 0, "tokens": ["x"], "outcomes": "A", "draft": [0.5], "target": [0.5], "path": [0],
-        "bonus": "x", "pieces": ["x"], "trials": [], "seconds": [0.001, 0.002, 0.0001, 0.0001], "finished": "length",
-    }  # fmt: skip
-    request = runs.DecodeRequest(prompt, TokenTree(np.array([-1])))
-    return request.header() | {"shapes": [[-1]], "steps": [step], "text": "x", "target": "demo target"}
+def run_of(prompt: str) -> dict:
+    return a_run([["x"]]) | {"prompt": prompt}
 
 
 def with_jobs(name: str, **jobs: Job) -> AppTest:
-    page = AppTest.from_file(str(ROOT / "pages" / f"{name}.py"), default_timeout=60)
-    page.session_state["studio_jobs"] = jobs
-    return settled(page.run())
+    return open_page(name, {"jobs": jobs})
 
 
-MEASURED, RUN, RECORD = vector(0.3), a_run("by hand"), {"settings": {}}
+MEASURED, RUN, RECORD = vector(0.3), run_of("by hand"), {"settings": {}}
 TIMED = profile(0.5)
 BY_HAND = runs.DecodeRequest("by hand", TokenTree(np.array([-1])))
 
@@ -82,8 +76,8 @@ def test_a_result_is_adopted_once() -> None:
 def test_the_run_that_began_last_is_the_one_on_show(first: str) -> None:
     began = {"chain": 1.0, "decode": 2.0} if first == "chain" else {"chain": 2.0, "decode": 1.0}
     request = runs.DecodeRequest("by hand", TokenTree(np.array([-1])))
-    decode = ended("Decoding", a_run("by hand"), info=request, began=began["decode"], steps=1)
-    chain = ended("Whole chain", ChainResult(runs=(a_run("by the chain"),)), info="demo pair", began=began["chain"])
+    decode = ended("Decoding", run_of("by hand"), info=request, began=began["decode"], steps=1)
+    chain = ended("Whole chain", ChainResult(runs=(run_of("by the chain"),)), info="demo pair", began=began["chain"])
     page = with_jobs("decode", decode=decode, chain=chain)
     last = "by hand" if first == "chain" else "by the chain"
     assert page.session_state["studio_last_run"]["prompt"] == last

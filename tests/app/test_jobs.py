@@ -18,13 +18,6 @@ from ui.jobs.engine_queue import Busy, EngineQueue
 from ui.jobs.jobs import Job, JobContext
 
 
-@pytest.fixture
-def queue():
-    engine = EngineQueue()
-    yield engine
-    engine.close()
-
-
 def held(release: threading.Event) -> Callable[[JobContext], str]:
     def work(context: JobContext) -> str:
         while not release.wait(0.005):

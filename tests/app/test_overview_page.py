@@ -30,8 +30,7 @@ def tiny_chain(monkeypatch: pytest.MonkeyPatch, tiny_pair) -> None:
 
 def run_chain(page: AppTest) -> AppTest:
     page = settled(page.button(key="chain_start").click().run())
-    job = page.session_state["studio_jobs"]["chain"]
-    wait_for(lambda: not job.active)
+    wait_for(lambda: not page.session_state["studio_jobs"]["chain"].active)
     return settled(page.run())
 
 
@@ -58,12 +57,8 @@ def test_the_whole_chain_reaches_the_other_pages(assets, tiny_chain) -> None:
     assert "measured here" in state["studio_acceptance_source"] and "measured here" in state["studio_profile_source"]
     assert state["studio_last_run"]["baseline"]["tokens"] == 16
     assert state["studio_profile"].max_size == 4
-    decode = AppTest.from_file(str(ROOT / "pages" / "decode.py"), default_timeout=60)
-    for name in ("studio_acceptance", "studio_acceptance_source", "studio_profile", "studio_profile_source"):
-        decode.session_state[name] = state[name]
-    decode.session_state["studio_last_run"] = state["studio_last_run"]
-    decode.session_state["studio_jobs"] = state["studio_jobs"]
-    decode = settled(decode.run())
+    names = ("acceptance", "acceptance_source", "profile", "profile_source", "last_run", "jobs")
+    decode = open_page("decode", {name: state[f"studio_{name}"] for name in names})
     assert "last run" in " ".join(element.value for element in decode.caption)
     assert "16 tokens" in metrics(decode)["Accepted share"][1] and not page.warning
     state["studio_pair"] = OTHER_DRAFT

@@ -11,17 +11,9 @@ from sequoia_core.decoding import loop
 from sequoia_core.design.plain_trees import chain_tree
 from tests.app.conftest import wait_for
 from ui.jobs.decode_job import decode_work
-from ui.jobs.engine_queue import EngineQueue
 from ui.runs.runs import DecodeRequest, summary_of
 from ui.token_tree import steering
 from ui.token_tree.steering import Steering
-
-
-@pytest.fixture
-def queue():
-    queue = EngineQueue()
-    yield queue
-    queue.close()
 
 
 def started(queue, held: Steering, tree=None, tokens: int = 40):

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from streamlit.testing.v1 import AppTest
 
 from sequoia_core import AcceptanceVector, TokenTree, optimal_tree, speedup_surface
 from sequoia_core.design.growth import theorem_bound
@@ -18,7 +17,6 @@ from sequoia_core.design.plain_trees import chain_tree, chains_limit, k_ary_limi
 from sequoia_core.design.planning import best_shape
 from tests.app.conftest import (
     ROOT,
-    TIMEOUT_SEC,
     growing_never_pays,
     metrics,
     open_page,
@@ -388,9 +386,6 @@ def test_trees_of_the_last_run_are_shown(assets) -> None:
         "id": "x", "tree_source": "SpecExec's trees", "shapes": [[-1, 0], [-1, 0, 0], [-1, 0, 1, 2]],
         "steps": [{"shape": place} for place in (0, 0, 1, 2, 0)],
     }  # fmt: skip
-    page = AppTest.from_file(str(ROOT / "pages" / "tree.py"), default_timeout=TIMEOUT_SEC)
-    page.session_state["studio_last_run"] = run
-    page.query_params["tree_kind"] = "SpecExec"
-    settled(page.run())
+    page = open_page("tree", {"last_run": run}, tree_kind="SpecExec")
     assert any("5 steps, 3 different trees of 2 to 4 nodes" in text.value for text in page.caption)
     assert any(text.value == "**Deepest:** n = 4, d = 3" for text in page.markdown)

@@ -243,8 +243,11 @@ def test_an_upload_over_the_limit_is_refused_and_the_server_lives(page, server, 
     page.get_by_text("own.csv: 2 ranks in use").wait_for()
     assert sent, "the small file went through the server"
     again = sent[-1]
+    head = b'--x\r\nContent-Disposition: form-data; name="f"; filename="big.csv"\r\n\r\n'
+    body = head + b"0" * (24 * 2**20) + b"\r\n--x--\r\n"
     headers = {key: value for key, value in again.all_headers().items() if not key.startswith(":")}
-    forged = urllib.request.Request(again.url, b"0" * (24 * 2**20), headers, method="PUT")
+    headers |= {"content-type": "multipart/form-data; boundary=x", "content-length": str(len(body))}
+    forged = urllib.request.Request(again.url, body, headers, method="PUT")
     with pytest.raises((urllib.error.HTTPError, ConnectionError, urllib.error.URLError)):
         urllib.request.urlopen(forged, timeout=30)
     page.reload()

@@ -16,7 +16,7 @@ def held_after(page, step: int) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_race_replayed_side_by_side(page, server, shot):
+def test_race_replayed_side_by_side(page, server):
     page.goto(f"{server}/race?race_tokens=32")
     settle(page)
     page.get_by_role("button", name="Start the race").click()
@@ -40,7 +40,6 @@ def test_race_replayed_side_by_side(page, server, shot):
     lengths = track.locator(".run").evaluate_all("bars => bars.map(bar => bar.getBoundingClientRect().width)")
     assert lengths == sorted(lengths) and track.locator(".text").inner_text()
     track.scroll_into_view_if_needed()
-    shot("race")
     page.set_viewport_size({"width": 480, "height": 900})
     page.wait_for_timeout(500)
     assert track.locator(".track").evaluate("root => root.scrollWidth <= root.clientWidth + 1")
@@ -53,7 +52,7 @@ def test_race_replayed_side_by_side(page, server, shot):
 
 
 @pytest.mark.timeout(600)
-def test_adaptive_trees_change_without_flicker_and_say_what_each_node_adds(page, server, shot, tmp_path):
+def test_adaptive_trees_change_without_flicker_and_say_what_each_node_adds(page, server, tmp_path):
     page.goto(server)
     settle(page)
     page.goto(f"{server}/tree?tree_kind=Adaptive")
@@ -81,7 +80,6 @@ def test_adaptive_trees_change_without_flicker_and_say_what_each_node_adds(page,
     tree.locator(".growth-key span").first.wait_for()
     assert re.search(r"n = \d+ nodes, of \d+ to \d+", tree.locator(".growth-key").inner_text())
     check_gains(tree)
-    shot("gains")
     with page.expect_download() as saved:
         page.get_by_role("button", name="Save as a page").click()
     saved.value.save_as(tmp_path / "run.html")
