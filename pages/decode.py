@@ -91,13 +91,8 @@ with controls_row.popover("Settings", icon=":material/tune:"):
         "the target; at temperature 0 they are the same. Traversal draws as Sequoia does and verifies from the leaves "
         "upwards: more tokens per step at high temperatures, predicted as Sequoia's, so a little low.",
     )
-    seed = first.number_input(
-        "Seed",
-        0,
-        2**31 - 1,
-        0,
-        key="seed",
-        bind="query-params",
+    seed = controls.seed(
+        first,
         disabled=temperature == 0,
         help="The only source of randomness: the same seed repeats the run.",
     )
@@ -135,7 +130,7 @@ with controls_row:
             top_p=top_p,
             max_new_tokens=tokens,
             verifier=tree_kinds.verifier(choice.tree, verifier),
-            seed=int(seed),
+            seed=seed,
             models=session.pair_spec(),
             expected_tokens=expected,
             predicted_speedup=None if speedup is None else speedup.value,

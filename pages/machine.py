@@ -47,14 +47,11 @@ with left:
     st.markdown(sentences.limit_sentence(best, cost))
     with st.container(horizontal=True):
         surface.take(best.size, best.depth, key="hardware_use", label="Use the best shape")
-        st.download_button(
+        controls.download(
             "Download profile",
             profile.to_bytes(),
             "profile.json",
-            "application/json",
             key="hardware_download",
-            icon=":material/download:",
-            on_click="ignore",
             help="Sizes, times, raw samples and what they were measured on.",
         )
     cards(

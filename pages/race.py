@@ -35,13 +35,8 @@ def race_section() -> None:
             bind="query-params",
             help="Every method writes as many: end of text is switched off, or a short text would win.",
         )
-        seed = second.number_input(
-            "Seed",
-            0,
-            2**31 - 1,
-            0,
-            key="seed",
-            bind="query-params",
+        seed = controls.seed(
+            second,
             help="The same for every method; without effect at temperature 0. Above it texts differ all the same: each "
             "way of decoding draws other numbers, from one distribution.",
         )
@@ -74,7 +69,7 @@ def race_section() -> None:
                 temperature=temperature,
                 top_p=top_p,
                 max_new_tokens=tokens,
-                seed=int(seed),
+                seed=seed,
                 models=session.pair_spec(),
                 prompting=prompting,
             )

@@ -1,5 +1,6 @@
 """Widgets that several pages share: choices of a source, of a way of sampling, of a verifier, of a shape."""
 
+import mimetypes
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
@@ -72,6 +73,11 @@ def verifier(place: DeltaGenerator, *, key: str, names: Sequence[str] = tuple(VE
     return place.selectbox("Verifier", names, key=key, format_func=NAMES.__getitem__, **options)
 
 
+def seed(place: DeltaGenerator, *, help: str, disabled: bool = False) -> int:
+    """Draw the seed of a decode, kept in the link."""
+    return place.number_input("Seed", 0, 2**31 - 1, 0, key="seed", bind="query-params", disabled=disabled, help=help)
+
+
 def primary_button(
     label: str, *, disabled: bool = False, draw: Callable[..., bool] = st.button, **options: Any
 ) -> bool:
@@ -107,6 +113,26 @@ def lacks_draft(what: str) -> bool:
             icon=":material/info:",
         )
     return alone
+
+
+def clicked(key: str) -> list[Any] | None:
+    """Return the custom data of the point that was clicked in a chart; None where none has any."""
+    points = st.session_state[key].selection.points
+    return next((data for point in points if isinstance(data := point.get("customdata"), list)), None)
+
+
+def download(
+    label: str,
+    data: str | bytes | Callable[[], bytes],
+    name: str,
+    *,
+    key: str,
+    icon: str = ":material/download:",
+    help: str | None = None,
+) -> None:
+    """Offer a file by that name; where making it takes long, by what makes it once it is asked for."""
+    kind, _ = mimetypes.guess_type(name)
+    st.download_button(label, data, name, kind, key=key, icon=icon, on_click="ignore", help=help)
 
 
 def page_link(place: DeltaGenerator | ModuleType, page: str, label: str, icon: str, **query: str) -> None:

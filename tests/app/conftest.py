@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from sequoia_core.models import default_dtype
 from sequoia_core.models.language_model import HuggingFaceModel, ModelPair
 from sequoia_core.models.pair_spec import PairSpec
 from ui.jobs import jobs
+from ui.jobs.engine_queue import EngineQueue
 from ui.session import core_cache, machine, shipped
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -117,11 +119,20 @@ def tiny_pair(monkeypatch: pytest.MonkeyPatch, tiny_target, tiny_draft) -> Simpl
     return pair
 
 
-def open_page(name: str, **query: str) -> AppTest:
-    """Run one page alone, as a cold deep link does."""
+@pytest.fixture
+def queue() -> Iterator[EngineQueue]:
+    """An engine of the test's own."""
+    engine = EngineQueue()
+    yield engine
+    engine.close()
+
+
+def open_page(name: str, held: dict[str, Any] | None = None, **query: str) -> AppTest:
+    """Run one page alone, as a cold deep link does, in a session that holds some of its values already."""
     page = AppTest.from_file(str(ROOT / "pages" / f"{name}.py"), default_timeout=TIMEOUT_SEC)
-    for key, value in query.items():
-        page.query_params[key] = value
+    for key, value in (held or {}).items():
+        page.session_state[f"studio_{key}"] = value
+    page.query_params |= query
     return settled(page.run())
 
 

@@ -50,6 +50,7 @@ def test_a_tree_is_drawn_from_left_to_right_with_rank_1_straight_on(size: int) -
     figure = charts.tree_figure(scored(tree))
     nodes, spine, edges = trace(figure, "nodes"), lines_of(figure, "rank 1"), lines_of(figure, "edges")
     assert len(nodes.x) == size and len(spine) == 4 and len(spine) + len(edges) == size - 1
+    assert {each.type for each in figure.data} == {"scatter"}, "in WebGL edges of large trees vanish"
     assert list(nodes.x) == tree.depths.tolist()
     assert all((line[:, 1] == nodes.y[0]).all() for line in spine)
     places = {(x, y) for x, y in zip(nodes.x, nodes.y, strict=True)}
@@ -60,51 +61,14 @@ def test_a_tree_is_drawn_from_left_to_right_with_rank_1_straight_on(size: int) -
     assert float(nodes.customdata[5][4]) == pytest.approx(node_scores(tree, vector())[5], rel=1e-2)
 
 
-def test_an_edge_is_as_wide_as_its_node_is_likely_to_be_reached() -> None:
-    tree = optimal_tree(vector(), size=60, depth=5)
-    figure, scores = charts.tree_figure(scored(tree)), node_scores(tree, vector())
-    nodes = trace(figure, "nodes")
-    at = {(x, y): score for x, y, score in zip(nodes.x, nodes.y, scores, strict=True)}
-    by_width = sorted((each.line.width, each) for each in figure.data if each.name == "edges")
-    ranges = []
-    for _, each in by_width:
-        ends = [at[tuple(line[-1])] for line in lines_of(go.Figure([each]), "edges")]
-        ranges.append((min(ends), max(ends)))
-    assert len(ranges) > 2 and all(low[1] < high[0] for low, high in zip(ranges, ranges[1:], strict=False))
-
-
-def test_the_next_node_stands_where_it_would_be_and_says_what_it_adds() -> None:
-    figure = charts.tree_figure(scored(k_ary_tree(2, 2)), candidate=(2, 0.0412))
-    node, nodes = trace(figure, "next node"), trace(figure, "nodes")
-    assert node.x[0] == 2 and node.text[0] == "+0.0412" and len(nodes.x) == 7
-    line = lines_of(figure, "to the next node")
-    assert len(line) == 1 and tuple(line[0][0]) == (nodes.x[2], nodes.y[2])
-    hidden = charts.tree_figure(scored(k_ary_tree(2, 2)), visible={0, 1}, candidate=(2, 0.0412))
-    assert not [each for each in hidden.data if each.name == "next node"]
-
-
 def test_texts_stand_in_the_nodes_of_a_small_tree_and_stay_texts() -> None:
-    tree = k_ary_tree(2, 2)
-    scores = node_scores(tree, vector())
-    tokens = ["<b>x", " a", "", "\n", "a very long one", "e", "f"]
-    figure = charts.tree_figure(tree.to_networkx(score=scores, token=tokens), selected=1)
-    assert [each.text for each in figure.layout.annotations] == [
-        "&lt;b&gt;x", "·a", "2", "⏎", "a·very·long·one", "e", "f",
-    ]  # fmt: skip
-    assert [each.borderwidth for each in figure.layout.annotations] == [1, 3, 1, 1, 1, 1, 1]
-    assert "&lt;b&gt;x" in trace(figure, "nodes").customdata[0][1]
-    deep = chain_tree(12)
-    named = deep.to_networkx(score=node_scores(deep, vector()), token=[" function"] * 13)
-    assert charts.tree_figure(named).layout.annotations[3].text == "fun…"
-    deep = chain_tree(40)
-    named = deep.to_networkx(score=node_scores(deep, vector()), token=["x"] * 41)
-    assert not charts.tree_figure(named).layout.annotations, "no room"
-
-
-def test_a_tree_of_one_node_and_a_worthless_tree_draw() -> None:
-    assert len(trace(charts.tree_figure(scored(chain_tree(0))), "nodes").x) == 1
-    nothing = AcceptanceVector(np.zeros(3))
-    assert np.isfinite(trace(charts.tree_figure(scored(chain_tree(4), nothing)), "nodes").marker.color).all()
+    for tree, tokens, texts in (
+        (k_ary_tree(2, 1), ["<b>x", " a", "a very long one"], ["&lt;b&gt;x", "·a", "a·very·long·one"]),
+        (chain_tree(40), ["x"] * 41, []),  # no room
+    ):
+        figure = charts.tree_figure(tree.to_networkx(score=node_scores(tree, vector()), token=tokens), selected=1)
+        assert [each.text for each in figure.layout.annotations] == texts
+    assert charts.tree_figure(scored(k_ary_tree(2, 1))).layout.annotations == ()
 
 
 def test_acceptance_shows_intervals_and_overlays() -> None:
@@ -120,22 +84,13 @@ def test_acceptance_shows_intervals_and_overlays() -> None:
     assert two.data[1].error_y.array is None and np.isnan(two.data[1].y[1])  # nothing at 0 on a log axis
 
 
-def test_rejection_carries_the_fit_where_there_is_one() -> None:
-    figure = charts.rejection_figure({"a": vector(), "one rank": AcceptanceVector(np.array([0.5]))})
-    assert [data.mode for data in figure.data] == ["markers", "lines", "markers"]
-    assert figure.data[0].y[0] == pytest.approx(1 - vector().probs[0])
-    assert f"{vector().fit_power_law().b:.2f}" in figure.data[1].name
-
-
-def test_growth_marks_the_tree_and_the_ceiling() -> None:
+def test_growth_has_limits_and_a_band_beside_the_curves() -> None:
     curve = (np.array([1, 2, 4]), np.array([1.0, 1.5, 1.9]))
-    figure = charts.growth_figure({"best": curve, "chain": curve}, here=(4, 1.9), limits={"no chain": 2.5, "off": 9.0})
-    assert trace(figure, "this tree").x == (4,) and figure.layout.shapes[0].y0 == 2.5
-    assert len(figure.layout.shapes) == 1  # a guide far above the curves would flatten them
-    assert not charts.growth_figure({"best": curve}, limits={"no chain": float("inf")}).layout.shapes
     sizes, low, high = np.array([1, 2, 4]), np.array([1.0, 1.4, 1.7]), np.array([1.0, 1.6, 2.1])
-    band = trace(charts.growth_figure({"best": curve}, band=(sizes, low, high)), "95% interval")
-    assert list(band.y) == [1.0, 1.6, 2.1, 1.7, 1.4, 1.0]
+    limits = {"no chain": 2.5, "off": 9.0, "none": float("inf")}  # far above the curves one would flatten them
+    figure = charts.growth_figure({"best": curve}, here=(4, 1.9), limits=limits, band=(sizes, low, high))
+    assert trace(figure, "this tree").x == (4,) and [shape.y0 for shape in figure.layout.shapes] == [2.5]
+    assert list(trace(figure, "95% interval").y) == [1.0, 1.6, 2.1, 1.7, 1.4, 1.0]
 
 
 def test_growth_sets_measured_points_beside_the_curve_that_they_belong_to() -> None:
@@ -151,13 +106,6 @@ def test_growth_sets_measured_points_beside_the_curve_that_they_belong_to() -> N
     assert not [each for each in figure.data if "k chains, measured" in each.name]
 
 
-def test_growth_has_the_bound_as_steps() -> None:
-    curve = (np.array([1, 2, 4]), np.array([1.0, 1.5, 1.9]))
-    figure = charts.growth_figure({"best": curve}, bound=(0.75, (np.array([1, 2, 3]), np.array([1.0, 1.0, 1.2]))))
-    bound = trace(figure, "theorem's lower bound, b = 0.75")
-    assert bound.line.shape == "hv" and list(bound.y) == [1.0, 1.0, 1.2]
-
-
 def test_folded_nodes_are_counted_where_they_are_hidden() -> None:
     graph = scored(k_ary_tree(2, 3))
     figure = charts.tree_figure(graph, visible=visible_nodes(graph, collapsed={1}), selected=2)
@@ -171,18 +119,6 @@ def test_folded_nodes_are_counted_where_they_are_hidden() -> None:
     assert list(trace(charts.tree_figure(graph, visible=only_root), "nodes").text) == ["+14"]
 
 
-def test_a_comparison_sets_apart_what_only_one_tree_has() -> None:
-    tree = k_ary_tree(2, 2)
-    shared = tree.shared_with(chain_tree(2)) >= 0
-    figure = charts.comparison_figure(scored(tree), shared)
-    assert len(trace(figure, "in both: 3").x) == 3 and len(trace(figure, "only in this tree: 4").x) == 4
-
-
-def test_regret_is_a_heatmap_by_name() -> None:
-    heat = charts.regret_figure(["a", "b"], np.array([[0.0, 0.5], [0.25, 0.0]])).data[0]
-    assert heat.x == heat.y == ("a", "b") and heat.text[0][1] == "0.500"
-
-
 def test_verify_times_are_in_passes_of_one_token() -> None:
     figure = charts.verify_time_figure(profile(), here=8)
     points = trace(figure, "measured, median")
@@ -192,34 +128,13 @@ def test_verify_times_are_in_passes_of_one_token() -> None:
     assert band.fill == "toself" and (np.array(band.y)[:half] >= np.array(band.y)[half:][::-1]).all()
     assert not any(name and ("modelled" in name or "bound" in name) for name in names)
     assert trace(figure, "best shape, t(8) = 1.14").x == (8,)
-
-
-def test_a_streamed_target_has_a_line_for_reading_on_a_scale_that_shows_where_it_ends() -> None:
-    streamed = replace(profile(), meta={"streaming": {"layers": 10, "buffers": 3, "layer_read_sec": 0.0015}})
-    figure = charts.verify_time_figure(streamed, reading_ends=28)
-    level = 0.015 / streamed.smooth_verify_sec[0]
-    assert trace(figure, "weights arrive in 15 ms").y == pytest.approx((level, level))
-    assert trace(figure, "from n = 28 on computing takes longer").x == (28,)
-    assert figure.layout.yaxis.type == "log" and charts.verify_time_figure(profile()).layout.yaxis.type is None
-
-
-def test_modelled_times_and_bounds_look_unlike_measured_ones() -> None:
     modelled = replace(profile(), meta={"modelled": True, "bound_sec": [0.001] * len(profile().sizes)})
     figure = charts.verify_time_figure(modelled, other=profile())
     names = [t.name for t in figure.data]
-    assert trace(figure, "modelled t(n)").line.dash == "dash"
+    assert trace(figure, "modelled t(n)").line.dash == charts.draft_cost_figure(modelled).data[0].line.dash == "dash"
     assert "measured, median" not in names and sum(bool(n) and n.startswith("measured, median,") for n in names) == 1
     bound = next(t for t in figure.data if t.name and t.name.startswith("bound"))
     assert bound.y[0] == pytest.approx(0.001 / profile().smooth_verify_sec[0])
-    assert charts.draft_cost_figure(modelled).data[0].line.dash == "dash"
-
-
-def test_every_shape_up_to_32_can_be_clicked() -> None:
-    surface = speedup_surface(vector(), profile(), max_depth=8)
-    figure = charts.speedup_heatmap(surface, best_shape(surface))
-    targets = next(t for t in figure.data if t.customdata is not None and t.type == "scatter")
-    picked = {tuple(told[:2]) for told in targets.customdata}
-    assert {(n, 8) for n in range(2, 33)} <= picked and all(np.isfinite(surface.speedup[n, d]) for n, d in picked)
 
 
 def test_the_heatmap_stars_the_optimum() -> None:
@@ -231,63 +146,25 @@ def test_the_heatmap_stars_the_optimum() -> None:
     assert np.nanmax(heat.z) == pytest.approx(best.predicted_speedup)
     star = trace(figure, f"best: n = {best.size}, d = {best.depth}")
     assert (star.x[0], star.y[0]) == (best.size, best.depth) and trace(figure, "tree in use").x == (3,)
-
-
-def test_without_speculation_the_heatmap_says_so() -> None:
-    surface = speedup_surface(AcceptanceVector(np.zeros(4)), profile(), max_depth=4)
-    assert trace(charts.speedup_heatmap(surface, best_shape(surface)), "best: no speculation").x == (1,)
-
-
-def test_the_surface_peaks_where_the_heatmap_does() -> None:
-    surface = speedup_surface(vector(), profile(), max_depth=8)
-    best = best_shape(surface)
-    hill, peak = charts.speedup_surface_3d(surface, best).data
-    assert isinstance(hill, go.Surface) and peak.z[0] == pytest.approx(np.nanmax(hill.z))
-
-
-def test_every_figure_becomes_json() -> None:
-    surface = speedup_surface(vector(), profile(), max_depth=4)
-    for figure in (charts.tree_figure(scored(chain_tree(3))), charts.speedup_heatmap(surface, best_shape(surface))):
-        assert figure.to_json()
-        assert figure.layout.paper_bgcolor == "rgba(0,0,0,0)"  # the page's theme shows through
-
-
-def verifier_rows(name: str, **columns: object) -> list[dict]:
-    """Rows of two temperatures, the second without an interval."""
-    return [
-        {"verifier": name, "temperature": 1.0, "top_p": 1.0, "ci_low": 1.5, "ci_high": 2.5} | columns,
-        {"verifier": name, "temperature": 0.5, "top_p": 1.0, "ci_low": None, "ci_high": None} | columns,
-    ]
+    targets = next(t for t in figure.data if t.customdata is not None and t.type == "scatter")
+    picked = {tuple(told[:2]) for told in targets.customdata}
+    assert {(n, 8) for n in range(2, 33)} <= picked and all(np.isfinite(surface.speedup[n, d]) for n, d in picked)
+    nothing = speedup_surface(AcceptanceVector(np.zeros(4)), profile(), max_depth=4)
+    assert trace(charts.speedup_heatmap(nothing, best_shape(nothing)), "best: no speculation").x == (1,)
 
 
 def test_tokens_per_step_are_drawn_by_verifier_with_intervals_side_by_side() -> None:
-    rows = [*verifier_rows("topk", tokens_per_step=2.0), *verifier_rows("sequoia", tokens_per_step=2.2)]
-    figure = exact_charts.tokens_figure(rows)
-    ours, theirs = figure.data
-    assert [ours.name, theirs.name] == ["Sequoia", "Top-k"] and list(figure.layout.xaxis.ticktext) == ["0.5", "1"]
-    assert list(ours.y) == [2.2, 2.2] and ours.x[0] < 0.5 < theirs.x[0] and theirs.x[1] > ours.x[1]
-    assert np.isnan(ours.error_y.array[0]) and ours.error_y.array[1] == pytest.approx(0.3)
-    assert exact_charts.tokens_figure([]).to_json() and len(exact_charts.tokens_figure(rows[:1]).data) == 1
-
-
-def test_rows_of_one_temperature_are_drawn_over_top_p() -> None:
-    rows = [
-        {"verifier": "topk", "temperature": 1.0, "top_p": p, "tokens_per_step": 2.0, "ci_low": 1.0, "ci_high": 3.0}
-        for p in (1.0, 0.7)
-    ]
-    figure = exact_charts.tokens_figure(rows, "top_p")
-    assert list(figure.layout.xaxis.ticktext) == ["0.7", "1"] and "top-p" in figure.layout.xaxis.title.text
-    assert list(figure.data[0].x) == [0.7, 1.0] and "top-p %{customdata[2]}" in figure.data[0].hovertemplate
-    assert list(figure.data[0].customdata[:, 2]) == [0.7, 1.0]
-
-
-def test_a_rejection_of_zero_has_no_place_on_a_log_axis() -> None:
-    rows = [
-        {"verifier": "topk", "temperature": 1.0, "top_p": 1.0, "rank": k, "rejection": r, "ci_low": 0.0, "ci_high": 0.6}
-        for k, r in ((1, 0.5), (2, 0.0))
-    ]
-    points = exact_charts.verifier_rejection_figure(rows).data[0]
-    assert points.y[0] == 0.5 and np.isnan(points.y[1]) and points.error_y.arrayminus[0] == 0.0
+    settings = {"top_p": 1.0, "tokens_per_step": 2.0}
+    sure, unsure = (
+        {"temperature": 1.0, "ci_low": 1.5, "ci_high": 2.5},
+        {"temperature": 0.5, "ci_low": None, "ci_high": None},
+    )
+    rows = [{"verifier": name} | settings | at for name in ("topk", "sequoia") for at in (sure, unsure)]
+    ours, theirs = exact_charts.tokens_figure(rows).data
+    assert [ours.name, theirs.name] == ["Sequoia", "Top-k"] and ours.x[0] < 0.5 < theirs.x[0] < ours.x[1]
+    assert np.isnan(ours.error_y.array[0]) and ours.error_y.array[1] == pytest.approx(0.5)
+    over = exact_charts.tokens_figure([sure | settings | {"verifier": "topk", "top_p": p} for p in (1.0, 0.7)], "top_p")
+    assert list(over.data[0].x) == [0.7, 1.0] and exact_charts.tokens_figure([]).to_json()
 
 
 def test_counts_show_texts_literally_and_zero_at_the_edge() -> None:
@@ -299,7 +176,7 @@ def test_counts_show_texts_literally_and_zero_at_the_edge() -> None:
     assert len(exact_charts.counts_figure(cells * 20).layout.yaxis.ticktext) == 18
 
 
-def test_levels_never_seen_stay_empty() -> None:
+def test_what_was_not_seen_stays_empty() -> None:
     cells = [
         {"depth": 1, "rank": 1, "acceptance": 0.5, "offered": 10},
         {"depth": 2, "rank": 1, "acceptance": None, "offered": 0},
@@ -308,20 +185,16 @@ def test_levels_never_seen_stay_empty() -> None:
     heat = exact_charts.level_acceptance_figure(cells).data[0]
     assert heat.z[0].tolist() == [0.5, 0.1] and np.isnan(heat.z[1]).all()
     assert heat.text[0][0] == "0.50<br>of 10" and heat.text[1][0] == ""
-
-
-def test_confidence_is_drawn_beside_the_diagonal() -> None:
     bins = [
-        {
-            "draft_from": 0.0,
-            "draft_to": 0.5,
-            "offered": 8,
-            "mean_draft": 0.2,
-            "rate": 0.25,
-            "ci_low": 0.1,
-            "ci_high": 0.6,
-        },
+        {"draft_from": 0.0, "draft_to": 0.5, "offered": 8, "mean_draft": 0.2, "rate": 0.25}
+        | {"ci_low": 0.1, "ci_high": 0.6},
         {"draft_from": 0.5, "draft_to": 1.0, "offered": 0, "mean_draft": None, "rate": None, "ci_low": 0, "ci_high": 1},
     ]
     points = trace(exact_charts.confidence_figure(bins), "measured")
     assert list(points.x) == [0.2] and points.error_y.array[0] == pytest.approx(0.35)
+    rows = [
+        {"verifier": "topk", "temperature": 1.0, "top_p": 1.0, "rank": k, "rejection": r, "ci_low": 0.0, "ci_high": 0.6}
+        for k, r in ((1, 0.5), (2, 0.0))
+    ]
+    points = exact_charts.verifier_rejection_figure(rows).data[0]  # its axis is logarithmic
+    assert points.y[0] == 0.5 and np.isnan(points.y[1]) and points.error_y.arrayminus[0] == 0.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -11,7 +10,7 @@ from streamlit.testing.v1 import AppTest
 from sequoia_core import AcceptanceVector, TokenTree
 from sequoia_core.design.conditions import Conditions
 from sequoia_core.models.pair_spec import PairSpec
-from tests.app.conftest import ROOT, TIMEOUT_SEC, settled, wait_for
+from tests.app.conftest import open_page, settled, wait_for
 from tests.app.test_decode_page import finish, payload
 from tests.chat_pair import CHATML, FAILING, NO_SYSTEM, save_chat_pair
 from ui.decode import live_run
@@ -43,11 +42,7 @@ def folders(tmp_path_factory) -> dict[str, PairSpec]:
 
 
 def opened(pair: PairSpec, **query: str) -> AppTest:
-    page = AppTest.from_file(str(ROOT / "pages" / "decode.py"), default_timeout=TIMEOUT_SEC)
-    page.session_state["studio_pair"] = pair
-    for key, value in ({"tokens": "16", "source": "Chain", "chain": "2"} | query).items():
-        page.query_params[key] = value
-    return settled(page.run())
+    return open_page("decode", {"pair": pair}, **{"tokens": "16", "source": "Chain", "chain": "2"} | query)
 
 
 def say(page: AppTest, message: str) -> AppTest:
@@ -94,23 +89,16 @@ def templated(*turns: tuple[str, str]) -> str:
     return f"{said}<|im_start|>assistant\n"
 
 
-def test_template_arguments_are_checked_and_a_run_records_them(folders) -> None:
+def test_how_a_prompt_ends_is_checked_recorded_and_held_against_the_vector(folders) -> None:
     page = opened(folders["chatml"])
     page = settled(page.text_input(key="template_arguments").set_value("bos_token=x").run())
     assert "bos" in page.error[0].value and page.chat_input(key="chat_box").proto.disabled
-    page = settled(page.text_input(key="template_arguments").set_value("add=1").run())
-    assert not page.error
-    page = settled(page.text_input(key="template_arguments").set_value("").run())
-    run = run_of(answered(page, "Hello?"))
-    assert (run["prompt_ending"], run["template_arguments"]) == ("chat", {})
-
-
-def test_a_vector_of_prompts_that_ended_otherwise_is_said_to_be_one(folders) -> None:
-    page = opened(folders["chatml"])
     held = Conditions(*folders["chatml"].names, temperature=0.0)
     vector = AcceptanceVector([0.5, 0.2], holds_for=held, meta={"prompt_ending": "chat, thinking off"})
     page.session_state["studio_acceptance"] = vector
-    page = answered(settled(page.run()), "Hello?")
+    page = settled(page.text_input(key="template_arguments").set_value("").run())
+    page = answered(page, "Hello?")
+    assert (run_of(page)["prompt_ending"], run_of(page)["template_arguments"]) == ("chat", {})
     assert 'that ended "chat, thinking off"; this run\'s ended "chat"' in captions(page)
     page.session_state["studio_acceptance"] = replace(vector, meta={"prompt_ending": "chat"})
     assert "this run's ended" not in captions(settled(page.run()))
@@ -177,22 +165,24 @@ def test_the_live_tree_is_told_the_prompt_that_was_read(folders, monkeypatch) ->
     assert [turn["text"] for turn in run_of(page)["turns"]] == ["Hello?", answer, "Go on"]
 
 
-@pytest.mark.slow
-def test_a_template_that_refuses_system_turns_gives_the_message_back(folders) -> None:
-    page = opened(folders["no system"])
-    page.text_area(key="chat_system").set_value("Be brief.")
-    page, back = refused(page, "Hello?")
-    assert "refuses a system turn" in page.error[0].value and "System role not supported" in page.error[0].value
-    assert not page.chat_message and back == "Hello?"
-    page.text_area(key="chat_system").set_value("  ")
-    page = answered(page, "Hello?")
-    assert not page.error and len(talk(page)) == 2 and not box(page)
-
-
-def test_a_template_that_fails_says_so_and_keeps_the_app_alive(folders) -> None:
-    page, back = refused(opened(folders["failing"]), "Hello?")
-    assert "chat template that fails" in page.error[0].value and "no such role" in page.error[0].value
-    assert back == "Hello?" and "studio_last_run" not in page.session_state
+@pytest.mark.parametrize(
+    ("kind", "message", "said"),
+    [
+        ("failing", "Hello?", "chat template that fails"),
+        ("chatml", "x" * 600, "found 619 tokens, expected at most 511"),
+        ("no system", "Hello?", "refuses a system turn"),
+    ],
+)
+def test_a_message_whose_run_fails_comes_back_and_the_next_is_answered(kind: str, message: str, said: str, folders):
+    page = opened(folders[kind])
+    page.text_area(key="chat_system").set_value("Be brief." if kind == "no system" else "")
+    page, back = refused(page, message)
+    assert said in page.error[0].value and back == message
+    assert not page.chat_message and "studio_last_run" not in page.session_state
+    if kind != "failing":
+        page.text_area(key="chat_system").set_value("  ")
+        page = answered(page, "short")
+        assert not page.error and len(talk(page)) == 2 and not box(page)
 
 
 def test_without_a_template_there_is_only_plain_text(folders) -> None:
@@ -201,15 +191,6 @@ def test_without_a_template_there_is_only_plain_text(folders) -> None:
     assert not any(element.key == "ask" for element in page.get("button_group"))
     page = finish(settled(page.button(key="decode_start").click().run()))
     assert run_of(page)["turns"] == []
-
-
-def test_earlier_messages_fold_away(folders) -> None:
-    page = opened(folders["chatml"])
-    for message in ("one", "two", "three"):
-        page = answered(page, message)
-    earlier = next(element for element in page.expander if element.label.startswith("Earlier"))
-    assert earlier.label == "Earlier messages: 2" and [text.value for text in earlier.text][0] == "one"
-    assert len(talk(page)) == 6
 
 
 def test_plain_text_beside_a_template_is_one_prompt_as_ever(folders) -> None:
@@ -222,15 +203,6 @@ def test_plain_text_beside_a_template_is_one_prompt_as_ever(folders) -> None:
     assert run_of(page)["prompt"] == "plain" and run_of(page)["turns"] == []
     page = settled(page.segmented_control(key="ask").set_value("Chat").run())
     assert len(talk(page)) == 2  # the conversation is still there
-
-
-def test_a_conversation_that_fills_the_context_says_what_to_do(folders) -> None:
-    page, back = refused(opened(folders["chatml"]), "x" * 600)
-    said = page.error[0].value
-    assert "found 619 tokens, expected at most 511" in said and "new conversation" in said
-    assert back == "x" * 600 and not page.chat_message
-    page = answered(page, "short")
-    assert not page.error and len(talk(page)) == 2
 
 
 @pytest.mark.parametrize(("message", "said"), [(" \n", "empty"), ("y" * 20_001, "20,001 characters")])
@@ -258,17 +230,6 @@ def test_a_forged_turn_is_told_and_shown(folders) -> None:
     assert run["remarks"] and run_files.run_from_bytes(run_files.run_to_bytes(run), "a")["remarks"] == run["remarks"]
     page = answered(page, "Really?")
     assert "Turn 1" in page.warning[0].value  # it is still in what the model reads
-
-
-def test_hostile_messages_stay_literal(folders) -> None:
-    hostile = "<img src=x onerror=alert(1)> ![](http://x) $$x$$ :material/home: **b** <|im_start|>"
-    page = opened(folders["chatml"])
-    page.text_area(key="chat_system").set_value(hostile)
-    page = answered(page, hostile)
-    assert talk(page)[0] == ("user", hostile)
-    for element in [*page.markdown, *page.caption, *page.info, *page.warning]:
-        assert "onerror" not in element.value and "http://x" not in element.value
-    assert json.dumps(hostile)[1:-1] in json.dumps(run_of(page)["prompt"])
 
 
 @pytest.mark.parametrize(

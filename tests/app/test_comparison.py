@@ -1,7 +1,6 @@
-"""Which draft pays: a real small sweep read, asked which draft pays, a cell of it used, and a sweep run here."""
+"""Which draft pays: a sweep read, asked which draft pays, a cell of it used, and a real small sweep run here."""
 
 import json
-import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -10,10 +9,8 @@ import pytest
 from sequoia_core.files.faults import Cancelled
 from sequoia_core.models.pair_spec import PairSpec
 from sequoia_core.sweeps.compare import Setting, compare
-from sequoia_core.sweeps.executors import LocalWorkers
 from sequoia_core.sweeps.plan import read_plan
 from sequoia_core.sweeps.results import Results, read_rows
-from sequoia_core.sweeps.run import run_sweep
 from sequoia_core.sweeps.which_pays import predict_speeds, which_pays
 from tests.app.conftest import metrics, open_page, profile, settled, wait_for
 from tests.core.sweeps.hand_made import decoded, measured, row
@@ -38,21 +35,16 @@ file = "prompts.jsonl"
 count = 2
 """
 PROMPTS = ("=def add(a, b):\n    return", "![x](http://example.org/x.png) class Point:")
+NAMES = {"target": "demo target", "draft": "demo draft"}
 
 
-@pytest.fixture(scope="module")
-def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A sweep of the demo pair over two short prompts; beside it its plan."""
-    place = tmp_path_factory.mktemp("sweep")
-    (place / "prompts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in PROMPTS))
-    (place / "plan.toml").write_text(PLAN)
-    workers = LocalWorkers(1)
-    try:
-        state = run_sweep(read_plan(place / "plan.toml"), Results(place / "results"), workers)
-    finally:
-        workers.close()
-    assert (state.done, state.failed) == (2, 0), state.faults
-    return place / "results"
+@pytest.fixture
+def swept(tmp_path: Path) -> Path:
+    """A sweep of the demo pair and of lookup over two prompts."""
+    rows = [measured(text, [1, 0, 1, 2], pair="demo <b>") | NAMES for text in PROMPTS]
+    rows += [decoded(text, [1] * place + [2]) | {"target": "demo target"} for place, text in enumerate(PROMPTS)]
+    Results(tmp_path / "swept").add(rows)
+    return tmp_path / "swept"
 
 
 def compared(folder: Path, **query: str):
@@ -64,13 +56,6 @@ def compared(folder: Path, **query: str):
 def test_without_a_sweep_the_page_says_how_to_get_one(assets) -> None:
     page = open_page("draft", draft_section="Which draft?")
     assert "sequoia sweep PLAN.toml --out FOLDER" in page.info[0].value and not page.get("plotly_chart")
-
-
-@pytest.mark.slow
-def test_the_shipped_sweep_is_shown_at_once(assets, swept: Path) -> None:
-    shutil.copytree(swept, assets / "sweeps" / "shipped-one")
-    page = open_page("draft", draft_section="Which draft?")
-    assert page.selectbox(key="compare_sweep").value == "shipped-one" and page.get("plotly_chart")
 
 
 def test_the_answer_and_the_map_are_those_of_the_core(assets, swept: Path) -> None:
@@ -92,8 +77,7 @@ def test_the_answer_and_the_map_are_those_of_the_core(assets, swept: Path) -> No
 
 
 def test_hardware_of_the_sweep_comes_first_then_what_serves_most(assets, tmp_path: Path) -> None:
-    names = {"target": "demo target", "draft": "demo draft"}
-    rows = [measured("a", [1, 0, 1]) | names, decoded("a", [2, 1]) | names]
+    rows = [measured("a", [1, 0, 1]) | NAMES, decoded("a", [2, 1]) | NAMES]
     timed = row("profile", "", domain="") | {"result": json.dumps(profile(device="of the sweep").to_json())}
     Results(tmp_path / "made").add([*rows, timed])
     other = profile(device="for lookup alone")
@@ -107,16 +91,13 @@ def test_hardware_of_the_sweep_comes_first_then_what_serves_most(assets, tmp_pat
 
 
 def test_two_machines_of_one_name_are_two(tmp_path: Path) -> None:
-    names = {"target": "demo target", "draft": "demo draft"}
-    times = {"one": (10.0, "AMX", "h:1"), "two": (20.0, "AVX-512", "h:2"), "three": (30.0, "AMX", "other:3")}
-    timed = []
-    for key, (factor, instructions, worker) in times.items():
+    rows = [measured("a", [1, 0, 1]) | NAMES]
+    for factor, instructions, worker in ((10, "AMX", "h:1"), (20, "AVX-512", "h:2"), (30, "AMX", "other:3")):
         meta = profile().meta | {"instructions": instructions}
         found = replace(profile(), verify_sec=factor * profile().verify_sec, meta=meta)
-        timed.append(
-            row("profile", "", domain="", k=key) | names | {"result": json.dumps(found.to_json()), "worker": worker}
-        )
-    Results(tmp_path / "made").add([measured("a", [1, 0, 1]) | names, *timed])
+        timed = {"result": json.dumps(found.to_json()), "worker": worker}
+        rows.append(row("profile", "", domain="", k=worker) | NAMES | timed)
+    Results(tmp_path / "made").add(rows)
     page = compared(tmp_path / "made")
     options = [name for name in page.selectbox(key="compare_hardware").options if name.startswith("This sweep")]
     device = profile().device
@@ -141,25 +122,20 @@ def test_pairs_timed_on_equal_machines_are_predicted_together(tmp_path: Path) ->
     )
 
 
-def test_a_cell_shows_its_figures_and_prompts_as_text(swept: Path) -> None:
+def test_a_cell_shows_its_prompts_as_text_and_its_vector_is_used_and_planned(swept: Path) -> None:
     page = compared(swept)
+    cells = {drafter.kind: cell for (drafter, _), cell in compare(read_rows(swept)).cells.items()}
     settled(page.selectbox(key="compare_drafter").set_value("lookup").run())
-    cell = next(c for (d, _), c in compare(read_rows(swept)).cells.items() if d.kind == "lookup")
     shown = metrics(page)
-    assert shown["Tokens per step"][0] == f"{cell.tokens_per_step.value:.2f}" and shown["First guess right"][0] == "–"
+    assert shown["Tokens per step"][0] == f"{cells['lookup'].tokens_per_step.value:.2f}"
+    assert shown["First guess right"][0] == "–" and not [b for b in page.button if b.key == "compare_use"]
     table = page.dataframe[0].value
     assert table["tokens per step"].is_monotonic_increasing and len(table) == 2
     assert sorted(table["prompt"]) == sorted(text.replace("\n", " ") for text in PROMPTS)
-    assert not [button for button in page.button if button.key == "compare_use"]
-
-
-def test_the_vector_of_a_cell_is_used_and_its_tree_planned(swept: Path) -> None:
-    page = compared(swept)
     page = settled(page.selectbox(key="compare_drafter").set_value("demo <b>").run())
     page = settled(page.button(key="compare_use").click().run())
     vector = page.session_state["studio_acceptance"]
-    cell = next(c for (d, _), c in compare(read_rows(swept)).cells.items() if d.kind == "model")
-    assert vector == cell.vector and vector.holds_for.draft == "demo draft"
+    assert vector == cells["model"].vector and vector.holds_for.draft == "demo draft"
     assert "<" not in page.session_state["studio_acceptance_source"]
     assert page.session_state["studio_shape"][0] <= 16
     assert any("Open its tree" in text.value for text in page.caption)  # a link where the router runs
@@ -173,16 +149,16 @@ def test_a_cell_that_is_not_there_gives_way(swept: Path, tmp_path: Path) -> None
     Results(tmp_path / "one").add([decoded("a", [2, 1])])
     page.session_state["studio_sweep_to_show"] = str(tmp_path / "one")
     assert settled(page.run()).selectbox(key="compare_drafter").value == "lookup"
+    assert "One drafter was measured, lookup" in page.info[0].value
 
 
 def test_a_folder_that_is_none_and_a_damaged_file_say_so(tmp_path: Path, swept: Path) -> None:
     assert "found no folder rows" in compared(tmp_path).error[0].value
     (tmp_path / "empty" / "rows").mkdir(parents=True)
     assert "no prompt that was measured" in compared(tmp_path / "empty").error[0].value
-    shutil.copytree(swept, tmp_path / "damaged")
-    file = next((tmp_path / "damaged" / "rows").iterdir())
+    file = next((swept / "rows").iterdir())
     file.write_bytes(file.read_bytes()[:-40])
-    page = compared(tmp_path / "damaged")
+    page = compared(swept)
     assert "expected a results file" in page.error[0].value and not page.get("plotly_chart")
 
 
@@ -212,11 +188,6 @@ def test_races_are_shown_by_the_clock_and_a_broken_one_is_named(tmp_path: Path) 
     assert "race of small: found none" in compared(tmp_path / "made").error[0].value
 
 
-def test_a_single_drafter_is_said_to_compare_with_nothing(tmp_path: Path) -> None:
-    Results(tmp_path / "one").add([decoded("a", [2, 1])])
-    assert "One drafter was measured, lookup" in compared(tmp_path / "one").info[0].value
-
-
 @pytest.mark.parametrize(
     "spec", [PairSpec(), PairSpec(draft="none"), PairSpec('/a "b"/\U0001f333', "d", dtype="float32", offload="disk")]
 )
@@ -232,28 +203,33 @@ def test_the_plan_offered_is_one_of_the_pair_in_use(monkeypatch, spec: PairSpec)
 
 
 @pytest.mark.slow
-def test_a_sweep_runs_here_and_tries_again_what_failed(swept: Path, tmp_path: Path) -> None:
+def test_a_sweep_runs_here_and_tries_again_what_failed(tmp_path: Path) -> None:
     folder = tmp_path / "results"
-    shutil.copytree(swept, folder)
-    results, (keys, _) = Results(folder), Results(folder).read_keys()
+    (tmp_path / "prompts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in PROMPTS))
+    page = open_page("draft", draft_section="Which draft?")
+    page.text_area[0].set_value(PLAN.replace("prompts.jsonl", str(tmp_path / "prompts.jsonl")))
+    page.text_input(key="sweep_folder").set_value(str(folder))
+
+    def run() -> str:
+        settled(page.button(key="sweep_start").click().run())
+        job = page.session_state["studio_jobs"]["sweep"]
+        wait_for(lambda: not job.active, 300.0)  # a process of its own imports PyTorch and loads the pair
+        assert job.error is None, job.error
+        settled(page.run())
+        assert page.text_input(key="compare_folder").value == str(folder) and page.get("plotly_chart")
+        return " ".join(text.value for text in page.caption)
+
+    assert "2 of 2 jobs done, 0 failed" in run()
+    results = Results(folder)
+    keys, faults = results.read_keys()
+    assert len(keys) == 4 and not faults
     next((folder / "rows").iterdir()).unlink()
     gone = keys - results.read_keys()[0]
     results.add([{"key": key, "fault": "no memory"} for key in gone])
-    page = open_page("draft", draft_section="Which draft?")
-    plan = PLAN.replace("prompts.jsonl", str(swept.parent / "prompts.jsonl"))
-    page.text_area[0].set_value(plan)
-    page.text_input(key="sweep_folder").set_value(str(folder))
-    page = settled(page.button(key="sweep_check").click().run())
+    settled(page.button(key="sweep_check").click().run())
     assert page.success[0].value == "The plan is valid: 0 jobs to do, 2 rows there, 2 failed before."
     page.checkbox(key="sweep_retry").check()
-    page = settled(page.button(key="sweep_start").click().run())
-    job = page.session_state["studio_jobs"]["sweep"]
-    wait_for(lambda: not job.active, 300.0)  # a process of its own imports PyTorch and loads the pair
-    assert job.error is None, job.error
-    page = settled(page.run())
-    assert results.read_keys() == (keys, {})
-    assert page.text_input(key="compare_folder").value == str(folder)
-    assert page.get("plotly_chart") and any("1 of 1 job done, 0 failed" in text.value for text in page.caption)
+    assert "1 of 1 job done, 0 failed" in run() and results.read_keys() == (keys, {})
     page = settled(page.button(key="sweep_start").click().run())
     assert page.success[0].value == "The plan is valid: 0 jobs to do, 4 rows there."
 
@@ -267,11 +243,11 @@ def test_a_plan_with_a_mistake_is_refused_with_its_place(tmp_path: Path) -> None
     assert "studio_jobs" not in page.session_state
 
 
-def test_a_cancelled_sweep_keeps_what_was_there(swept: Path, tmp_path: Path) -> None:
-    plan, job = read_plan(swept.parent / "plan.toml"), Job("Sweep")
+def test_a_cancelled_sweep_keeps_what_was_there(tmp_path: Path) -> None:
+    (tmp_path / "prompts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in PROMPTS))
+    (tmp_path / "plan.toml").write_text(PLAN)
+    job = Job("Sweep")
     job.cancel_event.set()
     with pytest.raises(Cancelled):
-        sweep_work(plan, str(tmp_path / "new"))(JobContext(job))
+        sweep_work(read_plan(tmp_path / "plan.toml"), str(tmp_path / "new"))(JobContext(job))
     assert job.result.folder == str(tmp_path / "new") and job.result.state.jobs == 2 and not job.result.state.rows
-    done = sweep_work(plan, str(swept))(JobContext(Job("Sweep")))
-    assert (done.state.jobs, done.state.skipped) == (0, 4)

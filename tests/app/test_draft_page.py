@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import threading
+import io
 from dataclasses import replace
 
 import numpy as np
 import pytest
-import streamlit as st
-from streamlit.testing.v1 import AppTest
 
 from sequoia_core import AcceptanceVector
-from sequoia_core.files.model_names import ASSETS
 from sequoia_core.studies.lookup_replay import Request, replay_log
-from tests.app.conftest import ROOT, TIMEOUT_SEC, metrics, open_page, settled, vector, wait_for
-from ui import sidebar
-from ui.jobs import engine_queue, replays
+from tests.app.conftest import metrics, open_page, settled, vector, wait_for
+from ui.jobs import replays
 from ui.jobs.replay_job import Replayed
-from ui.session import shipped
 
 pytestmark = pytest.mark.usefixtures("assets")
 
@@ -30,14 +25,8 @@ def test_the_default_says_what_it_was_measured_on() -> None:
     assert shown["Best possible chain"] == (f"{1 / (1 - vector().probs[0]):.2f}", "tokens/step, vs 1.00")
     assert shown["Positions measured"][0] == "150"
     assert len(page.get("plotly_chart")) == 2
-
-
-def test_another_shipped_vector_is_used_and_overlaid() -> None:
-    page = open_page("draft")
-    settled(page.selectbox(key="acceptance_choice").select("other").run())
-    assert len(page.session_state["studio_acceptance"]) == 5
-    settled(page.multiselect(key="acceptance_compare").select("demo-t0").run())
-    assert page.get("plotly_chart")[0].proto.spec.count('"lines+markers"') == 2
+    more = vector().more_prompts(0.02)
+    assert any(f"About {more:,} more prompts" in caption.value for caption in page.caption)
 
 
 def test_one_prompt_is_not_shown_as_if_it_were_many() -> None:
@@ -51,13 +40,6 @@ def test_one_prompt_is_not_shown_as_if_it_were_many() -> None:
     assert any("measure on two or more" in caption.value for caption in page.caption)
 
 
-def test_its_file_is_made_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = {}
-    monkeypatch.setattr(st, "download_button", lambda label, data, *rest, **options: given.update({label: data}))
-    settled(open_page("draft"))
-    assert given["Download as JSON"]() == vector().to_bytes()
-
-
 def upload(page, name: str, content: bytes):
     settled(page.segmented_control(key="acceptance_way").set_value("Upload").run())
     page.file_uploader(key="acceptance_file").upload(name, content)
@@ -68,8 +50,6 @@ def test_an_upload_is_used_and_its_assumption_shown() -> None:
     page = upload(open_page("draft"), "mine.csv", b"0.7\n0.1\n")
     assert page.session_state["studio_acceptance"].probs.tolist() == [0.7, 0.1]
     assert any("your file mine.csv" in each.value for each in page.markdown)
-    import io
-
     buffer = io.BytesIO()
     np.save(buffer, np.array([0.0, 0.6, 0.3, 0.1]))
     page = upload(open_page("draft"), "reference.npy", buffer.getvalue())
@@ -79,10 +59,11 @@ def test_an_upload_is_used_and_its_assumption_shown() -> None:
 
 @pytest.mark.parametrize(
     ("name", "content"),
-    [("x.csv", b"a,b\nnope"), ("x.json", b"{"), ("x.npy", b"<html>"), ("x.pt", b""), ("x.csv", b"0.9\n0.9\n")],
+    [("x.csv", b"0.9\n0.9\n"), ("x.pt", b""), ("photo.png", b"\x89PNG\r\n")],
 )
 def test_a_broken_upload_leaves_the_previous_vector(name: str, content: bytes) -> None:
     page = upload(open_page("draft"), name, content)
+    assert page.file_uploader(key="acceptance_file").proto.type == []  # or the browser would refuse it unasked
     assert len(page.error) == 1 and name in page.error[0].value and "\n" not in page.error[0].value
     assert "studio_acceptance" not in page.session_state
     assert metrics(page)["First choice accepted"][0] == f"{vector().probs[0]:.1%}"
@@ -97,91 +78,51 @@ def test_what_the_entries_of_an_upload_are_is_asked_and_can_be_changed() -> None
         assert f"its {entries[5:]} entry as the rejection probability, as declared" in page.success[0].value
 
 
-def test_a_perfect_vector_has_no_ceiling() -> None:
-    page = upload(open_page("draft"), "one.csv", b"1.0\n")
-    assert metrics(page)["Best possible chain"][0] == "∞"
+def measuring(page):
+    settled(page.segmented_control(key="acceptance_way").set_value("Measure").run())
+    return next(b for b in page.button if "Measure on" in b.label)
 
 
 def start_measuring(page):
-    settled(page.segmented_control(key="acceptance_way").set_value("Measure").run())
-    button = next(b for b in page.button if "Measure on" in b.label)
-    return settled(button.click().run())
+    return settled(measuring(page).click().run())
 
 
-def test_measuring_shows_progress_and_is_adopted(pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    go, seen = threading.Event(), {}
+def test_a_measurement_shows_its_progress_is_cut_continued_and_used_everywhere(pair, monkeypatch) -> None:
+    seen = []
 
-    def measure(prompts, pair, *, progress, cancel, sampling, width, **rest):
-        seen.update(prompts=prompts, sampling=sampling, width=width)
-        progress(0.25, "prompt 1 of 3")
-        assert go.wait(20)
-        return AcceptanceVector(np.array([0.8, 0.1]), trials=99)
-
-    monkeypatch.setattr("sequoia_core.measure_acceptance", measure)
-    page = start_measuring(open_page("draft"))
-    job = page.session_state["studio_jobs"]["measure"]
-    wait_for(lambda: job.fraction > 0)
-    settled(page.run())
-    assert any("prompt 1 of 3" in bar.text for bar in page.progress)
-    assert next(b for b in page.button if "Measure on" in b.label).disabled
-    go.set()
-    wait_for(lambda: not job.active)
-    settled(page.run())
-    assert page.session_state["studio_acceptance"].trials == 99
-    assert "measured here on the demo pair at temperature 0" in "".join(m.value for m in page.markdown)
-    assert len(seen["prompts"]) == 3 and seen["width"] == 32 and seen["sampling"].temperature == 0.0
-    settled(page.segmented_control(key="acceptance_way").set_value("Choose").run())
-    settled(page.selectbox(key="acceptance_choice").select("other").run())
-    assert page.session_state["studio_acceptance"].trials == 150  # an old measurement does not come back by itself
-
-
-def test_a_measurement_that_ends_on_another_page_is_used_there(pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = AcceptanceVector(np.array([0.9]), trials=5)
-    monkeypatch.setattr("sequoia_core.measure_acceptance", lambda *args, **options: found)
-    job = start_measuring(open_page("draft")).session_state["studio_jobs"]["measure"]
-    wait_for(lambda: not job.active)
-    other = AppTest.from_file(str(ROOT / "pages" / "tree.py"), default_timeout=TIMEOUT_SEC)
-    other.session_state["studio_jobs"] = {"measure": job}
-    settled(other.run())
-    assert other.session_state["studio_acceptance"] is found
-
-
-def test_cancelling_keeps_what_was_measured(pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    def measure(prompts, pair, *, progress, cancel, **rest):
-        progress(0.1, "prompt 1 of 3")
-        assert cancel.wait(20)
-        return AcceptanceVector(np.array([0.5]), trials=7)
+    def measure(prompts, pair, *, progress, checkpoints, cancel, sampling, width, **rest):
+        assert len(prompts) == 3 and width == 32 and sampling.temperature == 0.0
+        seen.append(checkpoints.resume)
+        done = 1 if checkpoints.resume is None else 3
+        cut = AcceptanceVector(np.array([0.5]), trials=7 * done, meta={"prompts": done, "prompts_wanted": 3})
+        progress(0.25, f"prompt {done} of 3")
+        checkpoints.save(cut)
+        if checkpoints.resume is None:
+            assert cancel.wait(20)
+        return cut
 
     monkeypatch.setattr("sequoia_core.measure_acceptance", measure)
     page = start_measuring(open_page("draft"))
     job = page.session_state["studio_jobs"]["measure"]
-    wait_for(lambda: job.state == "running")
+    wait_for(lambda: job.result is not None)
+    settled(page.run())
+    assert any("prompt 1 of 3" in bar.text for bar in page.progress) and measuring(page).disabled
     page.button(key="measure_cancel").click().run()
     wait_for(lambda: job.state == "cancelled")
     settled(page.run())
     assert page.session_state["studio_acceptance"].trials == 7
-
-
-def test_a_failed_measurement_names_its_cause(pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    def measure(*args, **options):
-        raise ValueError("vocabulary: found 10 and 12, expected equal")
-
-    monkeypatch.setattr("sequoia_core.measure_acceptance", measure)
-    page = start_measuring(open_page("draft"))
-    job = page.session_state["studio_jobs"]["measure"]
-    wait_for(lambda: job.state == "failed")
+    assert page.checkbox(key="acceptance_resume").value and "1 of 3 prompts" in page.checkbox[0].label
+    job = start_measuring(page).session_state["studio_jobs"]["measure"]
+    wait_for(lambda: job.state == "done")
+    other = open_page("tree", {"jobs": {"measure": job}})
+    assert other.session_state["studio_acceptance"] is job.result
     settled(page.run())
-    assert "vocabulary: found 10 and 12, expected equal" in page.error[0].value
-    assert "studio_acceptance" not in page.session_state
-
-
-def test_a_full_queue_says_busy(pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    def busy(*args, **options):
-        raise engine_queue.Busy("The engine is busy: 1 job runs and 4 wait.")
-
-    monkeypatch.setattr(engine_queue.EngineQueue, "submit", busy)
-    page = start_measuring(open_page("draft"))
-    assert "busy" in page.warning[0].value
+    assert seen[0] is None and seen[1].trials == 7 and page.session_state["studio_acceptance"].trials == 21
+    assert not page.checkbox  # whole: nothing to continue
+    assert "measured here on the demo pair at temperature 0" in "".join(m.value for m in page.markdown)
+    settled(page.segmented_control(key="acceptance_way").set_value("Choose").run())
+    settled(page.selectbox(key="acceptance_choice").select("other").run())
+    assert page.session_state["studio_acceptance"].trials == 150  # an old measurement does not come back by itself
 
 
 def test_no_vector_at_all_is_explained(assets) -> None:
@@ -191,37 +132,25 @@ def test_no_vector_at_all_is_explained(assets) -> None:
     assert "No acceptance vector" in page.error[0].value
 
 
-def test_names_of_models_are_checked_before_loading(tmp_path) -> None:
-    assert sidebar.pair_problem("", "") is None
-    assert "Draft: nothing given" in sidebar.pair_problem("owner/model", "")
-    assert "no such folder" in sidebar.pair_problem("/no/such/folder", "owner/model")
-    assert "no config.json" in sidebar.pair_problem(str(tmp_path), "owner/model")
-    assert "hub id" in sidebar.pair_problem("owner/model", "<img src=x>")
-    assert sidebar.pair_problem("owner/model", "owner/small-model_2.1") is None
-
-
 def what_if(page, kind: str):
     settled(page.segmented_control(key="acceptance_way").set_value("What-if").run())
     return settled(page.segmented_control(key="acceptance_suppose").set_value(kind).run())
 
 
-def test_a_supposed_power_law_is_shown_beside_and_used_when_asked() -> None:
-    page = what_if(open_page("draft"), "Power law")
+def test_what_is_supposed_is_shown_beside_and_used_when_asked() -> None:
+    page = what_if(open_page("draft"), "Weaker draft")
+    settled(page.slider(key="acceptance_share").set_value(40).run())
+    assert "if weaker, 40%" in page.get("plotly_chart")[0].proto.spec
+    assert "studio_acceptance" not in page.session_state  # looking is not using
+    settled(page.button(key="acceptance_use_supposed").click().run())
+    np.testing.assert_allclose(page.session_state["studio_acceptance"].probs, 0.4 * vector().probs)
+    page = what_if(page, "Power law")
     page.slider(key="acceptance_p1").set_value(0.5)
     page.slider(key="acceptance_length").set_value(8)
-    settled(page.slider(key="acceptance_b").set_value(1.0).run())
-    assert "if power law 0.5, 1" in page.get("plotly_chart")[0].proto.spec
-    assert "studio_acceptance" not in page.session_state  # looking is not using
+    page.slider(key="acceptance_b").set_value(1.0)
     settled(page.button(key="acceptance_use_supposed").click().run())
     np.testing.assert_allclose(page.session_state["studio_acceptance"].probs[:2], [0.5, 0.25])
     assert "supposed, power law 0.5, 1" in "".join(text.value for text in page.markdown)
-
-
-def test_a_weaker_draft_scales_the_vector_in_use() -> None:
-    page = what_if(open_page("draft"), "Weaker draft")
-    settled(page.slider(key="acceptance_share").set_value(40).run())
-    settled(page.button(key="acceptance_use_supposed").click().run())
-    np.testing.assert_allclose(page.session_state["studio_acceptance"].probs, 0.4 * vector().probs)
 
 
 def test_smoothing_is_chosen_said_and_taken_back() -> None:
@@ -261,11 +190,6 @@ def test_own_vectors_stay_at_hand_by_name() -> None:
     assert page.get("plotly_chart")[0].proto.spec.count('"lines+markers"') == 2
 
 
-def test_the_page_says_how_many_prompts_would_settle_the_vector() -> None:
-    more = vector().more_prompts(0.02)
-    assert any(f"About {more:,} more prompts" in caption.value for caption in open_page("draft").caption)
-
-
 def file_of_prompts(page, name: str, content: bytes):
     settled(page.segmented_control(key="acceptance_way").set_value("Measure").run())
     page.file_uploader(key="acceptance_prompts_file").upload(name, content)
@@ -293,37 +217,9 @@ def test_prompts_come_from_a_file_and_a_column(pair, monkeypatch: pytest.MonkeyP
     assert "own text" in "".join(text.value for text in page.markdown)
 
 
-@pytest.mark.parametrize(("name", "content"), [("x.parquet", b"nope"), ("x.jsonl", b"{"), ("x.txt", b"\xff\xfe\x00")])
-def test_a_broken_file_of_prompts_says_so(name: str, content: bytes) -> None:
-    page = file_of_prompts(open_page("draft"), name, content)
-    assert name in page.error[0].value and "No prompts were read" in page.error[0].value
-
-
-def test_a_cut_measurement_can_be_continued(pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
-
-    def measure(prompts, pair, *, checkpoints, cancel, **rest):
-        seen.append(checkpoints.resume)
-        done = 1 if checkpoints.resume is None else 3
-        cut = AcceptanceVector(np.array([0.5]), trials=7 * done, meta={"prompts": done, "prompts_wanted": 3})
-        checkpoints.save(cut)
-        if checkpoints.resume is None:
-            assert cancel.wait(20)
-        return cut
-
-    monkeypatch.setattr("sequoia_core.measure_acceptance", measure)
-    page = start_measuring(open_page("draft"))
-    job = page.session_state["studio_jobs"]["measure"]
-    wait_for(lambda: job.result is not None)
-    page.button(key="measure_cancel").click().run()
-    wait_for(lambda: job.state == "cancelled")
-    settled(page.run())
-    assert page.checkbox(key="acceptance_resume").value and "1 of 3 prompts" in page.checkbox[0].label
-    job = start_measuring(page).session_state["studio_jobs"]["measure"]
-    wait_for(lambda: job.state == "done")
-    settled(page.run())
-    assert seen[0] is None and seen[1].trials == 7 and page.session_state["studio_acceptance"].trials == 21
-    assert not page.checkbox  # whole: nothing to continue
+def test_a_broken_file_of_prompts_says_so() -> None:
+    page = file_of_prompts(open_page("draft"), "x.parquet", b"nope")
+    assert "x.parquet" in page.error[0].value and "No prompts were read" in page.error[0].value
 
 
 def test_what_an_upload_holds_for_is_asked_and_shown_as_declared(assets) -> None:
@@ -383,27 +279,3 @@ def test_what_replayed_answers_tell_of_no_draft_is_said_with_its_interval(monkey
     tokens = found.report.own.tokens_per_step(size)
     said = which_draft(open_page("draft"))
     assert f"at most n = {size}: {tokens.value:.2f} ({tokens.low:.2f} to {tokens.high:.2f}) tokens per step in" in said
-
-
-def scenario(page: AppTest):
-    return next(box for box in page.selectbox if box.key.startswith("sidebar_scenario"))
-
-
-def test_an_upload_leaves_the_scenario_at_once(monkeypatch) -> None:
-    monkeypatch.setattr(shipped, "ASSETS", ASSETS)
-    page = open_page("draft")
-    settled(scenario(page).select(scenario(page).options[1]).run())
-    assert scenario(page).key != "sidebar_scenario_own"
-    page = upload(page, "mine.csv", b"0.7\n0.1\n")
-    assert scenario(page).key == "sidebar_scenario_own" and scenario(page).value == scenario(page).options[0]
-    assert "mine.csv: 2 ranks in use" in page.success[0].value
-
-
-def test_what_is_said_is_about_the_latest_file(assets) -> None:
-    page = upload(open_page("draft"), "mine.csv", b"0.7\n0.1\n")
-    page.file_uploader(key="acceptance_file").upload("photo.png", b"\x89PNG\r\n")
-    settled(page.run())
-    assert not page.success and page.error[0].value.startswith(
-        "photo.png: found the ending '.png', expected one of .json,"
-    )
-    assert page.file_uploader(key="acceptance_file").proto.type == []  # or the browser would refuse it unasked

@@ -35,13 +35,10 @@ def test_it_is_chosen_decoded_with_and_every_page_runs(files, assets) -> None:
     run = page.session_state["studio_last_run"]
     assert (run["target"], run["draft"]) == (str(files["target"]), str(files["draft"]))
     assert run["dtype"] == "Q8_0" and sum(len(step["pieces"]) for step in run["steps"]) == 24 > len(run["steps"])
-    state = {name: page.session_state[name] for name in ("studio_last_run", "studio_runs", "studio_run_origins")}
+    names = ("pair", "last_run", "runs", "run_origins")
+    held = {name: page.session_state[f"studio_{name}"] for name in names}
     for path in PAGES:
-        other = AppTest.from_file(str(path), default_timeout=60)
-        for key, value in (state | {"studio_pair": page.session_state["studio_pair"]}).items():
-            other.session_state[key] = value
-        other = settled(other.run())
-        assert not other.exception and not other.error, path.stem
+        assert not open_page(path.stem, held).error, path.stem
 
 
 def test_what_cannot_be_loaded_is_said_before_it_is(files, assets, tmp_path) -> None:
@@ -56,10 +53,9 @@ def test_what_cannot_be_loaded_is_said_before_it_is(files, assets, tmp_path) -> 
 @pytest.mark.sample(1, cover=False)
 @pytest.mark.parametrize("passes_by", ["llama.cpp", "transformers"])
 def test_a_profile_of_llama_cpp_says_what_to_tell_its_server(assets, passes_by) -> None:
-    page = AppTest.from_file(str(next(path for path in PAGES if path.stem == "machine")), default_timeout=60)
-    page.session_state["studio_profile"] = replace(profile(), meta={"passes_by": passes_by})
-    page.session_state["studio_profile_source"] = "mine"
-    said = [caption.value for caption in settled(page.run()).caption if "llama-server" in caption.value]
+    timed = replace(profile(), meta={"passes_by": passes_by})
+    page = open_page("machine", {"profile": timed, "profile_source": "mine"})
+    said = [caption.value for caption in page.caption if "llama-server" in caption.value]
     assert len(said) == (passes_by == "llama.cpp")
     assert all("spec-draft-n-max" in words and "planned tree would be" in words for words in said)
 

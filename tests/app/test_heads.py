@@ -10,7 +10,7 @@ from streamlit.testing.v1 import AppTest
 
 from sequoia_core.files.model_names import DEMO_PAIR
 from sequoia_core.models.pair_spec import PairSpec
-from tests.app.conftest import ROOT, TIMEOUT_SEC, open_page, profile, run_job, settled
+from tests.app.conftest import open_page, profile, run_job, settled
 from ui.runs.run_files import run_from_bytes, run_to_bytes
 
 HEAD = PairSpec(str(DEMO_PAIR / "target"), str(DEMO_PAIR / "head"))
@@ -18,11 +18,7 @@ pytestmark = pytest.mark.usefixtures("assets")
 
 
 def opened(name: str, **query: str) -> AppTest:
-    page = AppTest.from_file(str(ROOT / "pages" / f"{name}.py"), default_timeout=TIMEOUT_SEC)
-    page.session_state["studio_pair"] = HEAD
-    for key, value in query.items():
-        page.query_params[key] = value
-    return settled(page.run())
+    return open_page(name, {"pair": HEAD}, **query)
 
 
 def test_it_is_chosen_beside_the_drafts() -> None:
@@ -68,5 +64,7 @@ def test_it_is_timed_decoded_and_raced() -> None:
     assert page.session_state["studio_profile"].meta["draft"] == "demo head"
     run = run_job(opened("decode", tokens="16"), "decode").session_state["studio_last_run"]
     assert run["head"] and run_from_bytes(run_to_bytes(run), "run")["head"]
-    runs = run_job(opened("race", race_tokens="16"), "race").session_state["studio_jobs"]["race"].result.runs
+    race = opened("race", race_tokens="16")
+    race = settled(race.button_group(key="race_methods").set_value(["Planned tree", "SpecExec"]).run())
+    runs = run_job(race, "race").session_state["studio_jobs"]["race"].result.runs
     assert len({run["text"] for run in runs.values()}) == 1 and all(run["head"] for run in runs.values())

@@ -49,6 +49,7 @@ def test_each_node_of_a_run_says_where_it_was_found_and_files_keep_it(assets, ti
 
 
 def test_earlier_answers_are_looked_through_only_where_wished(assets, tiny_pair) -> None:
+    assert not any(toggle.key == "earlier_answers" for toggle in open_page("decode", source="chain").toggle)
     page = opened()
     assert page.toggle(key="earlier_answers").value is False
     first = decoded(page)
@@ -75,14 +76,3 @@ def test_hybrid_trees_decode_with_both_and_earlier_answers(assets, tiny_pair) ->
     settled(page.toggle(key="earlier_answers").set_value(True).run())
     told = decoded(page)
     assert told["text"] == first["text"] and len(told["steps"]) < len(first["steps"])
-
-
-def test_other_trees_offer_no_earlier_answers(assets) -> None:
-    page = open_page("decode", source="chain")
-    assert not any(toggle.key == "earlier_answers" for toggle in page.toggle)
-
-
-def test_the_tree_page_says_what_lookup_trees_are(assets) -> None:
-    page = open_page("tree", tree_kind="Lookup")
-    assert any("followed the same words before" in each.value for each in page.caption)
-    assert any("trees of text already seen" in each.value for each in page.markdown)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from dataclasses import replace
 
 import numpy as np
@@ -15,11 +14,11 @@ from sequoia_core.design.conditions import Conditions
 from sequoia_core.design.planning import best_shape
 from sequoia_core.models.pair_spec import PairSpec
 from sequoia_core.studies.lookup_replay import Request, replay_log
-from tests.app.conftest import DEMO_NAMES, OTHER_DRAFT, metrics, open_page, profile, settled, state_of, vector, wait_for
+from tests.app.conftest import DEMO_NAMES, OTHER_DRAFT, metrics, open_page, profile, run_job, settled, vector
 from ui.jobs import replays
 from ui.jobs.replay_job import Replayed
 from ui.machine import surface
-from ui.session import core_cache, machine
+from ui.session import core_cache, machine, session
 
 pytestmark = pytest.mark.usefixtures("assets")
 PAGE = "machine"
@@ -42,32 +41,37 @@ def test_the_default_profile_predicts_and_says_where_it_comes_from() -> None:
     assert shown["Best shape"] == (f"n = {best.size}, d = {best.depth}", f"{best.expected_tokens:.2f} tokens per step")
     assert shown["Draft cost c"][0] == f"{profile().c:.3f}"
     assert f"shipped with the app, measured on {machine.device_name()} in float32" in text(page)
-    assert "is the limit" in text(page)
-    assert '"type":"heatmap"' in chart(page, "hardware_surface")
+    assert "is the limit" in text(page) and "10% more accepted guesses" in text(page)
+    table = page.dataframe[0].value
+    assert list(table["now"])[0] == f"{vector().probs[0]:.3g}" and len(table) == 3
+    captions = " ".join(caption.value for caption in page.caption)
+    assert "Up to 6 tokens are nearly free (10% of a pass). Each further one costs 0.02 pass." in captions
+    assert "Decode something first" in captions and "n = 1,024" in captions and "would hold n" in captions
 
 
-def test_memory_of_a_tree_stands_below_the_surface(monkeypatch) -> None:
-    assert any("n = 1,024" in each.value and "would hold n" in each.value for each in open_page(PAGE).caption)
+def test_the_surface_can_be_taken_by_the_papers_formula_and_turned_around(assets) -> None:
+    profile(0.02, device="another processor, 8 threads").save(assets / "profiles" / "other.json")
+    page = open_page(PAGE)
+    ours = chart(page, "hardware_surface")
+    settled(page.toggle(key="hardware_paper").set_value(True).run())
+    assert chart(page, "hardware_surface") != ours and '"type":"heatmap"' in ours
+    settled(page.toggle(key="hardware_3d").set_value(True).run())
+    assert '"type":"surface"' in chart(page, "hardware_surface_3d")
+    settled(page.selectbox(key="hardware_other").select("other").run())
+    for key in ("hardware_times", "hardware_draft"):
+        assert "another processor" in chart(page, key)
+    settled(page.button(key="hardware_use").click().run())
+    best = best_shape(speedup_surface(vector(), profile()))
+    assert page.session_state["studio_shape"] == (best.size, best.depth)
+    assert page.session_state["studio_shape_to_show"]
+
+
+def test_memory_of_a_tree_is_that_of_its_rows(monkeypatch) -> None:
     monkeypatch.setattr(surface, "available_bytes", lambda: 2**20)
     demo, rows = PairSpec(), 4 * 2 * 4096
     found = int(surface.memory_sentence(demo, "float32", 8).rsplit("n = ")[-1].rstrip(".").replace(",", ""))
     assert 1 <= found < 2**20 / rows
     assert surface.memory_sentence(PairSpec("no/such", "no/such-draft"), "float32", 8) is None
-
-
-def test_the_surface_can_be_turned_around_and_linked_to() -> None:
-    page = open_page(PAGE)
-    settled(page.toggle(key="hardware_3d").set_value(True).run())
-    assert '"type":"surface"' in chart(page, "hardware_surface_3d")
-    assert '"type":"surface"' in chart(open_page(PAGE, hardware_3d="true"), "hardware_surface_3d")
-
-
-def test_the_papers_formula_is_one_click_away() -> None:
-    page = open_page(PAGE)
-    ours = chart(page, "hardware_surface")
-    settled(page.toggle(key="hardware_paper").set_value(True).run())
-    assert chart(page, "hardware_surface") != ours
-    assert not page.exception
 
 
 def test_plans_and_tables_go_further_only_for_a_tree_that_does() -> None:
@@ -80,56 +84,11 @@ def test_plans_and_tables_go_further_only_for_a_tree_that_does() -> None:
     assert core_cache.tokens_table(falling, core_cache.reach(1025)).shape == (2050, 25)
 
 
-def test_a_second_profile_is_drawn_beside_the_first(assets) -> None:
-    profile(0.02, device="another processor, 8 threads").save(assets / "profiles" / "other.json")
-    page = open_page(PAGE)
-    settled(page.selectbox(key="hardware_other").select("other").run())
-    for key in ("hardware_times", "hardware_draft"):
-        assert "another processor" in chart(page, key)
-
-
-def test_the_page_says_when_speculation_would_pay_and_what_would_help() -> None:
-    page = open_page(PAGE)
-    table = page.dataframe[0].value
-    assert list(table["now"])[0] == f"{vector().probs[0]:.3g}" and len(table) == 3
-    assert "10% more accepted guesses" in text(page)
-    assert "Decode something first" in " ".join(caption.value for caption in page.caption)
-
-
-def test_drafts_measured_for_one_target_are_compared(assets) -> None:
-    assert "Which draft?" not in [heading.value for heading in open_page(PAGE).subheader]
-    larger = replace(vector().holds_for, draft="larger draft")
-    replace(vector(0.5, 5), holds_for=larger).save(assets / "acceptance" / "more.json")
-    profile(0.03).save(assets / "profiles" / "cpu-2core.json")
-    times = profile(0.03)
-    replace(times, meta=times.meta | {"draft": "larger draft"}).save(assets / "profiles" / "zz-larger.json")
-    page = open_page(PAGE)
-    assert "Which draft?" in [heading.value for heading in page.subheader]
-    assert set(page.dataframe[1].value["draft"]) == {"larger draft", vector().holds_for.draft}
-
-
-def test_no_draft_is_among_the_drafts_where_answers_were_replayed(assets, monkeypatch) -> None:
-    larger = replace(vector().holds_for, draft="larger draft")
-    replace(vector(0.5, 5), holds_for=larger).save(assets / "acceptance" / "more.json")
-    times = profile(0.03)
-    times.save(assets / "profiles" / "cpu-2core.json")
-    replace(times, meta=times.meta | {"draft": "larger draft"}).save(assets / "profiles" / "zz-larger.json")
-    log = [Request([1, 2, 3], [1, 2, 3] * 20), Request([4, 5], [6, 7, 8, 9] * 9)]
-    found = Replayed("some answers", replay_log(log), 2, 0, exact=True)
-    monkeypatch.setattr(replays, "example", lambda: found)
-    own = found.report.own
-    best = own.best_size(times)
-    said = next(each.value for each in open_page(PAGE).caption if "None (lookup)" in each.value)
-    assert f"at most n = {best}, yield {own.tokens_per_step(best).value:.2f} (" in said
-    assert f"in some answers, predicted {own.predicted_speedup(best, times):.2f}×" in said
-    monkeypatch.setattr(replays, "example", lambda: None)
-    assert not any("None (lookup)" in each.value for each in open_page(PAGE).caption)
-
-
-def test_drafts_are_compared_in_memory_and_on_disk(assets) -> None:
+def test_drafts_are_compared_in_memory_and_on_disk_and_with_none(assets, monkeypatch) -> None:
     larger = replace(vector().holds_for, draft="larger draft")
     replace(vector(0.57), holds_for=larger).save(assets / "acceptance" / "more.json")
     own, names = profile(0.03), (vector().holds_for.draft, "larger draft")
+    assert "Which draft?" not in [heading.value for heading in open_page(PAGE).subheader]
     slow = {"verify_sec": own.verify_sec * 20, "verify_samples": ()}
     for draft, cost in zip(names, (0.001, 0.004), strict=True):
         meta = own.meta | {"draft": draft}
@@ -137,12 +96,21 @@ def test_drafts_are_compared_in_memory_and_on_disk(assets) -> None:
         streamed = replace(own, draft_sec=cost, **slow, meta=meta | {"offload": "disk"})
         streamed.save(assets / "profiles" / f"disk-{cost}.json")
     (assets / "profiles" / "cpu-2core.json").unlink()
+    log = [Request([1, 2, 3], [1, 2, 3] * 20), Request([4, 5], [6, 7, 8, 9] * 9)]
+    found = Replayed("some answers", replay_log(log), 2, 0, exact=True)
+    monkeypatch.setattr(replays, "example", lambda: found)
     page = open_page(PAGE)
+    assert "Which draft?" in [heading.value for heading in page.subheader]
     rows = page.dataframe[1].value
     best = {place: part["draft"].iloc[0] for place, part in rows.groupby("target's weights")}
     assert best == {"in memory": names[0], "on disk": names[1]} and len(rows) == 4
     caption = " ".join(caption.value for caption in page.caption)
     assert "weights in memory, demo draft is" in caption and "weights on disk, larger draft is" in caption
+    lookup, times = found.report.own, session.profile()
+    size = lookup.best_size(times)
+    said = next(each.value for each in page.caption if "None (lookup)" in each.value)
+    assert f"at most n = {size}, yield {lookup.tokens_per_step(size).value:.2f} (" in said
+    assert f"in some answers, predicted {lookup.predicted_speedup(size, times):.2f}×" in said
 
 
 def test_a_streamed_target_is_drawn_with_the_time_of_reading(assets) -> None:
@@ -163,13 +131,19 @@ def test_a_streamed_target_is_drawn_with_the_time_of_reading(assets) -> None:
 def test_the_last_run_is_taken_apart(assets) -> None:
     tree = core_cache.best_tree(vector(), 4, 3)
     run = {
-        "shapes": [tree.parents.tolist()], "baseline": {"tokens": 10, "seconds": 0.1},
+        "target": "demo target", "draft": "demo draft", "shapes": [tree.parents.tolist()],
+        "baseline": {"tokens": 10, "seconds": 0.1},
         "steps": [{"seconds": [0.004, 0.5, 0.0, 0.0], "pieces": ["a", "b"]}],
     }  # fmt: skip
     page = open_page(PAGE)
     page.session_state["studio_last_run"] = run
     settled(page.run())
     assert "Verifying: -9" in text(page) and "Measure the machine again" in text(page)
+    page.session_state["studio_pair"] = OTHER_DRAFT
+    settled(page.run())
+    assert "Verifying: -9" not in text(page)
+    assert "demo target ← demo draft, not the pair in use: no comparison" in " ".join(c.value for c in page.caption)
+    del page.session_state["studio_pair"]
     page.session_state["studio_last_run"] = run | {"offload": "disk"}
     settled(page.run())
     assert "Verifying: -9" not in text(page)
@@ -184,14 +158,6 @@ def test_the_last_run_is_taken_apart(assets) -> None:
     assert "occurred before: it loops" in " ".join(caption.value for caption in page.caption)
 
 
-def test_use_this_shape_sets_the_tree() -> None:
-    page = open_page(PAGE)
-    settled(page.button(key="hardware_use").click().run())
-    best = best_shape(speedup_surface(vector(), profile()))
-    assert page.session_state["studio_shape"] == (best.size, best.depth)
-    assert page.session_state["studio_shape_to_show"]
-
-
 def test_where_speculation_does_not_pay_the_page_says_so(assets) -> None:
     AcceptanceVector(np.zeros(3), holds_for=Conditions(*DEMO_NAMES, temperature=0.0)).save(
         assets / "acceptance" / "demo-t0.json"
@@ -200,13 +166,6 @@ def test_where_speculation_does_not_pay_the_page_says_so(assets) -> None:
     assert metrics(page)["Best predicted speedup"][0] == "1.00×" and "will not pay" in text(page)
     settled(page.button(key="hardware_use").click().run())
     assert page.session_state["studio_shape"] == (1, 1)
-
-
-def test_times_of_another_machine_or_pair_are_called_so(assets) -> None:
-    profile(device="some other processor, 64 threads").save(assets / "profiles" / "cpu-2core.json")
-    page = open_page(PAGE)
-    chip = state_of(page)
-    assert "another machine" in chip.value and "measured on some other processor" in chip.help.lower()
 
 
 def test_no_profile_is_an_invitation(assets) -> None:
@@ -227,13 +186,6 @@ def test_an_uploaded_profile_is_used() -> None:
     assert page.session_state["studio_profile"].t(64) < profile().t(64)
 
 
-def test_the_download_is_the_file_that_the_command_line_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = {}
-    monkeypatch.setattr(st, "download_button", lambda label, data, *rest, **options: given.update({label: data}))
-    settled(open_page(PAGE))
-    assert given["Download profile"] == profile().to_bytes()
-
-
 @pytest.mark.sample(2, cover=False)
 @pytest.mark.parametrize(
     "content",
@@ -250,43 +202,18 @@ def test_a_broken_profile_leaves_the_previous_one(content: bytes) -> None:
 
 
 def test_measuring_queues_on_the_engine_and_is_adopted(pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    go, seen = threading.Event(), {}
+    seen, given = {}, {}
 
     def measure(pair, *, sizes, context, repeats, progress, cancel, **rest) -> HardwareProfile:
         seen.update(sizes=sizes, context=context, repeats=repeats)
-        progress(0.5, "profiling, round 3 of 11")
-        assert go.wait(20)
         return profile(0.05)
 
     monkeypatch.setattr("sequoia_core.measure_profile", measure)
     monkeypatch.setattr("sequoia_core.studies.measure_bounds.with_bound", lambda profile, target: profile)
+    monkeypatch.setattr(st, "download_button", lambda label, data, *rest, **options: given.update({label: data}))
     page = settled(open_page(PAGE).segmented_control(key="hardware_way").set_value("Measure").run())
-    settled(next(b for b in page.button if "Measure this machine" in b.label).click().run())
-    job = page.session_state["studio_jobs"]["profile"]
-    wait_for(lambda: job.fraction > 0)
-    settled(page.run())
-    assert any("round 3 of 11" in bar.text for bar in page.progress)
-    go.set()
-    wait_for(lambda: not job.active)
-    settled(page.run())
+    page = run_job(page, "profile", "Measure this machine")
     assert seen == {"sizes": [1, 2, 4, 8, 16, 32, 64], "context": 128, "repeats": 9}
     assert "measured here on the demo pair" in text(page)
     assert metrics(page)["Draft cost c"][0] == f"{profile(0.05).c:.3f}"
-
-
-def test_the_page_says_how_much_arithmetic_lies_idle() -> None:
-    captions = " ".join(caption.value for caption in open_page(PAGE).caption)
-    assert "Up to 6 tokens are nearly free (10% of a pass). Each further one costs 0.02 pass." in captions
-
-
-def test_a_run_of_another_pair_is_not_set_against_this_one(assets) -> None:
-    page = open_page(PAGE)
-    page.session_state["studio_last_run"] = {
-        "target": "demo target", "draft": "demo draft", "shapes": [[-1, 0]], "baseline": {"tokens": 10, "seconds": 0.1},
-        "steps": [{"seconds": [0.004, 0.5, 0.0, 0.0], "pieces": ["a", "b"]}],
-    }  # fmt: skip
-    assert "Verifying: -9" in text(settled(page.run()))
-    page.session_state["studio_pair"] = OTHER_DRAFT
-    settled(page.run())
-    assert "Verifying: -9" not in text(page)
-    assert "demo target ← demo draft, not the pair in use: no comparison" in " ".join(c.value for c in page.caption)
+    assert given["Download profile"] == profile(0.05).to_bytes()  # the file that the command line writes

@@ -2,14 +2,13 @@
 
 import threading
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
 from sequoia_core.files.model_names import DEMO_PAIR
 from sequoia_core.models.pair_spec import PairSpec
-from tests.app.conftest import PAGES, TIMEOUT_SEC, metrics, open_page, run_job, settled
+from tests.app.conftest import PAGES, ROOT, metrics, open_page, run_job, settled
 from ui import sidebar
 from ui.session import model_pairs
 
@@ -30,12 +29,8 @@ def loaded() -> PairSpec:
     model_pairs.unload_pair()
 
 
-def opened(name: str, state: dict | None = None, **query: str) -> AppTest:
-    page = AppTest.from_file(str(next(path for path in PAGES if path.stem == name)), default_timeout=TIMEOUT_SEC)
-    for key, value in ({"studio_pair": ALONE} | (state or {})).items():
-        page.session_state[key] = value
-    page.query_params |= query
-    return settled(page.run())
+def opened(name: str, held: dict | None = None, **query: str) -> AppTest:
+    return open_page(name, {"pair": ALONE} | (held or {}), **query)
 
 
 @pytest.mark.sample(2, cover=False)
@@ -47,7 +42,7 @@ def test_what_needs_a_draft_says_so_and_cannot_be_started(name: str, assets, loa
     assert button.disabled
     said = [info.value for info in page.info if "needs a draft model" in info.value]
     assert len(said) == 1 and "the demo target without a draft" in said[0] and "Change pair" in said[0]
-    with_pair = opened(name, {"studio_pair": PairSpec()}, **query)
+    with_pair = open_page(name, **query)
     assert not any("needs a draft model" in info.value for info in with_pair.info)
 
 
@@ -58,9 +53,9 @@ def test_it_decodes_and_every_page_runs_with_its_run(assets, loaded) -> None:
     assert (run["target"], run["draft"], run["tree_source"]) == ("demo target", "none", "trees of text already seen")
     assert sum(len(step["pieces"]) for step in run["steps"]) == run["baseline"]["tokens"] == 64 > len(run["steps"])
     assert metrics(page)["Tokens per step"][0] == f"{64 / len(run['steps']):.2f}" > "1.00"
-    state = {name: page.session_state[name] for name in ("studio_last_run", "studio_runs", "studio_run_origins")}
+    held = {name: page.session_state[f"studio_{name}"] for name in ("last_run", "runs", "run_origins")}
     for path in PAGES:
-        page = opened(path.stem, state)
+        page = opened(path.stem, held)
         assert not page.error and "demo target without a draft" in " ".join(m.value for m in page.sidebar.markdown)
 
 
@@ -94,14 +89,27 @@ def test_it_is_chosen_in_the_sidebar_and_left_again(assets) -> None:
 
 
 def test_a_target_alone_streams_from_disk_and_lists_no_draft(assets) -> None:
-    page = opened("overview", {"studio_pair": replace(ALONE, offload="disk")})
+    page = opened("overview", {"pair": replace(ALONE, offload="disk")})
     line = next(caption.value for caption in page.sidebar.caption if "Target on disk" in caption.value)
     assert "resident " in line and "draft" not in line
     assert "demo target without a draft, on disk" in page.info[0].value
     assert "30 s" not in page.button(key="chain_start").label  # only of what it was timed on
 
 
-def test_its_names_are_checked_before_loading(tmp_path: Path) -> None:
-    assert sidebar.pair_problem("", "none") is None
-    assert sidebar.pair_problem("owner/model", "none") is None
-    assert "no config.json" in sidebar.pair_problem(str(tmp_path), "none")
+@pytest.mark.parametrize(
+    ("target", "draft", "problem"),
+    [
+        ("", "", None),
+        ("", "none", None),
+        ("owner/model", "none", None),
+        ("owner/model", "owner/small-model_2.1", None),
+        ("owner/model", "", "Draft: nothing given"),
+        ("/no/such/folder", "owner/model", "no such folder"),
+        (str(ROOT), "none", "no config.json"),
+        ("owner/model", "<img src=x>", "hub id"),
+    ],
+)
+@pytest.mark.sample(8)
+def test_names_are_checked_before_loading(target: str, draft: str, problem: str | None) -> None:
+    found = sidebar.pair_problem(target, draft)
+    assert found is None if problem is None else problem in found

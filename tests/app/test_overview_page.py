@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from types import SimpleNamespace
 
 import pytest
 from streamlit.testing.v1 import AppTest
@@ -13,9 +12,8 @@ from sequoia_core import AcceptanceVector, HardwareProfile
 from sequoia_core.design.optimal_trees import expected_tokens
 from sequoia_core.design.planning import plan_tree
 from sequoia_core.design.prediction import prompts_for
-from sequoia_core.files.faults import Cancelled
 from sequoia_core.studies.measure_acceptance import vector_from_prompts
-from tests.app.conftest import OTHER_DRAFT, ROOT, as_demo_pair, metrics, open_page, settled, wait_for
+from tests.app.conftest import OTHER_DRAFT, ROOT, metrics, open_page, settled, wait_for
 from ui.jobs import jobs
 from ui.overview import chain_job
 from ui.overview.film import Film
@@ -23,29 +21,21 @@ from ui.session import shipped
 
 
 @pytest.fixture
-def tiny_pair(monkeypatch: pytest.MonkeyPatch, tiny_target, tiny_draft) -> SimpleNamespace:
-    """Two random models, a tokenizer of 64 letters, and a chain of a second or so."""
-    tokenizer = SimpleNamespace(
-        encode=lambda text: [ord(letter) % 64 for letter in text][:32],
-        decode=lambda ids, skip_special_tokens=False: "".join(chr(48 + token) for token in ids),
-    )
-    pair = as_demo_pair(tiny_target, tiny_draft, tokenizer)
-    monkeypatch.setattr(jobs, "shared_pair", lambda *spec: pair)
+def tiny_chain(monkeypatch: pytest.MonkeyPatch, tiny_pair) -> None:
+    """A chain of a second or so."""
     monkeypatch.setattr(chain_job, "PROMPT_TOKENS", 8)
     monkeypatch.setattr(chain_job, "NEW_TOKENS", 16)
     monkeypatch.setattr(chain_job, "SIZES", (1, 2, 4))
-    return pair
 
 
 def run_chain(page: AppTest) -> AppTest:
     page = settled(page.button(key="chain_start").click().run())
-    job = page.session_state["studio_jobs"]["chain"]
-    wait_for(lambda: not job.active)
+    wait_for(lambda: not page.session_state["studio_jobs"]["chain"].active)
     return settled(page.run())
 
 
 @pytest.mark.slow
-def test_the_whole_chain_reaches_the_other_pages(assets, tiny_pair) -> None:
+def test_the_whole_chain_reaches_the_other_pages(assets, tiny_chain) -> None:
     page = run_chain(open_page("overview"))
     assert not page.error
     found = page.session_state["studio_jobs"]["chain"].result
@@ -67,41 +57,16 @@ def test_the_whole_chain_reaches_the_other_pages(assets, tiny_pair) -> None:
     assert "measured here" in state["studio_acceptance_source"] and "measured here" in state["studio_profile_source"]
     assert state["studio_last_run"]["baseline"]["tokens"] == 16
     assert state["studio_profile"].max_size == 4
-    decode = AppTest.from_file(str(ROOT / "pages" / "decode.py"), default_timeout=60)
-    for name in ("studio_acceptance", "studio_acceptance_source", "studio_profile", "studio_profile_source"):
-        decode.session_state[name] = state[name]
-    decode.session_state["studio_last_run"] = state["studio_last_run"]
-    decode.session_state["studio_jobs"] = state["studio_jobs"]
-    decode = settled(decode.run())
+    names = ("acceptance", "acceptance_source", "profile", "profile_source", "last_run", "jobs")
+    decode = open_page("decode", {name: state[f"studio_{name}"] for name in names})
     assert "last run" in " ".join(element.value for element in decode.caption)
-    assert "16 tokens" in metrics(decode)["Accepted share"][1]
+    assert "16 tokens" in metrics(decode)["Accepted share"][1] and not page.warning
+    state["studio_pair"] = OTHER_DRAFT
+    assert "not the pair in use" in settled(page.run()).warning[0].value
 
 
 @pytest.mark.slow
-def test_a_cancel_keeps_the_finished_stages(assets, tiny_pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    import sequoia_core
-
-    def waits_for_the_cancel(prompts, pair, *, cancel, progress, **options):
-        while not cancel.wait(0.05):
-            progress(0.0, "prompt 1")
-        raise Cancelled("cancelled before the first prompt was complete")
-
-    monkeypatch.setitem(vars(sequoia_core), "measure_acceptance", waits_for_the_cancel)
-    page = settled(open_page("overview").button(key="chain_start").click().run())
-    job = page.session_state["studio_jobs"]["chain"]
-    wait_for(lambda: job.result is not None and job.result.profile is not None)
-    page = settled(page.run())
-    page = settled(page.button(key="chain_cancel").click().run())
-    wait_for(lambda: not job.active)
-    page = settled(page.run())
-    assert job.state == "cancelled" and "Stopped" in page.warning[0].value
-    assert page.session_state["studio_profile"] is job.result.profile
-    assert "studio_acceptance" not in page.session_state and "studio_last_run" not in page.session_state
-    assert not page.button(key="chain_start").disabled
-
-
-@pytest.mark.slow
-def test_it_goes_on_measuring_where_the_chain_stopped(assets, tiny_pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_goes_on_measuring_where_the_chain_stopped(assets, tiny_chain, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chain_job, "MEASURE_SEC", 1e-9)
     monkeypatch.setattr(shipped, "prompts", lambda: [f"DEF F{number}(A):" for number in range(12)])
     page = run_chain(open_page("overview"))
@@ -159,16 +124,7 @@ def test_the_chain_measures_on_other_prompts_than_it_decodes(assets, monkeypatch
 
 
 @pytest.mark.slow
-def test_a_chain_of_another_draft_is_said_to_be_of_another(assets, tiny_pair) -> None:
-    page = run_chain(open_page("overview"))
-    assert metrics(page)["Measured speedup"][0].endswith("×") and not page.warning
-    page.session_state["studio_pair"] = OTHER_DRAFT
-    page = settled(page.run())
-    assert "not the pair in use" in page.warning[0].value
-
-
-@pytest.mark.slow
-def test_a_chain_that_dies_says_why_and_keeps_what_it_had(assets, tiny_pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chain_that_dies_says_why_and_keeps_what_it_had(assets, tiny_chain, monkeypatch: pytest.MonkeyPatch) -> None:
     import sequoia_core
 
     def dies(*given, **options):

@@ -9,7 +9,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 import ui
-from tests.app.conftest import PAGES, ROOT, TIMEOUT_SEC, settled
+from tests.app.conftest import PAGES, ROOT, TIMEOUT_SEC, open_page, settled
 from ui import menu
 from ui.session import shipped
 
@@ -35,11 +35,6 @@ def check(page: AppTest) -> None:
 
 
 @BY_NAME
-def test_alone(path: Path, assets: Path) -> None:
-    check(AppTest.from_file(str(path), default_timeout=TIMEOUT_SEC).run())
-
-
-@BY_NAME
 def test_through_the_router(path: Path, assets: Path) -> None:
     app = settled(AppTest.from_file(str(ROOT / "app.py"), default_timeout=TIMEOUT_SEC).run())
     check(app.switch_page(str(path.relative_to(ROOT))).run())
@@ -47,32 +42,17 @@ def test_through_the_router(path: Path, assets: Path) -> None:
 
 @BY_NAME
 def test_alone_with_what_really_ships(path: Path) -> None:
-    check(AppTest.from_file(str(path), default_timeout=TIMEOUT_SEC).run())
+    check(open_page(path.stem))
 
 
 @BY_NAME
 def test_with_nothing_shipped_it_explains(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shipped, "ASSETS", tmp_path)
-    settled(AppTest.from_file(str(path), default_timeout=TIMEOUT_SEC).run())
-
-
-@BY_NAME
-def test_state_travels_between_pages(path: Path, assets: Path) -> None:
-    page = AppTest.from_file(str(path), default_timeout=TIMEOUT_SEC)
-    page.session_state["studio_shape"] = (9, 3)
-    settled(page.run())
-    assert page.session_state["studio_shape"] == (9, 3)
-
-
-def test_shipped_vectors_and_profiles_load() -> None:
-    for name in shipped.files("acceptance"):
-        assert len(shipped.acceptance(name)) >= 1
-    for name in shipped.files("profiles"):
-        assert shipped.profile(name).max_size >= 2
+    open_page(path.stem)
 
 
 def test_words_and_documents_are_at_hand_on_every_page(assets: Path) -> None:
-    page = settled(AppTest.from_file(str(ROOT / "pages" / "tree.py"), default_timeout=TIMEOUT_SEC).run())
+    page = open_page("tree")
     assert any("**tokens per step**" in element.value for element in page.sidebar.markdown)
     settled(page.button(key="documents").click().run())
     assert {"Sequoia Studio", "Predictions", "Changelog"} <= {*page.selectbox(key="document").options}

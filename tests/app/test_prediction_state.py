@@ -5,11 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from streamlit.testing.v1 import AppTest
 
 from sequoia_core import AcceptanceVector
-from tests.app.conftest import ROOT, TIMEOUT_SEC, metrics, open_page, profile, settled, state_of, vector, wait_for
-from ui.session import predictions, session
+from tests.app.conftest import (
+    metrics,
+    open_page,
+    profile,
+    run_job,
+    settled,
+    state_of,
+    vector,
+)
 
 pytestmark = pytest.mark.usefixtures("assets")
 
@@ -59,15 +65,11 @@ def test_a_vector_that_does_not_say_what_it_is_of_is_asked_where_it_predicts(ass
 @pytest.mark.slow
 def test_the_button_measures_what_is_missing_and_no_more(assets, tiny_pair) -> None:
     profile(device="some other processor").save(assets / "profiles" / "cpu-2core.json")
-    page = settled(open_page("tree").button(key="measure_here").click().run())
+    page = run_job(open_page("tree"), "profile", "Measure (10 s)")
     jobs = page.session_state["studio_jobs"]
     assert list(jobs) == ["profile"]  # the vector holds
-    wait_for(lambda: not jobs["profile"].active)
-    assert jobs["profile"].error is None, jobs["profile"].error
-    page = settled(page.run())
     assert "measured here" in state_of(page).value
     assert page.session_state["studio_profile"] is jobs["profile"].result
-    assert session.scenario() is None and predictions.MEASURED == "measured here"
 
 
 def test_the_temperature_is_the_sessions_and_brings_its_vector(assets) -> None:
@@ -76,9 +78,7 @@ def test_the_temperature_is_the_sessions_and_brings_its_vector(assets) -> None:
     state = open_page("decode", temperature="0.6").session_state
     assert state["studio_sampling"] == (0.6, 1.0)
     for name, query in (("race", {}), ("draft", {"acceptance_way": "Measure"})):
-        page = AppTest.from_file(str(ROOT / "pages" / f"{name}.py"), default_timeout=TIMEOUT_SEC)
-        for kept in ("studio_sampling", "studio_sampling_page"):
-            page.session_state[kept] = state[kept]
-        page.query_params |= query
-        assert settled(page.run()).slider(key="temperature").value == 0.6
+        held = {kept: state[f"studio_{kept}"] for kept in ("sampling", "sampling_page")}
+        page = open_page(name, held, **query)
+        assert page.slider(key="temperature").value == 0.6
         assert "temperature 0.6" in state_of(page).value  # the vector that the app chooses by itself

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from dataclasses import replace
 
 import pytest
@@ -14,7 +13,6 @@ from sequoia_core.decoding.growing.policies import SpecExecTree
 from sequoia_core.design.plain_trees import branching_tree
 from sequoia_core.studies import race as racing
 from tests.app.conftest import OTHER_DRAFT, metrics, open_page, profile, run_job, settled, state_of
-from tests.conftest import tiny_llama
 from ui.jobs.jobs import Job, JobContext
 from ui.markdown import escaped
 from ui.race import entrants, race_job
@@ -52,35 +50,41 @@ def test_every_method_writes_the_same_text_at_temperature_0_and_is_kept_as_a_run
     for name, run in found.runs.items():  # the record says what the race summed up
         assert sum(sum(step["seconds"]) for step in run["steps"]) == pytest.approx(sum(found.results[name].step_sec))
 
-
-def test_the_figures_of_a_race_follow_from_its_seconds(assets, tiny_pair) -> None:
-    tiny_pair.draft = tiny_pair.target  # always right: a step is more than one token
-    page = run_job(open_page("race", race_tokens="16"), "race")
-    results = page.session_state["studio_jobs"]["race"].result.results
+    results = found.results
     for name, seconds in zip(METHODS, (2.0, 1.0, 0.5, 2.0, 4.0, 8.0), strict=True):
         results[name].step_sec = [seconds]
     page = settled(page.run())
     assert metrics(page) == {
         "First on this prompt": ("Planned tree", "of 6 methods"),
-        "Tokens per second": ("32", "autoregressive 8"),
+        "Tokens per second": ("64", "autoregressive 16"),
         "Speedup": ("4.00×", "vs 1.00× autoregressive"),
         "Lead": ("500 ms", "before Best chain"),
     }
     table = page.dataframe[0].value.set_index("method")
+    assert table["speedup"].round(6).to_dict() == dict(zip(METHODS, (1.0, 2.0, 4.0, 1.0, 0.5, 0.25), strict=True))
+    assert list(table["tokens per second"].round(6)) == [64.0, 32.0, 16.0, 16.0, 8.0, 4.0]
     results["Best chain"].step_sec = [0.5 * (1 + LEVEL)]
     level = metrics(settled(page.run()))
     assert level["Level on this prompt"] == ("2 methods", "Planned tree and Best chain") and "Lead" not in level
-    assert table["speedup"].round(6).to_dict() == dict(zip(METHODS, (1.0, 2.0, 4.0, 1.0, 0.5, 0.25), strict=True))
-    assert list(table["tokens per second"].round(6)) == [32.0, 16.0, 8.0, 8.0, 4.0, 2.0]
 
 
 def test_above_temperature_0_methods_write_equally_much_but_not_the_same(assets, tiny_pair, monkeypatch) -> None:
     monkeypatch.setattr(tiny_pair.target, "eos_ids", frozenset(range(0, 64, 2)))  # which would soon end every method
-    page = run_job(open_page("race", race_tokens="16", temperature="1"), "race")
+    ships = GenerationConfig(repetition_penalty=1.1, min_p=0.2)
+    monkeypatch.setattr(tiny_pair.target.model, "generation_config", ships)
+    page = run_job(open_page("race", race_tokens="16", temperature="0.7", seed="3"), "race")
     assert [result["tokens"][-1] for result in sent(page)["methods"]] == [16] * 6
     found = page.session_state["studio_jobs"]["race"].result
     assert {name: run["verifier"] for name, run in found.runs.items()}["SpecInfer"] == "specinfer"
     assert not page.success and any("distribution" in element.value for element in page.markdown)
+    captions = " ".join(element.value for element in page.caption)
+    assert escaped("without the target's own min_p 0.2, repetition_penalty 1.1") in captions
+    for run in found.runs.values():
+        assert run_from_bytes(run_to_bytes(run), "a")["settings_left_out"] == ["min_p 0.2", "repetition_penalty 1.1"]
+    said = "demo target ← demo draft, float32, cpu, temperature 0.7, seed 3, Sequoia, SpecInfer and Top-k"
+    assert said in captions and not page.warning
+    page.session_state["studio_pair"] = OTHER_DRAFT
+    assert "not the pair in use" in settled(page.run()).warning[0].value
 
 
 def test_methods_that_differ_at_temperature_0_are_named(assets, tiny_pair, monkeypatch) -> None:
@@ -102,59 +106,21 @@ def test_methods_that_differ_at_temperature_0_are_named(assets, tiny_pair, monke
     assert "SpecExec: token 16 is" in said and "no near tie" in said  # of 64 random logits the gap is large
 
 
-@pytest.fixture
-def context() -> JobContext:
-    return JobContext(Job("race"))
-
-
-def test_a_race_that_is_stopped_keeps_the_methods_that_had_finished(tiny_pair, context) -> None:
-    stop: threading.Event = context.cancel
+def test_a_race_that_is_stopped_keeps_the_methods_that_had_finished(tiny_pair) -> None:
+    context = JobContext(Job("race"))
     request = DecodeRequest("def f():", branching_tree([2, 2]), max_new_tokens=24)
-    context.progress = lambda fraction, message: stop.set() if fraction > 0.7 else None
+    context.progress = lambda fraction, message: context.cancel.set() if fraction > 0.7 else None
     race = race_job.race_work({"one": request, "two": request})(context)
     assert list(race.results) == list(race.runs) == ["one"] and race.results["one"].tokens == [24]
 
 
-def test_a_method_that_drafts_as_the_target_would_takes_fewer_steps(tiny_pair, context) -> None:
-    tiny_pair.draft = tiny_llama(1)
-    tree = branching_tree([1, 1, 1])
-    requests = {"tree": DecodeRequest("def f():", tree, max_new_tokens=24)}
-    (run,) = race_job.race_work(requests)(context).runs.values()
-    assert len(run["steps"]) == 6 and run["text"] == "".join("".join(s["pieces"]) for s in run["steps"])
-
-
-def test_a_race_says_what_it_leaves_out_of_the_targets_own_settings(assets, tiny_pair, monkeypatch) -> None:
-    ships = GenerationConfig(repetition_penalty=1.1, min_p=0.2)
-    monkeypatch.setattr(tiny_pair.target.model, "generation_config", ships)
-    page = run_job(open_page("race", race_tokens="16"), "race")
-    said = escaped("without the target's own min_p 0.2, repetition_penalty 1.1")
-    assert said in " ".join(element.value for element in page.caption)
-    for run in page.session_state["studio_jobs"]["race"].result.runs.values():
-        assert run_from_bytes(run_to_bytes(run), "a")["settings_left_out"] == ["min_p 0.2", "repetition_penalty 1.1"]
-
-
-def test_a_race_of_another_pair_is_not_shown_as_one_of_the_pair_in_use(assets, tiny_pair) -> None:
-    page = run_job(open_page("race", race_tokens="16", temperature="0.7", seed="3"), "race")
-    said = "demo target ← demo draft, float32, cpu, temperature 0.7, seed 3, Sequoia, SpecInfer and Top-k"
-    assert said in " ".join(element.value for element in page.caption) and not page.warning
-    page.session_state["studio_pair"] = OTHER_DRAFT
-    page = settled(page.run())
-    assert f"{said}: not the pair in use" in page.warning[0].value
-
-
-def test_what_was_planned_for_another_machine_says_so(assets, tiny_pair) -> None:
+def test_only_the_chosen_methods_run_and_are_planned_if_elsewhere_it_says_so(assets, tiny_pair, monkeypatch) -> None:
     profile(device="another processor, 8 threads").save(assets / "profiles" / "cpu-2core.json")
     page = open_page("race", race_tokens="16")
     assert "another machine" in state_of(page).value
-    page = run_job(page, "race")
-    planned = {f"{name}, planned elsewhere" for name in METHODS[1:3]}
-    assert {result["name"] for result in sent(page)["methods"]} == {*METHODS, *planned} - {*METHODS[1:3]}
-    assert any("this race does not tell" in each.value for each in page.caption)
-
-
-def test_only_the_chosen_methods_run_and_are_planned(assets, tiny_pair, monkeypatch) -> None:
     monkeypatch.setattr(entrants.tree_kinds, "grown", lambda *arguments: pytest.fail("planned for a method left out"))
-    page = open_page("race", race_tokens="16")
     page = settled(page.button_group(key="race_methods").set_value(["Chain", "SpecInfer"]).run())
     page = run_job(page, "race")
-    assert [result["name"] for result in sent(page)["methods"]] == ["Autoregressive", "Best chain", "SpecInfer"]
+    chain = "Best chain, planned elsewhere"
+    assert [result["name"] for result in sent(page)["methods"]] == ["Autoregressive", chain, "SpecInfer"]
+    assert any("this race does not tell" in each.value for each in page.caption)

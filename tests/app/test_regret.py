@@ -39,26 +39,12 @@ def test_the_matrix_is_that_of_the_core(assets) -> None:
     assert shown["Safest tree"][0] == ["demo-t0", "other", "wide"][regret.safest]
     assert f"{regret.lost[0, 2]:.3f}" in page.get("plotly_chart")[0].proto.spec
     assert page.get("download_button")
-
-
-def test_one_vector_is_not_enough() -> None:
-    page = opened()
     settled(page.pills(key="regret_vectors").set_value(["other"]).run())
     assert "at least two" in page.info[0].value and not page.get("plotly_chart")
 
 
-def test_a_shape_that_cannot_exist_says_so() -> None:
-    page = opened(regret_n="500", regret_d="1")
-    assert "found no tree" in page.warning[0].value
-
-
-def test_vectors_that_want_the_same_tree_are_said_to() -> None:
+def test_shapes_that_every_vector_wants_or_none_can_have_are_said_to_be_so() -> None:
     page = opened(regret_n="2", regret_d="1")
     assert any("want the same tree" in text.value for text in page.markdown)
     assert metrics(page)["Largest regret"][0].startswith("0.000")
-
-
-@pytest.mark.parametrize("query", [{"regret_n": "1e9"}, {"regret_d": "-1"}, {"regret_vectors": "nope"}])
-def test_a_bad_link_falls_back(query: dict[str, str]) -> None:
-    page = opened(**query)
-    assert page.number_input(key="regret_n").value == 64 and page.slider(key="regret_d").value == 8
+    assert "found no tree" in opened(regret_n="500", regret_d="1").warning[0].value

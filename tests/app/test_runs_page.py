@@ -2,10 +2,10 @@
 
 from streamlit.testing.v1 import AppTest
 
-from tests.app.conftest import ROOT, metrics, open_page, settled
+from tests.app.conftest import metrics, open_page, settled
 from tests.app.test_run_comparison import a_run
 from ui.runs.run_files import run_to_bytes
-from ui.session.session import MAX_RUNS, drafted_nodes
+from ui.session.session import drafted_nodes
 
 
 def opened(page: AppTest, content: bytes, name: str = "own.jsonl") -> AppTest:
@@ -48,29 +48,16 @@ def test_a_file_that_is_no_run_is_refused_and_the_others_stay(assets) -> None:
     assert "![i]" not in page.error[0].value and len(page.dataframe[0].value) == 1
 
 
-def test_a_session_keeps_only_so_many(assets) -> None:
-    page = open_page("race", race_section="Runs")
-    for number in range(MAX_RUNS + 2):
-        page = opened(page, run_to_bytes(a_run([["a"]])), f"{number}.jsonl")
-    assert len(page.dataframe[0].value) == MAX_RUNS
-    assert page.dataframe[0].value["name"][0].startswith(f"{MAX_RUNS + 1}.jsonl")
-
-
-def test_a_session_keeps_only_so_many_nodes(assets, monkeypatch) -> None:
-    monkeypatch.setattr("ui.session.session.MAX_NODES", 2 * drafted_nodes(a_run([["a"]])))
-    page = open_page("race", race_section="Runs")
-    for number in range(4):
-        page = opened(page, run_to_bytes(a_run([["a"]])), f"{number}.jsonl")
-    assert [name[0] for name in page.dataframe[0].value["name"]] == ["3", "2"]
-
-
-def test_a_link_with_nonsense_falls_back() -> None:
-    page = AppTest.from_file(str(ROOT / "pages" / "race.py"), default_timeout=60)
-    page.session_state["studio_runs"] = {run["id"]: run for run in (a_run([["a"]]), a_run([["b"]]))}
-    page.session_state["studio_run_origins"] = {}
-    page.query_params |= {"runs_only": "x", "race_section": "Runs"}
-    page = settled(page.run())
-    assert page.toggle(key="runs_only").value is True
+def test_a_session_keeps_only_so_many_runs_and_nodes(assets, monkeypatch) -> None:
+    nodes = drafted_nodes(a_run([["a"]]))
+    for limit, most in (("MAX_RUNS", 2), ("MAX_NODES", 3 * nodes)):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"ui.session.session.{limit}", most)
+            page = open_page("race", race_section="Runs")
+            for number in range(5):
+                page = opened(page, run_to_bytes(a_run([["a"]])), f"{number}.jsonl")
+        kept = ["4", "3"] if limit == "MAX_RUNS" else ["4", "3", "2"]
+        assert [name[0] for name in page.dataframe[0].value["name"]] == kept
 
 
 def test_the_list_says_what_tells_runs_apart(assets) -> None:

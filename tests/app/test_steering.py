@@ -11,18 +11,9 @@ from sequoia_core.decoding import loop
 from sequoia_core.design.plain_trees import chain_tree
 from tests.app.conftest import wait_for
 from ui.jobs.decode_job import decode_work
-from ui.jobs.engine_queue import EngineQueue
-from ui.jobs.jobs import Job
 from ui.runs.runs import DecodeRequest, summary_of
 from ui.token_tree import steering
 from ui.token_tree.steering import Steering
-
-
-@pytest.fixture
-def queue():
-    queue = EngineQueue()
-    yield queue
-    queue.close()
 
 
 def started(queue, held: Steering, tree=None, tokens: int = 40):
@@ -72,18 +63,6 @@ def test_a_press_meant_for_an_earlier_step_does_nothing() -> None:
     assert not worker.is_alive() and held.waiting_after is None
 
 
-def test_nothing_is_waited_for_after_the_last_step(tiny_pair, queue) -> None:
-    held = Steering(stepwise=True)
-    job = started(queue, held, tokens=3)
-    while job.active:
-        steps = job.step_count
-        wait_for(lambda steps=steps: held.waiting_after == steps > 0 or job.step_count > steps or not job.active)
-        if held.waiting_after is not None:
-            assert job.result["steps"][-1]["finished"] is None
-            held.next_step(held.waiting_after)
-    assert job.state == "done"
-
-
 def test_the_wait_counts_in_no_time(tiny_pair, queue, monkeypatch) -> None:
     clock = [0.0]
     monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
@@ -98,12 +77,16 @@ def test_the_wait_counts_in_no_time(tiny_pair, queue, monkeypatch) -> None:
     assert job.result["baseline"]["seconds"] == 0.0
 
 
-def waiting(queue) -> tuple[Steering, Job]:
-    """Start a run, and let it come to wait after its first step."""
+def test_nothing_is_waited_for_after_the_last_step(tiny_pair, queue) -> None:
     held = Steering(stepwise=True)
-    job = started(queue, held)
-    waits_after(held, 1)
-    return held, job
+    job = started(queue, held, tokens=3)
+    while job.active:
+        steps = job.step_count
+        wait_for(lambda steps=steps: held.waiting_after == steps > 0 or job.step_count > steps or not job.active)
+        if held.waiting_after is not None:
+            assert job.result["steps"][-1]["finished"] is None
+            held.next_step(held.waiting_after)
+    assert job.state == "done"
 
 
 def test_a_run_that_nobody_goes_on_with_goes_on_by_itself(tiny_pair, queue, monkeypatch) -> None:
@@ -114,19 +97,11 @@ def test_a_run_that_nobody_goes_on_with_goes_on_by_itself(tiny_pair, queue, monk
     assert job.state == "done" and not held.stepwise
 
 
-def test_stop_releases_a_waiting_run(tiny_pair, queue) -> None:
-    held, job = waiting(queue)
-    job.cancel()
+@pytest.mark.parametrize(("unloads", "state"), [(False, "cancelled"), (True, "done")])
+def test_a_stop_and_unloading_release_a_waiting_run(unloads: bool, state: str, tiny_pair, queue) -> None:
+    held = Steering(stepwise=True)
+    job = started(queue, held)
+    waits_after(held, 1)
+    steering.release_all() if unloads else job.cancel()
     wait_for(lambda: not job.active)
-    assert job.state == "cancelled" and job.step_count == 1 and held.waiting_after is None
-
-
-def test_unloading_releases_a_waiting_run(tiny_pair, queue) -> None:
-    held, job = waiting(queue)
-    steering.release_all()
-    wait_for(lambda: not job.active)
-    assert job.state == "done"
-
-
-def test_nobody_waits_who_was_not_asked_to() -> None:
-    Steering().wait(1, threading.Event())
+    assert job.state == state and (job.step_count > 1) == unloads and held.waiting_after is None

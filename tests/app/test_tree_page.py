@@ -9,16 +9,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from streamlit.testing.v1 import AppTest
 
 from sequoia_core import AcceptanceVector, TokenTree, optimal_tree, speedup_surface
 from sequoia_core.design.growth import theorem_bound
 from sequoia_core.design.optimal_trees import expected_tokens, node_scores
-from sequoia_core.design.plain_trees import chain_tree, chains_limit, independent_chains, k_ary_limit
+from sequoia_core.design.plain_trees import chain_tree, chains_limit, k_ary_limit
 from sequoia_core.design.planning import best_shape
 from tests.app.conftest import (
     ROOT,
-    TIMEOUT_SEC,
     growing_never_pays,
     metrics,
     open_page,
@@ -28,7 +26,6 @@ from tests.app.conftest import (
     vector,
 )
 from tests.conftest import calibration_of
-from ui.jobs import finished_jobs
 from ui.session import tree_in_use
 from ui.tree.comparison import plain_shape
 
@@ -80,13 +77,6 @@ def test_sliders_design_the_tree_and_the_button_goes_back() -> None:
     assert "best tree for this acceptance and hardware" in in_use(page)
 
 
-def test_trees_of_2048_nodes_are_designed_too() -> None:
-    page = open_page(PAGE, n="2048", depth="9")
-    assert not page.exception and page.session_state["studio_shape"] == (2048, 9)
-    assert "n = 2,048, d = 9" in in_use(page)
-    assert metrics(page)["The next node adds"][0] != "–"
-
-
 def test_a_link_reproduces_the_view() -> None:
     page = open_page(PAGE, n="48", depth="7")
     assert sliders(page) == (48, 7) and page.session_state["studio_shape"] == (48, 7)
@@ -95,17 +85,12 @@ def test_a_link_reproduces_the_view() -> None:
     assert sliders(page) == (128, 7) and page.session_state["studio_shape"] == (128, 7)
 
 
-@pytest.mark.parametrize("query", [{"n": "1e9"}, {"n": "-3"}, {"n": "x", "depth": "-3", "model": "../../etc/passwd"}])
-def test_a_bad_link_falls_back_to_the_default(query: dict[str, str]) -> None:
-    page = open_page(PAGE, **query)
-    assert sliders(page) == (best().size, best().depth)
-    assert finished_jobs.ADOPTERS and "studio_pair" not in page.session_state
-
-
-@pytest.mark.parametrize(("n", "depth"), [(1, 1), (1, 24), (2, 24), (512, 24)])
-def test_extreme_shapes_are_drawn(n: int, depth: int) -> None:
-    page = open_page(PAGE, n=str(n), depth=str(depth))
-    assert f"n = {n}, " in in_use(page)
+def test_any_shape_is_drawn_and_past_the_profile_no_speedup_is_invented() -> None:
+    for n, depth in ((1, 1), (2, 24), (2048, 9)):
+        page = open_page(PAGE, n=str(n), depth=str(depth))
+        assert f"n = {n:,}, " in in_use(page)
+    assert metrics(page)["Predicted speedup"] == ("–", "times end at n = 64")
+    assert metrics(page)["The next node adds"][0] != "–"
 
 
 def test_a_shape_that_cannot_exist_is_refused_and_the_last_tree_stays() -> None:
@@ -122,15 +107,7 @@ def test_a_new_vector_reshapes_a_tree_that_follows_the_hardware() -> None:
     page.session_state["studio_acceptance"] = AcceptanceVector(np.array([0.97]))
     page.session_state["studio_acceptance_source"] = "your file x"
     page.session_state["studio_shape_to_show"] = True
-    settled(page.run())
-    assert sliders(page) != before and page.session_state.get("studio_shape") is None
-
-
-@pytest.mark.parametrize("probs", [[0.0, 0.0], [1.0], [0.5]])
-def test_odd_vectors_still_have_a_tree(probs: list[float], assets) -> None:
-    AcceptanceVector(np.array(probs)).save(assets / "acceptance" / "demo-t0.json")
-    page = open_page(PAGE)
-    assert float(metrics(page)["Expected tokens per step"][0]) >= 1.0
+    assert sliders(settled(page.run())) != before and page.session_state.get("studio_shape") is None
 
 
 def test_without_a_profile_the_page_works(assets) -> None:
@@ -139,10 +116,6 @@ def test_without_a_profile_the_page_works(assets) -> None:
     assert sliders(page) == tree_in_use.FALLBACK_SIZE_AND_DEPTH
     assert metrics(page)["Predicted speedup"] == ("–", "missing")
     assert page.button(key="tree_best").disabled
-
-
-def test_past_the_profile_no_speedup_is_invented() -> None:
-    assert metrics(open_page(PAGE, n="100", depth="6"))["Predicted speedup"] == ("–", "times end at n = 64")
 
 
 def bring(page, name: str, content: bytes):
@@ -164,15 +137,11 @@ def test_an_imported_tree_is_compared_and_used_until_a_slider_moves() -> None:
     settled(page.button(key="tree_use_import").click().run())
     assert page.session_state["studio_tree"] == chain_tree(5)
     assert "your file chain.json, n = 6, d = 5" in in_use(page)
-    settled(page.number_input(key="n").set_value(12).run())
-    assert page.session_state["studio_tree"] is None and "n = 12" in in_use(page)
-
-
-def test_back_from_an_imported_tree_to_the_best_one() -> None:
-    page = bring(open_page(PAGE, **COMPARE), "chain.json", native(chain_tree(5)))
-    settled(page.button(key="tree_use_import").click().run())
     settled(page.button(key="tree_back").click().run())
     assert page.session_state["studio_tree"] is None
+    settled(page.button(key="tree_use_import").click().run())
+    settled(page.number_input(key="n").set_value(12).run())
+    assert page.session_state["studio_tree"] is None and "n = 12" in in_use(page)
 
 
 @pytest.mark.parametrize("content", [b"", b"<html>", b'{"format": "sequoia-tree", "version": 1, "parents": [-1, 5]}'])
@@ -182,25 +151,22 @@ def test_a_broken_tree_file_leaves_the_tree(content: bytes) -> None:
 
 
 def test_a_tree_wider_than_the_vector_is_compared_with_trees_as_wide() -> None:
-    star = TokenTree(np.array([-1] + [0] * 40))
-    page = bring(open_page(PAGE, **COMPARE), "wide.json", native(star))
+    page = bring(open_page(PAGE, **COMPARE), "wide.json", native(TokenTree(np.array([-1] + [0] * 40))))
     assert metrics(page)["Best of that size and depth"] == ("no more", "the imported tree is optimal")
 
 
-@pytest.mark.parametrize(
-    "label", ["Reference growmap (.pt)", "UMbreLLa JSON", "Path list (Medusa, EAGLE, TensorRT-LLM)"]
-)
-def test_other_formats_can_be_downloaded(label: str) -> None:
-    page = open_page(PAGE, **EXPORT)
-    settled(page.selectbox(key="tree_format").select(label).run())
-    assert "tree_download" in [button.key for button in page.get("download_button")]
-    assert any("deprecates" in caption.value for caption in page.caption) == label.startswith("Path list")
-
-
-def test_a_format_that_cannot_hold_the_tree_says_why() -> None:
+def test_trees_leave_in_formats_of_other_tools_and_as_their_numbers() -> None:
     page = open_page(PAGE, n="20", depth="5", **EXPORT)
-    settled(page.selectbox(key="tree_format").select("vLLM speculative_token_tree").run())
-    assert page.warning and "tree_download" not in [button.key for button in page.get("download_button")]
+    assert "speculative_num_steps = 5" in page.code[0].value
+    for label, holds in (
+        ("Reference growmap (.pt)", True),
+        ("Path list (Medusa, EAGLE, TensorRT-LLM)", True),
+        ("vLLM speculative_token_tree", False),
+    ):
+        settled(page.selectbox(key="tree_format").select(label).run())
+        assert ("tree_download" in [button.key for button in page.get("download_button")]) == holds
+        assert bool(page.warning) != holds
+        assert any("deprecates" in caption.value for caption in page.caption) == label.startswith("Path list")
 
 
 @pytest.mark.slow
@@ -231,20 +197,6 @@ def test_the_tree_is_set_beside_plain_shapes(shape: str) -> None:
     assert len(page.get("plotly_chart")) == 3
 
 
-@pytest.mark.sample(1, cover=False)
-@pytest.mark.parametrize("n", ["1", "2", "3"])
-def test_the_smallest_trees_can_be_compared(n: str) -> None:
-    for shape in ("One chain", "Independent chains", "Beam", "Two children everywhere", "Best first"):
-        compared(open_page(PAGE, n=n, depth="1", **COMPARE), shape)
-
-
-def test_chains_may_be_as_many_and_as_long_as_asked_for() -> None:
-    page = open_page(PAGE, n="20", depth="5", against="Independent chains", against_k="16", against_l="48", **COMPARE)
-    expected = expected_tokens(independent_chains(16, 48), vector())
-    assert metrics(page)["The other tree"][0] == f"{expected:.2f}"
-    assert metrics(page)["The other tree"][1].endswith("n = 769, d = 48")
-
-
 def test_another_shape_another_vector_and_an_import_can_be_compared() -> None:
     page = compared(open_page(PAGE, n="20", depth="5", **COMPARE), "Best tree of another shape")
     settled(page.number_input(key="against_n").set_value(40).run())
@@ -273,16 +225,12 @@ def test_a_node_can_be_looked_at_and_folded() -> None:
     assert page.number_input(key="tree_node").value in (0, 1) and len(drawn(page)["customdata"]) == 2
 
 
-def test_unlikely_nodes_can_be_hidden() -> None:
-    page = open_page(PAGE, n="60", depth="5", tree_hide="f(v) ≥ 0.01")
-    assert page.selectbox(key="tree_hide").value == "f(v) ≥ 0.01"
-    scores = node_scores(optimal_tree(vector(), size=60, depth=5), vector())
-    assert len(drawn(page)["customdata"]) == int((scores >= 0.01).sum()) < 60
-
-
-def test_the_picture_has_the_texts_of_an_example_and_the_next_node(assets) -> None:
+def test_the_picture_has_the_likely_nodes_the_texts_of_an_example_and_the_next_node(assets) -> None:
     (assets / "runs").mkdir(exist_ok=True)
     shutil.copy(ROOT / "assets" / "runs" / "example-tokens.json", assets / "runs")
+    scores = node_scores(optimal_tree(vector(), size=60, depth=5), vector())
+    hidden = drawn(open_page(PAGE, n="60", depth="5", tree_hide="f(v) ≥ 0.01"))
+    assert len(hidden["customdata"]) == int((scores >= 0.01).sum()) < 60
     page = open_page(PAGE, n="20", depth="5")
     figure = json.loads(page.get("plotly_chart")[0].proto.spec)
     texts = [each["text"] for each in figure["layout"]["annotations"]]
@@ -292,19 +240,17 @@ def test_the_picture_has_the_texts_of_an_example_and_the_next_node(assets) -> No
     candidate = next(trace for trace in figure["data"] if trace["name"] == "next node")
     assert float(candidate["text"][0]) == pytest.approx(gain, rel=1e-2)
     assert metrics(page)["The next node adds"][0] == f"{gain:.3f}"
-    assert not json.loads(open_page(PAGE, n="100", depth="6").get("plotly_chart")[0].proto.spec)["layout"].get(
-        "annotations"
-    )
 
 
 def test_the_sample_behind_the_vector_gives_intervals(assets) -> None:
     page = open_page(PAGE, n="20", depth="5")
     assert any("95%, from the sample" in caption.value for caption in page.caption)
     assert '"95% interval"' in page.get("plotly_chart")[1].proto.spec
-    AcceptanceVector(np.array([0.6, 0.1])).save(assets / "acceptance" / "demo-t0.json")
+    AcceptanceVector(np.array([0.0, 0.0])).save(assets / "acceptance" / "demo-t0.json")
     page = open_page(PAGE, n="6", depth="5")
     assert any("no interval" in caption.value for caption in page.caption)
     assert '"95% interval"' not in page.get("plotly_chart")[1].proto.spec
+    assert float(metrics(page)["Expected tokens per step"][0]) == 1.0
 
 
 def growth_spec(page) -> dict:
@@ -340,14 +286,9 @@ def test_measured_growth_stands_on_the_curve_of_its_vector_alone(assets) -> None
     page = open_page(PAGE)
     assert not any("measured" in trace["name"] for trace in growth_spec(page)["data"])
     assert any("nothing was measured for this vector's pair" in each.value for each in page.caption)
-
-
-@pytest.mark.sample(2, cover=False)
-@pytest.mark.parametrize("content", ["{", "[]", '{"studies": [{}], "settings": {"date": "x"}}', "[" * 100_000])
-def test_a_broken_record_of_growth_leaves_the_curves(content: str, assets) -> None:
-    (assets / "runs").mkdir()
-    (assets / "runs" / "growth.json").write_text(content)
-    assert any("best tree" in trace["name"] for trace in growth_spec(open_page(PAGE))["data"])
+    for broken in ("[" * 100_000, '{"studies": [{}], "settings": {"date": "x"}}'):
+        (assets / "runs" / "growth.json").write_text(broken)
+        assert any("best tree" in trace["name"] for trace in growth_spec(open_page(PAGE))["data"])
 
 
 def test_growth_has_its_limits_and_the_theorems_bound(assets) -> None:
@@ -393,12 +334,7 @@ def test_a_link_carries_the_vector_and_the_comparison() -> None:
     assert open_page(PAGE, vector="../../etc/passwd").selectbox(key="vector").value == "demo-t0"
 
 
-def test_numbers_for_tools_without_trees_are_shown() -> None:
-    assert "speculative_num_steps = 5" in open_page(PAGE, n="20", depth="5", **EXPORT).code[0].value
-
-
-@pytest.mark.parametrize("name", ["tree", "machine", "decode", "draft"])
-def test_a_vector_too_long_to_search_for_large_trees_is_searched_for_smaller_ones(name, assets, monkeypatch):
+def test_a_vector_too_long_to_search_for_large_trees_is_searched_for_smaller_ones(assets, monkeypatch) -> None:
     """A thousand ranks that rise and fall, and gain with every level: the search gives up, the pages do not."""
     monkeypatch.setattr("sequoia_core.design.tree_search.MAX_STEPS", 1_000_000_000)  # a tenth: gives up sooner
     probs = np.full(1000, 1e-6)
@@ -407,14 +343,11 @@ def test_a_vector_too_long_to_search_for_large_trees_is_searched_for_smaller_one
     profile = json.loads((assets / "profiles" / "cpu-2core.json").read_text())
     profile |= {"sizes": [1, 512], "verify_sec": [0.01, 0.012], "verify_samples": []}
     (assets / "profiles" / "cpu-2core.json").write_text(json.dumps(profile))
-    page = open_page(name, n="600", depth="9") if name == "tree" else open_page(name)
-    told = " ".join(element.value for element in [*page.warning, *page.caption])
-    if name in ("tree", "machine"):
+    for page in (open_page("tree", n="600", depth="9"), open_page("machine")):
+        told = " ".join(element.value for element in [*page.warning, *page.caption])
         assert "up to n = 256" in told and "smooth" in told.lower()
-    if name == "tree":
-        page.number_input(key="n").set_value(100)
-        settled(page.run())
-        assert metrics(page)["Expected tokens per step"] and "n = 100" in " ".join(m.value for m in page.markdown)
+    page = open_page("tree", n="100", depth="9")
+    assert metrics(page)["Expected tokens per step"] and "n = 100" in in_use(page)
 
 
 def calibrated(folder) -> AcceptanceVector:
@@ -424,7 +357,9 @@ def calibrated(folder) -> AcceptanceVector:
     return known
 
 
-def test_specexec_trees_are_predicted_where_the_vector_is_calibrated(assets) -> None:
+def test_dynamic_trees_say_what_they_promise_or_lack(assets) -> None:
+    page = open_page(PAGE, n="16", depth="4", tree_kind="Adaptive")
+    assert "Adaptive trees need a vector with a calibration" in page.info[0].value
     calibrated(assets)
     page = open_page(PAGE, n="16", depth="4")
     assert "Dynamic: tokens per step" not in metrics(page)
@@ -436,28 +371,13 @@ def test_specexec_trees_are_predicted_where_the_vector_is_calibrated(assets) -> 
     assert any("exact with the Top-k rule" in text.value for text in page.markdown)
     settled(page.segmented_control(key="tree_kind").set_value("Adaptive").run())
     assert float(metrics(page)["Dynamic: predicted speedup"][0][:-1]) > 1.0
-
-
-def test_where_growing_does_not_pay_the_adaptive_policy_is_a_static_tree(assets) -> None:
-    calibrated(assets)
+    settled(page.segmented_control(key="tree_kind").set_value("Hybrid").run())
+    assert any("Hybrid trees hold what followed the same words" in text.value for text in page.caption)
+    assert "Dynamic: tokens per step" not in metrics(page)  # nothing is predicted without the text
     growing_never_pays(assets)
     page = open_page(PAGE, n="16", depth="4", tree_kind="Adaptive")
     assert any("expects a static tree to be faster" in text.value for text in page.markdown)
     assert float(metrics(page)["Dynamic: predicted speedup"][0][:-1]) > 1.0
-
-
-@pytest.mark.parametrize("kind", ["Adaptive", "Hybrid"])
-def test_adaptive_and_hybrid_trees_say_what_is_missing(kind) -> None:
-    page = open_page(PAGE, tree_kind=kind)
-    assert f"{kind} trees need a vector with a calibration" in page.info[0].value
-
-
-def test_nothing_is_predicted_of_hybrid_trees_without_the_text(assets) -> None:
-    calibrated(assets)
-    page = open_page(PAGE, tree_kind="Hybrid")
-    assert any("Hybrid trees hold what followed the same words" in text.value for text in page.caption)
-    assert any("exact with the Top-k rule" in text.value for text in page.markdown)
-    assert "Dynamic: tokens per step" not in metrics(page)
 
 
 def test_trees_of_the_last_run_are_shown(assets) -> None:
@@ -466,9 +386,6 @@ def test_trees_of_the_last_run_are_shown(assets) -> None:
         "id": "x", "tree_source": "SpecExec's trees", "shapes": [[-1, 0], [-1, 0, 0], [-1, 0, 1, 2]],
         "steps": [{"shape": place} for place in (0, 0, 1, 2, 0)],
     }  # fmt: skip
-    page = AppTest.from_file(str(ROOT / "pages" / "tree.py"), default_timeout=TIMEOUT_SEC)
-    page.session_state["studio_last_run"] = run
-    page.query_params["tree_kind"] = "SpecExec"
-    settled(page.run())
+    page = open_page("tree", {"last_run": run}, tree_kind="SpecExec")
     assert any("5 steps, 3 different trees of 2 to 4 nodes" in text.value for text in page.caption)
     assert any(text.value == "**Deepest:** n = 4, d = 3" for text in page.markdown)

@@ -19,12 +19,9 @@ from sequoia_core.models.pair_spec import PairSpec
 from tests.conftest import pair_of
 from tests.core.test_families import build, save
 from ui import weights_place
-from ui.jobs.jobs import Job, JobContext
-from ui.overview import chain_job
-from ui.runs.run_files import run_from_bytes, run_to_bytes
 from ui.session import model_pairs
 
-from .conftest import ROOT, open_page, profile, settled, state_of, vector
+from .conftest import open_page, profile, settled, state_of, vector
 
 
 @pytest.fixture(autouse=True)
@@ -67,34 +64,12 @@ def test_unloading_leaves_no_thread_and_no_open_file(spec):
     assert model_pairs.loaded_pair() is None and not readers() and not open_files(spec.target)
 
 
-def test_loading_another_pair_closes_the_one_before(spec):
-    target = load_and_run(spec).target
-    resident = model_pairs.shared_pair(replace(spec, offload=None), threading.Event())
-    assert resident.target.offload is None and not readers() and not open_files(target.name)
-    model_pairs.unload_pair()
-
-
 def test_whoever_uses_a_pair_keeps_it_open_until_the_end(spec):
     pair = load_and_run(spec)
+    model_pairs.shared_pair(replace(spec, offload=None), threading.Event())  # another one takes its place
     model_pairs.unload_pair()
     assert len(list(autoregressive([1, 2, 3], pair, max_new_tokens=4))) == 4
     del pair
-    assert not readers() and not open_files(spec.target)
-
-
-@pytest.mark.slow
-def test_the_whole_chain_runs_with_the_target_on_disk(spec, monkeypatch):
-    for name, value in {"STREAMED_SIZES": (1, 4, 8), "STREAMED_REPEATS": 1, "NEW_TOKENS": 16}.items():
-        monkeypatch.setattr(chain_job, name, value)
-    work = chain_job.chain_work(["DEF F(A):", "CLASS A:"], ["IF A:"], models=spec)
-    found = work(JobContext(Job("chain")))
-    model_pairs.unload_pair()
-    (run,) = found.runs
-    assert found.acceptance.meta["offload"] == found.profile.offload == run["offload"] == "disk"
-    assert found.profile.max_size == 8 and found.profile.streaming is not None
-    assert run["read_bytes_per_sec"] > 0
-    assert all(step["read_wait_sec"] <= step["seconds"][1] for step in run["steps"])
-    assert run_from_bytes(run_to_bytes(run), "run") == run
     assert not readers() and not open_files(spec.target)
 
 
@@ -170,8 +145,7 @@ def test_a_second_draft_of_the_demo_pair_is_offered_where_it_is_there(assets, tm
     assert (spec.target, spec.draft) == (str(demo / "target"), str(demo / "draft-large")) and spec.is_demo
     assert [box.value for box in page.text_input if box.key.startswith("sidebar_")] == ["", ""]
     assert "Demo pair with its large draft" in sidebar_text(page)
-    tree = AppTest.from_file(str(ROOT / "pages" / "tree.py"), default_timeout=60)
-    tree.session_state["studio_pair"] = spec
-    assert settled(tree.run()).selectbox(key="vector").value == "demo-large-t0"  # that which ships for it
+    tree = open_page("tree", {"pair": spec})
+    assert tree.selectbox(key="vector").value == "demo-large-t0"  # that which ships for it
     page.selectbox(key="sidebar_demo_draft").select("Small, quick")
     assert choose(page, "In memory").session_state["studio_pair"] == PairSpec()

@@ -10,36 +10,24 @@ import pytest
 from sequoia_core.decoding.loop import DecodeStep
 from sequoia_core.decoding.walk import Trial
 from sequoia_core.design.tree import TokenTree
-from ui.runs.runs import StepRecord, explain, step_record, summarize, summary_of
+from ui.runs.runs import StepRecord, explain, step_record, summary_of
 from ui.token_text import TokenText
 from ui.token_tree import SCRIPT, to_wire
 
 
 def test_numpy_becomes_plain_json() -> None:
     value = {
-        "scalar": np.float32(0.5),
-        "count": np.int64(3),
-        "flag": np.bool_(True),
-        "plain_flag": True,
+        "scalars": [np.float32(0.5), np.int64(3), np.bool_(True), np.str_("x"), True, None, range(2)],
         "array": np.arange(6, dtype=np.int32).reshape(2, 3),
         "floats": np.array([1.0, np.nan, np.inf, -np.inf]),
         "nested": [(np.float64(0.25), {"deep": np.array(2.0)})],
-        "text": np.str_("x"),
-        "none": None,
-        "range": range(2),
     }
     wire = to_wire(value)
     assert json.loads(json.dumps(wire, allow_nan=False)) == {
-        "scalar": 0.5,
-        "count": 3,
-        "flag": True,
-        "plain_flag": True,
+        "scalars": [0.5, 3, True, "x", True, None, [0, 1]],
         "array": [[0, 1, 2], [3, 4, 5]],
         "floats": [1.0, None, None, None],
         "nested": [[0.25, {"deep": 2.0}]],
-        "text": "x",
-        "none": None,
-        "range": [0, 1],
     }
 
     def only_plain(item: object) -> bool:
@@ -89,16 +77,13 @@ def test_step_record_is_wire_ready() -> None:
     assert wire["tokens"] == ["a", "b", "c"] and wire["outcomes"] == "AAN"
     assert wire["pieces"] == ["b", "!"] and wire["bonus"] == "!" and wire["path"] == [0, 1]
     assert wire["target"] == [1.0, None, 0.1] and wire["trials"] == [[1, 0.25, 0.5, 0.5]]
+    record = step_record(a_step([98], bonus_token=None, finished="eos"), TokenText(decode_bytes, [97]))
+    assert record["bonus"] is None and record["pieces"] == ["b"]  # of a run that ends inside the path
 
 
 def test_the_script_reads_what_a_step_holds_and_nothing_else() -> None:
     own = {"lean", "spans", "chances"}  # what the components note of a step themselves
     assert set(re.findall(r"\bstep\.(\w+)", SCRIPT)) - own == StepRecord.__annotations__.keys()
-
-
-def test_a_run_that_ends_inside_the_path_has_no_bonus() -> None:
-    record = step_record(a_step([98], bonus_token=None, finished="eos"), TokenText(decode_bytes, [97]))
-    assert record["bonus"] is None and record["pieces"] == ["b"] and record["finished"] == "eos"
 
 
 def test_pieces_add_up_to_the_text_even_across_split_characters() -> None:
@@ -107,22 +92,19 @@ def test_pieces_add_up_to_the_text_even_across_split_characters() -> None:
     tokens = TokenText(decode_bytes, [ord(">")])
     pieces = [piece for at in range(0, len(ids), 3) for piece in tokens.pieces(ids[at : at + 3])]
     assert "".join(pieces) == text and len(pieces) == len(ids)
-
-
-def test_labels_keep_a_leading_space_that_a_tokenizer_strips() -> None:
     words = {1: "def", 2: " self", 3: " x"}
-    stripped = TokenText(lambda ids: "".join(words[i] for i in ids).lstrip(), [1])
+    stripped = TokenText(lambda ids: "".join(words[i] for i in ids).lstrip(), [1])  # of a tokenizer that strips
     assert [stripped.label(token) for token in (2, 3)] == [" self", " x"]
 
 
-def records(count: int, pieces: int, seconds: float) -> list[dict]:
-    return [{"pieces": ["x"] * pieces, "bonus": "x", "seconds": [seconds / 4, seconds / 2, seconds / 4, 0]}] * count
+def a_run(count: int, pieces: int, seconds: float, **told) -> dict:
+    step = {"pieces": ["x"] * pieces, "bonus": "x", "seconds": [seconds / 4, seconds / 2, seconds / 4, 0]}
+    return {"baseline": None, "expected_tokens": None, "predicted_speedup": None, "steps": [step] * count} | told
 
 
 def test_summary_and_its_sentence() -> None:
-    summary = summarize(
-        records(10, 3, 0.02), baseline={"tokens": 30, "seconds": 0.45}, expected_tokens=3.0, predicted_speedup=2.25
-    )
+    told = {"baseline": {"tokens": 30, "seconds": 0.45}, "expected_tokens": 3.0, "predicted_speedup": 2.25}
+    summary = summary_of(a_run(10, 3, 0.02, **told))
     assert (summary.tokens, summary.steps, summary.tokens_per_step) == (30, 10, 3.0)
     assert summary.drafted_share == pytest.approx(2 / 3)
     assert summary.tokens_per_sec == pytest.approx(150) and summary.speedup == pytest.approx(2.25)
@@ -134,16 +116,17 @@ def test_summary_and_its_sentence() -> None:
 
 def test_a_slow_run_says_so_and_gaps_never_divide_by_zero() -> None:
     told = {"baseline": {"tokens": 20, "seconds": 0.4}, "expected_tokens": 3.0, "predicted_speedup": 2.0}
-    slow = summarize(records(10, 2, 0.08), **told)
+    slow = summary_of(a_run(10, 2, 0.08, **told))
     assert explain(slow) == (
         "The run fell short of the prediction: a step yielded 33% fewer tokens than expected (2.00 against 3.00) and "
         "took as long as 4.00 plain tokens (predicted 1.50), most of it verifying. Speculation is slower than plain "
         "decoding here."
     )
-    inside = summary_of({"steps": records(10, 2, 0.08), **told, "predicted_interval": [0.4, 3.0]})
+    inside = summary_of(a_run(10, 2, 0.08, **told, predicted_interval=[0.4, 3.0]))
     assert inside == replace(slow, predicted_interval=(0.4, 3.0)) and inside.outcome == "held"
-    nothing = summarize([])
+    nothing = summary_of(a_run(0, 0, 0.0))
     assert (nothing.tokens, nothing.tokens_per_step, nothing.speedup) == (0, None, None)
     assert explain(nothing) == "No step was decoded."
-    assert "not been measured" in explain(summarize(records(1, 1, 0.01)))
-    assert "no speed was predicted" in explain(summarize(records(1, 1, 0.01), baseline={"tokens": 1, "seconds": 0.1}))
+    assert "not been measured" in explain(summary_of(a_run(1, 1, 0.01)))
+    alone = a_run(1, 1, 0.01, baseline={"tokens": 1, "seconds": 0.1})
+    assert "no speed was predicted" in explain(summary_of(alone))

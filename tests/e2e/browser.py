@@ -14,17 +14,6 @@ __all__ = ["LONG_MS", "settle", "use_pair"]
 WAYS = {"Draft": "acceptance_way", "Machine": "hardware_way"}  # page -> where its figures come from
 
 
-def heap_mb(page) -> float:
-    """Return the memory of a page's script once garbage is collected, MB."""
-    devtools = page.context.new_cdp_session(page)
-    devtools.send("Performance.enable")
-    for _ in range(2):
-        devtools.send("HeapProfiler.collectGarbage")
-    measured = {row["name"]: row["value"] for row in devtools.send("Performance.getMetrics")["metrics"]}
-    devtools.detach()
-    return measured["JSHeapUsedSize"] / 2**20
-
-
 def go(page, name: str, section: str = "") -> None:
     """Open a page of the menu, and one of its tabs."""
     page.locator(".st-key-menu").get_by_role("link", name=name, exact=True).click()

@@ -11,8 +11,8 @@ from tests.served_app import QUIET, Server
 
 QUICK = (  # how their names begin
     "test_the_first_page_of_a_cold_server", "test_from_one_button_to_a_live_decode",
-    "test_the_picture_and_its_controls_are_on_the_first_screen[tree-", "test_one_answer_is_written_in_two_ways",
-    "test_a_node_keeps_its_element", "test_a_lost_beginning", "test_keys_go_from_step", "test_one_transport",
+    "test_the_picture_and_its_controls_are_on_the_first_screen", "test_one_answer_is_written_in_two_ways",
+    "test_a_node_keeps_its_element", "test_what_a_busy_server_lost", "test_keys_go_from_step", "test_one_transport",
     "test_a_decision_by_chance", "test_each_node_says", "test_the_bonus_token", "test_on_a_phone_the_tree",
     "test_it_plays_without_a_server", "test_text_of_a_run_never_becomes_markup",
 )  # fmt: skip
@@ -59,22 +59,27 @@ def own_server(tmp_path: Path) -> Iterator[Server]:
 
 
 @pytest.fixture
-def tabs(chromium: str) -> Iterator[Callable]:
-    """Return what opens a browser tab with a session of its own; lost connections are no fault of these pages."""
+def browser(chromium: str) -> Iterator:
     from playwright.sync_api import sync_playwright
 
-    faults: list[str] = []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, headless=True, args=QUIET.split())
-
-        def open_tab():
-            tab = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
-            tab.set_default_timeout(60_000)
-            tab.on("pageerror", lambda error: faults.append(f"page error: {error}"))
-            return tab
-
-        yield open_tab
+        yield browser
         browser.close()
+
+
+@pytest.fixture
+def tabs(browser) -> Iterator[Callable]:
+    """Return what opens a browser tab with a session of its own, which fails the test on errors of its script."""
+    faults: list[str] = []
+
+    def open_tab():
+        tab = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
+        tab.set_default_timeout(60_000)
+        tab.on("pageerror", lambda error: faults.append(f"page error: {error}"))
+        return tab
+
+    yield open_tab
     assert not faults, "\n".join(faults)
 
 
@@ -84,27 +89,13 @@ def is_fault(message) -> bool:
 
 
 @pytest.fixture
-def page(chromium: str) -> Iterator:
-    """A browser page that fails the test on page errors, console errors and requests to anywhere else."""
-    from playwright.sync_api import sync_playwright
-
+def page(tabs) -> Iterator:
+    """A tab that fails the test on console errors and requests to anywhere else, too: it loses no connection."""
     faults: list[str] = []
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, headless=True, args=QUIET.split())
-        page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
-        page.set_default_timeout(60_000)
-        page.on("pageerror", lambda error: faults.append(f"page error: {error}"))
-        page.on("console", lambda message: faults.append(f"console: {message.text}") if is_fault(message) else None)
-        page.on(
-            "request",
-            lambda request: (
-                None
-                if request.url.startswith(("http://localhost:", "data:", "blob:", "file:"))
-                else faults.append(f"request left the machine: {request.url}")
-            ),
-        )
-        yield page
-        browser.close()
+    page, here = tabs(), ("http://localhost:", "data:", "blob:", "file:")
+    page.on("console", lambda message: faults.append(f"console: {message.text}") if is_fault(message) else None)
+    page.on("request", lambda request: None if request.url.startswith(here) else faults.append(request.url))
+    yield page
     assert not faults, "\n".join(faults)
 
 

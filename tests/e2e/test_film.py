@@ -86,20 +86,3 @@ def test_a_cancel_stops_it_at_once_and_what_was_measured_stays(page, server):
     no_serious_faults(page)
     go(page, "Machine")
     page.get_by_text("measured here").first.wait_for()
-
-
-@pytest.mark.timeout(600)
-def test_who_comes_back_finds_it_going_on_and_who_reloads_begins_anew(page, server):
-    stage = start(page, server)
-    tells(page, stage, "1 · Timing")
-    go(page, "Tree")
-    go(page, "Start")
-    tells(page, stage, "2 · Counting")
-    assert stage.locator(".costs .sample").count() > 20
-    page.reload()
-    settle(page)
-    assert stage.get_by_role("button", name="Pause").is_visible()
-    page.get_by_role("button", name="Measure it on this machine").click()
-    tells(page, stage, "1 · Timing")
-    page.get_by_role("button", name="Cancel").click()
-    page.get_by_text("Stopped.").wait_for()

@@ -16,7 +16,7 @@ from tests.served_app import ROOT
 from ui.menu import MENU
 from ui.runs.run_files import load_run, run_to_bytes
 
-from .browser import LONG_MS, choose_option, go, in_popover, settle
+from .browser import choose_option, go, settle
 
 HOST = "evil.example"
 PAYLOADS = (
@@ -150,31 +150,12 @@ def test_hostile_files_are_shown_as_they_are(page, server):
 BROKEN = {
     "acceptance_file": [
         (f"{NAME}.csv", f"0.5\n{PAYLOADS[0]}\n"),
-        (f"{NAME}.json", json.dumps(VECTOR | {"format": hostile("format")})),
         (f"{NAME}.json", json.dumps(VECTOR | {"holds_for": {hostile("h"): 1}})),
-        (
-            f"{NAME}.json",
-            json.dumps({hostile("twice"): 1, "a": 1})[:-1] + f', "{PAYLOADS[0]}": 1, "{PAYLOADS[0]}": 2}}',
-        ),
     ],
-    "hardware_file": [
-        (f"{NAME}.json", json.dumps(PROFILE | {"format": PAYLOADS[0]})),
-        (f"{NAME}.json", json.dumps(PROFILE | {"draft_sec": PAYLOADS[1]})),
-    ],
-    "tree_file": [
-        (f"{NAME}.json", json.dumps(TREE | {"format": PAYLOADS[0]})),
-        (f"{NAME}.json", json.dumps([PAYLOADS[0]])),
-    ],
-    "runs_file": [
-        (f"{NAME}.jsonl", json.dumps({"format": PAYLOADS[0]})),
-        (f"{NAME}.jsonl", json.dumps({"format": "sequoia-run", "version": 2, "id": PAYLOADS[1]})),
-        (f"{NAME}.jsonl", PAYLOADS[1]),
-    ],
-    "acceptance_prompts_file": [
-        (f"{NAME}.jsonl", json.dumps({PAYLOADS[0]: 1})),
-        (f"{NAME}.jsonl", PAYLOADS[1]),
-        (f"{NAME}.csv", f'"{PAYLOADS[0]}","{PAYLOADS[3]}"\n1,2,3\n'),
-    ],
+    "hardware_file": [(f"{NAME}.json", json.dumps(PROFILE | {"draft_sec": PAYLOADS[1]}))],
+    "tree_file": [(f"{NAME}.json", json.dumps([PAYLOADS[0]]))],
+    "runs_file": [(f"{NAME}.jsonl", json.dumps({"format": "sequoia-run", "version": 2, "id": PAYLOADS[1]}))],
+    "acceptance_prompts_file": [(f"{NAME}.csv", f'"{PAYLOADS[0]}","{PAYLOADS[3]}"\n1,2,3\n')],
 }
 
 
@@ -232,64 +213,6 @@ def test_hostile_errors_are_shown_as_they_are(page, server):
             nothing_rendered(page)
             page.locator(f".st-key-{place}").get_by_role("button", name="Remove").click()
             settle(page)
-
-
-@pytest.mark.timeout(600)
-def test_a_hostile_prompt_is_decoded_and_shown_as_it_is(page, server):
-    page.goto(server)
-    settle(page)
-    go(page, "Live")
-    prompt = " ".join(PAYLOADS[:5]) + " \u202eabc שלום 👩‍👩‍👧 \u2028\x00\x07 "
-    with in_popover(page, "Prompt:"):
-        box = page.locator(".st-key-decode_prompt textarea")
-        box.fill(prompt)
-        box.press("Control+Enter")
-    page.locator(".st-key-decode_start button").click()
-    page.get_by_text("A recording (").first.wait_for(state="hidden", timeout=LONG_MS)
-    page.locator(".st-key-decode_start button:not([disabled])").first.wait_for(timeout=LONG_MS)
-    settle(page)
-    page.locator(".st-key-decode_tree").get_by_text(PAYLOADS[0]).first.wait_for(timeout=LONG_MS)
-    nothing_rendered(page)
-    go(page, "Start")
-    nothing_rendered(page)
-    go(page, "Live")
-    nothing_rendered(page)
-
-
-@pytest.mark.timeout(600)
-def test_half_of_a_surrogate_pair_in_the_prompt_box_does_no_harm(page, server):
-    page.goto(server)
-    settle(page)
-    go(page, "Live")
-    with in_popover(page, "Prompt:"):
-        box = page.locator(".st-key-decode_prompt textarea")
-        box.evaluate(
-            """(box, text) => {
-                Object.getOwnPropertyDescriptor(HTMLTextAreaElement.prototype, 'value').set.call(box, text)
-                box.dispatchEvent(new Event('input', {bubbles: true}))
-            }""",
-            "def f(x):\n    return 'A'",
-        )
-        box.evaluate(
-            """box => {
-                const prototype = HTMLTextAreaElement.prototype
-                Object.getOwnPropertyDescriptor(prototype, 'value').set.call(box, 'def \\ud800f(x):')
-                box.dispatchEvent(new Event('input', {bubbles: true}))
-            }"""
-        )
-        box.press("Control+Enter")
-        page.wait_for_timeout(1_000)
-    page.locator(".st-key-decode_start button").click()
-    page.wait_for_timeout(1_000)
-    page.locator(".st-key-decode_start button:not([disabled])").first.wait_for(timeout=LONG_MS)
-    settle(page)  # the page is alive: either the half was replaced on the way, or refused in one line
-    go(page, "Start")
-
-
-@pytest.mark.timeout(600)
-def test_hostile_names_of_models_are_shown_as_they_are(page, server):
-    page.goto(server)
-    settle(page)
     for name in (PAYLOADS[0] + PAYLOADS[1] + PAYLOADS[3] + "$$x$$", f"/tmp/{NAME}"):
         page.get_by_role("button", name="Change pair").click()
         page.locator(".st-key-sidebar_target input").fill(name)
@@ -320,11 +243,8 @@ def test_an_upload_over_the_limit_is_refused_and_the_server_lives(page, server, 
     page.get_by_text("own.csv: 2 ranks in use").wait_for()
     assert sent, "the small file went through the server"
     again = sent[-1]
-    body = (
-        b'--x\r\nContent-Disposition: form-data; name="f"; filename="big.csv"\r\n\r\n'
-        + b"0" * (24 * 2**20)
-        + b"\r\n--x--\r\n"
-    )
+    head = b'--x\r\nContent-Disposition: form-data; name="f"; filename="big.csv"\r\n\r\n'
+    body = head + b"0" * (24 * 2**20) + b"\r\n--x--\r\n"
     headers = {key: value for key, value in again.all_headers().items() if not key.startswith(":")}
     headers |= {"content-type": "multipart/form-data; boundary=x", "content-length": str(len(body))}
     forged = urllib.request.Request(again.url, body, headers, method="PUT")

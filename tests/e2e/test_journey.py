@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from .browser import LONG_MS, go, measure, metric, settle
+from .browser import LONG_MS, go, metric, settle
 
 
 @pytest.mark.timeout(600)
@@ -54,13 +54,3 @@ def test_from_one_button_to_a_live_decode(page, server, shot, tmp_path):
     assert "70.0%" in metric(page, "First choice accepted")
     go(page, "Tree")
     assert "0.70" not in metric(page, "Chain of the same depth")
-
-
-@pytest.mark.timeout(600)
-def test_measuring_on_the_pages_uses_the_real_pair(page, server):
-    page.goto(server)
-    settle(page)
-    measure(page, "Draft", "Measure on the demo pair", "measured here on the demo pair at temperature 0")
-    assert "512" in metric(page, "Positions measured")  # 8 prompts of 64 tokens
-    measure(page, "Machine", "Measure this machine", "measured here on the demo pair")
-    assert re.search(r"\d\.\d\d×", metric(page, "Best predicted speedup"))

@@ -6,9 +6,7 @@ import re
 
 import pytest
 
-from ui.race.entrants import ELSEWHERE
-
-from .browser import LONG_MS, choose_option, go, in_popover, settle
+from .browser import LONG_MS, go, in_popover, settle
 
 
 def held_after(page, step: int) -> None:
@@ -18,16 +16,13 @@ def held_after(page, step: int) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_race_replayed_side_by_side(page, server, shot):
+def test_race_replayed_side_by_side(page, server):
     page.goto(f"{server}/race?race_tokens=32")
     settle(page)
     page.get_by_role("button", name="Start the race").click()
     track = page.locator(".st-key-race_track")
     page.get_by_text("All methods wrote the same text").wait_for(timeout=LONG_MS)
     settle(page)
-    names = ["Autoregressive", "Best chain", "Planned tree", "SpecInfer", "SpecExec", "Adaptive", "Hybrid", "Lookup"]
-    shown = [name.removesuffix(ELSEWHERE) for name in track.locator(".name").all_inner_texts()]
-    assert sorted(shown) == sorted(names)  # the fastest first
     track.get_by_role("button", name="1/10×").click()
     keys = track.locator(".track")
     keys.focus()
@@ -41,57 +36,23 @@ def test_race_replayed_side_by_side(page, server, shot):
     track.get_by_role("button", name="Play").wait_for()
     assert track.locator(".method.first").count() == 1 and "On this prompt" in track.locator(".said").inner_text()
     gaps = [text for text in track.locator(".figures").all_inner_texts() if " · +" in text]
-    assert len(gaps) == 7 and all("tok/s" in text for text in gaps)
+    assert len(gaps) == track.locator(".name").count() - 1 and all("tok/s" in text for text in gaps)
     lengths = track.locator(".run").evaluate_all("bars => bars.map(bar => bar.getBoundingClientRect().width)")
     assert lengths == sorted(lengths) and track.locator(".text").inner_text()
     track.scroll_into_view_if_needed()
-    shot("race")
     page.set_viewport_size({"width": 480, "height": 900})
     page.wait_for_timeout(500)
     assert track.locator(".track").evaluate("root => root.scrollWidth <= root.clientWidth + 1")
-
-
-@pytest.mark.timeout(600)
-def test_people_who_asked_for_less_motion_see_the_finish(page, server):
     page.emulate_media(reduced_motion="reduce")
-    page.goto(f"{server}/race?race_tokens=16")
+    page.reload()  # a race begins anew, and who asked for less motion sees its finish
     settle(page)
     page.get_by_role("button", name="Start the race").click()
-    track = page.locator(".st-key-race_track")
     track.get_by_text("On this prompt").wait_for(timeout=LONG_MS)
     assert track.get_by_role("button", name="Play").is_visible() and track.locator(".method.first").count() == 1
 
 
 @pytest.mark.timeout(600)
-def test_step_by_step_then_planned_from_what_the_run_showed(page, server, shot):
-    page.goto(f"{server}/decode?tokens=48&stepwise=true&chain=1")
-    settle(page)
-    page.get_by_role("button", name="Settings").click()
-    choose_option(page, page.locator(".st-key-source").get_by_role("combobox"), "Chain")
-    page.keyboard.press("Escape")
-    page.get_by_role("button", name="Start", exact=True).click()
-    for steps in (1, 2, 3):
-        held_after(page, steps)
-        page.get_by_role("button", name="Next step").click()
-    held_after(page, 4)
-    page.locator(".st-key-decode_tree .tt").evaluate("root => (root.dataset.tag = 'kept')")
-    page.get_by_role("button", name="Play").click()
-    page.locator(".st-key-decode_start button:enabled").wait_for(timeout=LONG_MS)
-    settle(page)
-    assert page.locator(".st-key-decode_tree .tt").get_attribute("data-tag") == "kept"
-    page.locator(".st-key-decode_tree .tt").press("End")
-    page.locator(".st-key-decode_tree .nodes .node.rejected, .st-key-decode_tree .nodes .node.accepted").last.click()
-    details = page.locator(".st-key-decode_tree .details")
-    assert "Most likely after" in details.text_content() and details.locator(".likely td").count() >= 8
-    page.get_by_role("button", name="Plan from what this run showed").click()
-    settle(page)
-    shot("corrected")
-    go(page, "Draft")
-    page.get_by_text("corrected by a run").first.wait_for()
-
-
-@pytest.mark.timeout(600)
-def test_adaptive_trees_change_without_flicker_and_say_what_each_node_adds(page, server, shot, tmp_path):
+def test_adaptive_trees_change_without_flicker_and_say_what_each_node_adds(page, server, tmp_path):
     page.goto(server)
     settle(page)
     page.goto(f"{server}/tree?tree_kind=Adaptive")
@@ -119,7 +80,6 @@ def test_adaptive_trees_change_without_flicker_and_say_what_each_node_adds(page,
     tree.locator(".growth-key span").first.wait_for()
     assert re.search(r"n = \d+ nodes, of \d+ to \d+", tree.locator(".growth-key").inner_text())
     check_gains(tree)
-    shot("gains")
     with page.expect_download() as saved:
         page.get_by_role("button", name="Save as a page").click()
     saved.value.save_as(tmp_path / "run.html")

@@ -6,38 +6,31 @@ from itertools import pairwise
 
 from ui.token_tree import CSS, HTML, SCRIPT
 
-from .browser import heap_mb
-
 ABOUT = {"prompt": "p", "greedy": True, "after_rejection": "", "at": None, "link": None}
-FEED = """
-async ([script, messages, waitMs]) => {
-  const module = await import(URL.createObjectURL(new Blob([script], { type: "text/javascript" })))
+PLAYED = """
+async ([script, messages]) => {
+  window.tree ??= await import(URL.createObjectURL(new Blob([script], { type: "text/javascript" })))
+  window.asked ??= []
+  const setTriggerValue = (name, wish) => window.asked.push(name === "steer" ? wish : [name, wish.have])
   const parentElement = document.getElementById("place")
-  const asked = []
-  for (const data of messages) {
-    module.default({ data, parentElement, setTriggerValue: (name, value) => asked.push([name, value.have]) })
-    await new Promise((done) => setTimeout(done, 5))
-  }
-  await new Promise((done) => setTimeout(done, waitMs))
-  return { asked, nodes: parentElement.querySelectorAll(".nodes .node").length }
+  for (const data of messages) window.tree.default({ data, parentElement, setTriggerValue })
 }
 """
+PAINTED = "canvas => canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.some(v => v)"
+TREE = {"index": 0, "parents": [-1, 0, 0, 2], "across": [0.5, 0, 1, 1]}
+WALKED = {  # the first child is rejected, the second accepted, and the one below it rejected
+    "shape": 0, "tokens": ["r", "wrong", "right", "below"], "outcomes": "ARAR", "draft": [1, 0.5, 0.4, 0.3],
+    "target": [1, 0.1, 0.8, 0.1], "path": [0, 2], "bonus": "bonus", "pieces": ["right", "bonus"],
+    "trials": [[1, 0.9, 0.1, 0.5], [2, 0.2, 0.8, 0.4], [3, 0.7, 0.1, 0.3]], "seconds": [0.001, 0.004, 0.001, 0.001],
+}  # fmt: skip
 
 
-def message(start: int, count: int, *, first: bool, total: int = 50, running: bool = True) -> dict:
+def message(start: int, count: int, *, first: bool = False, total: int = 50, running: bool = True, **more) -> dict:
     step = {
-        "shape": 0,
-        "tokens": ["a", "b"],
-        "outcomes": "AN",
-        "draft": [1, 0.5],
-        "target": [1, 0.5],
-        "path": [0],
-        "bonus": "c",
-    }
-    steps = [
-        step | {"index": start + i, "pieces": ["c"], "trials": [], "seconds": [0.1] * 4, "finished": None}
-        for i in range(count)
-    ]
+        "shape": 0, "tokens": ["a", "b"], "outcomes": "AN", "draft": [1, 0.5], "target": [1, 0.5], "path": [0],
+        "bonus": "c", "pieces": ["c"], "trials": [], "seconds": [0.1] * 4, "finished": None,
+    }  # fmt: skip
+    steps = [step | {"index": start + i} for i in range(count)]
     return {
         "epoch": "run",
         "about": dict(ABOUT) if first else None,
@@ -48,13 +41,49 @@ def message(start: int, count: int, *, first: bool, total: int = 50, running: bo
         "running": running,
         "waiting": "",
         "interval_sec": 0.0,
-    }
+    } | more
 
 
-def feed(page, messages: list[dict], wait_ms: int = 0) -> dict:
-    """Return what the script asked for, and how many nodes it shows, so long after the last message."""
-    page.set_content(f'<div id="place">{HTML}</div>')
-    return page.evaluate(FEED, [SCRIPT, messages, wait_ms])
+def send(page, *messages: dict) -> None:
+    page.evaluate(PLAYED, [SCRIPT, [*messages]])
+
+
+def place(page, *messages: dict) -> None:
+    """Begin anew with these messages."""
+    page.set_content(f"<style>{CSS}</style><div id=place>{HTML}</div>")
+    page.evaluate("window.asked = []")
+    send(page, *messages)
+
+
+def recorded(*steps: dict, tree: dict = TREE, **about) -> dict:
+    """Return the message of a whole run with these steps."""
+    every = [WALKED | {"index": index, "finished": None} | step for index, step in enumerate(steps)]
+    sent = message(0, 0, first=True, total=len(steps), running=False, shapes=[tree], steps=every)
+    sent["about"] |= about
+    return sent
+
+
+def shown(page, **about) -> None:
+    """Show a run of two steps; the second is the last."""
+    place(page, recorded({}, {"finished": "length"}, **{"greedy": False} | about))
+
+
+def stand_still(page) -> None:
+    """Let time pass only as told."""
+    page.clock.install(time="2026-01-01T00:00:00Z")
+    page.clock.pause_at("2026-01-02T00:00:00Z")
+
+
+def states(page) -> dict[str, str]:
+    """Return the state that each token's node is drawn in."""
+    found = page.locator(".nodes .node:not([hidden])")
+    return {node.locator("text").first.text_content(): node.get_attribute("class") for node in found.all()}
+
+
+def said_of(page, text: str) -> str:
+    """Return what is said of a node."""
+    page.locator(".nodes .node", has_text=text).first.click()
+    return page.locator(".details").inner_text()
 
 
 CHANGING = """
@@ -103,186 +132,77 @@ def test_a_node_keeps_its_element_while_its_path_is_in_the_tree(page) -> None:
     assert found["tag"] == "root" and found["edges"] == 5 and found["glides"]
 
 
-def test_a_step_whose_shape_was_lost_is_asked_for(page) -> None:
-    lost = message(1, 1, first=False)
-    lost["steps"][0]["shape"] = 1
-    assert feed(page, [message(0, 1, first=True), lost, message(4, 1, first=False)])["asked"] == [["resync", 1]]
+LEAN = message(0, 3, first=True)
+for step in LEAN["steps"][:2]:
+    step["lean"] = True
+ENDED = message(3, 1, total=4, running=False)
+BEGUN = message(0, 0, first=True, total=0)
+PARTS = [message(start, 20, first=start == 0, running=False) for start in (0, 20, 40)]
+SELDOM = {"interval_sec": 3.0}
+LOST_SHAPE = message(1, 1)
+LOST_SHAPE["steps"][0]["shape"] = 1
+LOST = [message(9, 1)] * 12
+ASKED = {  # what the script got, how long it then waited, and from which step on it asked to be told again
+    "a step whose shape was lost": ([message(0, 1, first=True), LOST_SHAPE, message(4, 1)], 0, [1]),
+    "a lost beginning, twice a second until it comes": (LOST, 1_200, [0, 0, 0]),
+    "not once it has come": ([*LOST, message(0, 50, first=True)], 1_200, [0]),
+    "a lost step, not by every message": ([message(0, 2, first=True), *LOST], 0, [2]),
+    "and not for ever": ([message(0, 2, first=True), *LOST], 8_000, [2] * 12),
+    "the rest of a run that is over": (PARTS[:1], 700, [20, 20]),
+    "of which a message holds a part": ([*PARTS[:2], message(40, 10, running=False)], 1_200, [20, 40]),
+    "no tables while the run goes on": ([LEAN], 700, []),
+    "steps that came without their tables": ([LEAN, ENDED], 700, [0, 0]),
+    "until they come": ([LEAN, ENDED, message(0, 4, total=4, running=False)], 1_200, [0]),
+    "not when a new run has begun": ([LEAN, ENDED, BEGUN | {"epoch": "next"}], 1_200, [0]),
+    "nothing of a run that has begun": ([BEGUN], 1_500, []),
+    "but once of one that is looked at seldom": ([BEGUN | SELDOM], 3_000, [0]),
+    "if it has not ended": ([BEGUN | SELDOM, message(0, 2, total=2, running=False)], 1_500, []),
+}
 
 
-def test_a_lost_beginning_is_asked_for_until_it_comes(page) -> None:
-    """A busy server drops messages that newer ones replace, answers to earlier requests among them."""
-    lost = [message(9, 1, first=False)] * 12
-    assert feed(page, lost, wait_ms=1_200) == {"asked": [["resync", 0]] * 3, "nodes": 0}  # twice a second
-    seen = feed(page, [*lost, message(0, 50, first=True)], wait_ms=1_200)
-    assert len(seen["asked"]) == 1 and seen["nodes"] == 3  # two nodes and the bonus token
-
-
-def test_a_lost_step_is_asked_for_again_but_not_by_every_message_and_not_for_ever(page) -> None:
-    """The server may no longer have it; while it is slow to answer, messages go on arriving."""
-    lost = [message(0, 2, first=True), *[message(9, 1, first=False)] * 12]
-    assert feed(page, lost)["asked"] == [["resync", 2]]
-    assert feed(page, lost, wait_ms=700)["asked"] == [["resync", 2]] * 2
-    assert feed(page, lost, wait_ms=8_000)["asked"] == [["resync", 2]] * 12
-
-
-def test_a_run_that_is_over_is_fetched_to_its_end(page) -> None:
-    """A message holds only so many steps of a large tree: the rest is asked for until all are there."""
-    parts = [message(start, 20, first=start == 0, running=False) for start in (0, 20, 40)]
-    assert feed(page, parts[:1], wait_ms=700)["asked"] == [["resync", 20]] * 2
-    seen = feed(page, [*parts[:2], message(40, 10, first=False, running=False)], wait_ms=1_200)
-    assert seen["asked"] == [["resync", 20], ["resync", 40]]
-
-
-def test_steps_that_came_without_their_tables_are_asked_for_when_the_run_has_ended(page) -> None:
-    lean = message(0, 3, first=True)
-    for step in lean["steps"][:2]:
-        step["lean"] = True
-    ended = message(3, 1, first=False, total=4, running=False)
-    assert feed(page, [lean], wait_ms=700)["asked"] == []
-    assert feed(page, [lean, ended], wait_ms=700)["asked"] == [["resync", 0]] * 2
-    whole = message(0, 4, first=False, total=4, running=False)
-    assert feed(page, [lean, ended, whole], wait_ms=1_200)["asked"] == [["resync", 0]]
-
-
-def test_a_run_that_is_looked_at_seldom_is_asked_for_once_soon_after_it_began(page) -> None:
-    begun = message(0, 0, first=True, total=0)
-    assert feed(page, [begun], wait_ms=1_500)["asked"] == []
-    assert feed(page, [begun | {"interval_sec": 3.0}], wait_ms=3_000)["asked"] == [["resync", 0]]
-    ended = message(0, 2, first=False, total=2, running=False)
-    assert feed(page, [begun | {"interval_sec": 3.0}, ended], wait_ms=1_500)["asked"] == []
-
-
-def test_a_new_run_may_begin_while_a_step_of_the_last_one_is_waited_for(page) -> None:
-    faults = []
-    page.on("pageerror", lambda error: faults.append(str(error)))
-    lean = message(0, 3, first=True)
-    lean["steps"][1]["lean"] = True
-    ended = message(3, 1, first=False, total=4, running=False)
-    begun = message(0, 0, first=True, total=0) | {"epoch": "next"}
-    assert feed(page, [lean, ended, begun], wait_ms=1_200)["asked"] == [["resync", 1]] and not faults
+def test_what_a_busy_server_lost_is_asked_for(page) -> None:
+    """It drops messages that newer ones replace, answers to earlier requests among them."""
+    stand_still(page)
+    for case, (messages, wait_ms, asked) in ASKED.items():
+        page.goto("about:blank")
+        place(page)
+        for each in messages:
+            send(page, each)
+            page.clock.run_for(5)
+        page.clock.run_for(wait_ms)
+        assert page.evaluate("window.asked") == [["resync", have] for have in asked], case
 
 
 def test_steps_that_come_at_once_are_shown_in_turn_until_the_run_ends_or_someone_looks_back(page) -> None:
-    place(page, message(0, 10, first=True) | {"interval_sec": 3.0})
+    stand_still(page)
+    place(page, message(0, 10, first=True, **SELDOM))
     at = page.locator(".at")
-    assert at.inner_text() == "step 4 of 10"
-    for step in (7, 10):  # one a second
-        at.get_by_text(f"step {step} of 10").wait_for()
-    page.evaluate(PLAYED, [SCRIPT, [message(10, 10, first=False) | {"interval_sec": 3.0}]])
-    at.get_by_text("step 14 of 20").wait_for()
-    page.evaluate(PLAYED, [SCRIPT, [message(20, 5, first=False, total=25, running=False)]])
-    at.get_by_text("step 25 of 25").wait_for()
-    page.wait_for_timeout(1_500)
+    for step in (4, 7, 10):  # one a second
+        assert at.inner_text() == f"step {step} of 10"
+        page.clock.run_for(1_000)
+    send(page, message(10, 10, **SELDOM))
+    assert at.inner_text() == "step 14 of 20"
+    send(page, message(20, 5, total=25, running=False))
+    page.clock.run_for(1_500)
     assert at.inner_text() == "step 25 of 25"
-    page.evaluate(PLAYED, [SCRIPT, [message(0, 10, first=True) | {"interval_sec": 3.0, "epoch": "2"}]])
+    send(page, message(0, 10, first=True, epoch="2", **SELDOM))
     page.get_by_role("button", name="Previous step").click()
-    page.wait_for_timeout(1_500)
+    page.clock.run_for(1_500)
     assert at.inner_text() == "step 3 of 10"
 
 
-OFTEN = """
-async ([script, shape, messages, each, pauseMs]) => {
-  const module = await import(URL.createObjectURL(new Blob([script], { type: "text/javascript" })))
-  const parentElement = document.getElementById("place")
-  const size = shape.parents.length
-  const about = { prompt: "p", greedy: true, after_rejection: "", at: null, link: null }
-  const some = () => shape.parents.map(() => Math.random())
-  const step = (index) => ({ index, shape: 0, tokens: shape.parents.map((_, node) => `t${node % 50}`), path: [0, 1],
-    outcomes: "AA" + "N".repeat(size - 2), draft: some(), target: some(), bonus: "b", pieces: ["t", "b"], trials: [],
-    seconds: [0.1, 0.1, 0.1, 0.1], finished: null })
-  for (let number = 0; number < messages; number++) {
-    const steps = Array.from({ length: each }, (_, at) => step(number * each + at))
-    const first = number ? { about: null, shapes: [] } : { about, shapes: [shape] }
-    const data = { epoch: "run", ...first, from: number * each, steps, total: (number + 1) * each, running: true,
-      waiting: "", interval_sec: 0 }
-    module.default({ data, parentElement, setTriggerValue: () => {} })
-    if (!number) for (const node of parentElement.querySelectorAll(".node:not(.bonus)")) node.dataset.tag = "kept"
-    await new Promise((done) => setTimeout(done, pauseMs))
-  }
-  const nodes = [...parentElement.querySelectorAll(".node:not(.bonus)")]
-  const kept = nodes.filter((node) => node.dataset.tag === "kept")
-  return [nodes.length, kept.length, parentElement.querySelector(".at").textContent]
-}
-"""
-
-
-def test_six_updates_a_second_of_500_steps_of_1024_nodes_draw_nothing_anew(page) -> None:
-    parents = [-1, *[node // 4 for node in range(1023)]]
-    shape = {"index": 0, "parents": parents, "across": [node % 300 for node in range(1024)]}
-    page.set_content(f"<style>{CSS}</style><div id=place>{HTML}</div>")
-    before = heap_mb(page)
-    found = page.evaluate(OFTEN, [SCRIPT, shape, 63, 8, 1000 // 6])
-    assert found == [1024, 1024, "step 504 of 504"]
-    assert heap_mb(page) - before < 60  # 504 steps of 1,024 nodes, two numbers and a text each
-
-
-STEPPED = """
-() => {
-  const button = document.querySelector(".prev")
-  return Array.from({ length: 7 }, () => {
-    const started = performance.now()
-    button.click()
-    return performance.now() - started
-  }).sort((one, other) => one - other)[3]
-}
-"""
-
-
-def test_2048_nodes_are_painted_on_one_canvas_without_delay(page) -> None:
+def test_2048_nodes_are_painted_on_one_canvas(page) -> None:
     parents = [-1, *[node // 4 for node in range(2047)]]
-    shape = {"index": 0, "parents": parents, "across": [node % 600 for node in range(2048)]}
-    page.set_content(f"<style>{CSS}</style><div id=place>{HTML}</div>")
-    assert page.evaluate(OFTEN, [SCRIPT, shape, 8, 8, 20]) == [0, 0, "step 64 of 64"]  # no element for any node
-    assert page.locator(".graph").is_hidden() and page.locator(".field").evaluate(PAINTED)
-    assert page.evaluate(STEPPED) < 250  # milliseconds
-    assert page.locator(".at").inner_text() == "step 57 of 64"
-
-
-PLAYED = """
-async ([script, messages]) => {
-  window.tree ??= await import(URL.createObjectURL(new Blob([script], { type: "text/javascript" })))
-  for (const data of messages) {
-    window.tree.default({ data, parentElement: document.getElementById("place"), setTriggerValue: () => {} })
-  }
-}
-"""
-PAINTED = "canvas => canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.some(v => v)"
-TREE = {"index": 0, "parents": [-1, 0, 0, 2], "across": [0.5, 0, 1, 1]}
-WALKED = {  # the first child is rejected, the second accepted, and the one below it rejected
-    "shape": 0, "tokens": ["r", "wrong", "right", "below"], "outcomes": "ARAR", "draft": [1, 0.5, 0.4, 0.3],
-    "target": [1, 0.1, 0.8, 0.1], "path": [0, 2], "bonus": "bonus", "pieces": ["right", "bonus"],
-    "trials": [[1, 0.9, 0.1, 0.5], [2, 0.2, 0.8, 0.4], [3, 0.7, 0.1, 0.3]], "seconds": [0.001, 0.004, 0.001, 0.001],
-}  # fmt: skip
-
-
-def place(page, *messages) -> None:
-    page.set_content(f"<style>{CSS}</style><div id=place>{HTML}</div>")
-    page.evaluate(PLAYED, [SCRIPT, [*messages]])
-
-
-def shown(page, **about) -> None:
-    """Show a run of two steps; the second is the last."""
-    steps = [WALKED | {"index": index, "finished": end} for index, end in enumerate((None, "length"))]
-    sent = message(0, 0, first=True, total=2, running=False) | {"shapes": [TREE], "steps": steps}
-    sent["about"] |= {"greedy": False, **about}
-    place(page, sent)
-
-
-def states(page) -> dict[str, str]:
-    """Return the state that each token's node is drawn in."""
-    found = page.locator(".nodes .node:not([hidden])")
-    return {node.locator("text").first.text_content(): node.get_attribute("class") for node in found.all()}
-
-
-def test_a_link_begins_at_its_step(page) -> None:
-    shown(page, at=0)
-    assert page.locator(".at").inner_text() == "step 1 of 2"
-    shown(page)
-    assert page.locator(".at").inner_text() == "step 2 of 2"
+    tree = {"index": 0, "parents": parents, "across": [node % 600 for node in range(2048)]}
+    step = {name: [0.5] * 2048 for name in ("draft", "target")} | {"tokens": ["t"] * 2048, "outcomes": "A" * 2048}
+    place(page, recorded(step, step, tree=tree))
+    assert page.locator(".graph").is_hidden() and not page.locator(".nodes .node:not(.bonus)").count()
+    assert page.locator(".field").evaluate(PAINTED) and page.locator(".at").inner_text() == "step 2 of 2"
 
 
 def test_keys_go_from_step_to_step_and_from_node_to_node(page) -> None:
-    shown(page)
+    shown(page, at=0)
+    assert page.locator(".at").inner_text() == "step 1 of 2"  # where the link begins
     page.locator(".tt").focus()
     for key, at in (("Home", 1), ("ArrowRight", 2), ("ArrowLeft", 1), ("End", 2)):
         page.keyboard.press(key)
@@ -299,10 +219,9 @@ def test_keys_go_from_step_to_step_and_from_node_to_node(page) -> None:
 
 
 def test_slow_play_shows_one_decision_after_the_other(page) -> None:
-    page.clock.install(time="2026-01-01T00:00:00Z")
+    stand_still(page)
     shown(page, at=0)
     page.get_by_role("combobox", name="Speed").select_option("Each decision")
-    page.clock.pause_at("2026-01-02T00:00:00Z")  # from here on time passes only as told
     page.get_by_role("button", name="Play").click()
     seen = []
     for _ in range(6):
@@ -320,8 +239,7 @@ def test_slow_play_shows_one_decision_after_the_other(page) -> None:
 
 
 def test_a_run_that_is_over_plays_itself_slowly_from_its_first_step(page) -> None:
-    page.clock.install(time="2026-01-01T00:00:00Z")
-    page.clock.pause_at("2026-01-02T00:00:00Z")
+    stand_still(page)
     shown(page, plays=True)
     assert page.locator(".at").inner_text() == "step 1 of 2" and page.locator(".speed").input_value() == "Each decision"
     page.clock.run_for(1_800)
@@ -335,55 +253,21 @@ def test_a_run_that_is_over_plays_itself_slowly_from_its_first_step(page) -> Non
     assert page.locator(".at").inner_text() == "step 2 of 2"
 
 
-def test_at_true_speed_steps_last_as_long_as_they_did(page) -> None:
-    page.clock.install(time="2026-01-01T00:00:00Z")
-    steps = [WALKED | {"index": index, "finished": None, "seconds": [0.5, 0.5, 0.0, 0.0]} for index in range(4)]
-    sent = message(0, 0, first=True, total=4, running=False) | {"shapes": [TREE], "steps": steps}
-    sent["about"]["at"] = 0
-    place(page, sent)
-    page.get_by_role("combobox", name="Speed").select_option("True speed")
-    page.clock.pause_at("2026-01-02T00:00:00Z")
-    page.get_by_role("button", name="Play").click()
-    page.clock.run_for(2_100)
-    assert page.locator(".at").inner_text() == "step 3 of 4"
-    page.get_by_role("combobox", name="Speed").select_option("1/10 speed")
-    page.clock.run_for(9_000)
-    assert page.locator(".at").inner_text() == "step 3 of 4"
-    short = [WALKED | {"index": index, "finished": None, "seconds": [0.002] * 4} for index in range(90)]
-    place(page, sent | {"epoch": "2", "steps": short, "total": 90})
-    page.get_by_role("combobox", name="Speed").select_option("True speed")
-    page.get_by_role("button", name="Play").click()
-    page.clock.run_for(400)  # 50 steps of 8 ms, more than can be drawn
-    assert 40 <= int(page.locator(".scrub").input_value()) <= 50
-
-
-WISHES = """
-async ([script, messages]) => {
-  window.tree ??= await import(URL.createObjectURL(new Blob([script], { type: "text/javascript" })))
-  window.wishes ??= []
-  const setTriggerValue = (name, wish) => name === "steer" && window.wishes.push(wish)
-  const parentElement = document.getElementById("place")
-  for (const data of messages) window.tree.default({ data, parentElement, setTriggerValue })
-}
-"""
-
-
 def test_one_transport_holds_a_run_takes_a_step_and_lets_it_go(page) -> None:
-    page.set_content(f"<style>{CSS}</style><div id=place>{HTML}</div>")
-    page.evaluate(WISHES, [SCRIPT, [message(0, 3, first=True, total=3)]])
+    place(page, message(0, 3, first=True, total=3))
     play, at = page.locator(".play"), page.locator(".at")
     assert play.inner_text().endswith("Pause")
     play.click()
-    page.evaluate(WISHES, [SCRIPT, [message(3, 1, first=False, total=4) | {"held": 4}]])
+    send(page, message(3, 1, total=4, held=4))
     assert play.inner_text().endswith("Play") and "Paused after step 4" in page.locator(".caption").inner_text()
     page.get_by_role("button", name="Next step").click()
-    page.evaluate(WISHES, [SCRIPT, [message(4, 1, first=False, total=5) | {"held": 5}]])
+    send(page, message(4, 1, total=5, held=5))
     assert at.inner_text() == "step 5 of 5"
     page.get_by_role("button", name="Previous step").click()  # back in what was decoded: the engine is not asked
     page.get_by_role("button", name="Next step").click()
     assert at.inner_text() == "step 5 of 5"
     page.keyboard.press("Space")  # a button that was clicked does not keep the key
-    assert page.evaluate("window.wishes") == [{"hold": True}, {"next": 4}, {"on": True}]
+    assert page.evaluate("window.asked") == [{"hold": True}, {"next": 4}, {"on": True}]
 
 
 def test_a_decision_by_chance_is_told_in_words_and_with_r_only_where_it_decided(page) -> None:
@@ -397,6 +281,9 @@ def test_a_decision_by_chance_is_told_in_words_and_with_r_only_where_it_decided(
     assert "r =" not in right
     rows = [row.locator("td").all_inner_texts() for row in page.locator(".details table").first.locator("tr").all()[1:]]
     assert rows == [["wrong", "10%", "50%", "20%", "0.900", "✗"], ["right", "80%", "40%", "100%", "", "✓"]]
+    shown(page, greedy=True)
+    assert "only the target's most likely token counts: rejected" in said_of(page, "wrong")
+    assert page.locator(".details table").first.locator("th").all_text_contents() == ["token", "target", "draft", ""]
 
 
 def test_a_button_goes_from_one_rejected_guess_to_the_next(page) -> None:
@@ -408,37 +295,6 @@ def test_a_button_goes_from_one_rejected_guess_to_the_next(page) -> None:
         assert page.locator(".details h4").inner_text() == f"{word} rejected"
 
 
-def test_at_temperature_0_no_r_is_told(page) -> None:
-    shown(page, greedy=True)
-    assert "only the target's most likely token counts: rejected" in said_of(page, "wrong")
-    assert page.locator(".details table").first.locator("th").all_text_contents() == ["token", "target", "draft", ""]
-
-
-def test_full_screen_fills_a_projector_and_ends(page) -> None:
-    page.set_viewport_size({"width": 1920, "height": 1080})
-    shown(page)
-    page.get_by_role("button", name="Full screen").click()
-    page.wait_for_function("document.fullscreenElement?.className.includes('tt')")
-    page.wait_for_timeout(500)
-    main = page.locator(".main").bounding_box()
-    assert main["width"] > 1_800 and main["height"] > 800 and main["x"] + main["width"] <= 1_920
-    page.locator(".nodes .node", has_text="wrong").hover()
-    tip, node = page.locator(".tip").bounding_box(), page.locator(".nodes .node", has_text="wrong").bounding_box()
-    assert abs(tip["x"] - node["x"]) < 60 and abs(tip["y"] - node["y"]) < 140
-    page.get_by_role("button", name="Full screen").click()
-    page.wait_for_function("document.fullscreenElement === null")
-
-
-def test_a_tree_of_few_rows_takes_the_whole_width(page) -> None:
-    wide = {"index": 0, "parents": [-1, 0, 0, 0], "across": [0, 0, 1, 2]}
-    for tree, is_flat in ((TREE, True), (wide, False)):
-        sent = message(0, 0, first=True, total=1, running=False) | {"shapes": [tree]}
-        sent["steps"] = [WALKED | {"index": 0, "finished": None}]
-        place(page, sent)
-        main, stage = (page.locator(part).bounding_box() for part in (".main", ".stage"))
-        assert (stage["width"] == main["width"], stage["height"] == main["height"]) == (is_flat, not is_flat)
-
-
 def test_on_a_phone_the_tree_scrolls_sideways_to_where_the_step_is(page) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
     parents = list(range(-1, 9))
@@ -446,11 +302,7 @@ def test_on_a_phone_the_tree_scrolls_sideways_to_where_the_step_is(page) -> None
         "tokens": [f"word{node}" for node in parents], "outcomes": "A" * 10, "draft": [0.5] * 10, "target": [0.5] * 10,
         "path": list(range(10)), "pieces": ["x"], "trials": [],
     }  # fmt: skip
-    sent = message(0, 0, first=True, total=1, running=False) | {
-        "steps": [WALKED | chain | {"index": 0, "finished": None}]
-    }
-    sent["shapes"] = [{"index": 0, "parents": parents, "across": [0] * 10}]
-    place(page, sent)
+    place(page, recorded(chain, tree={"index": 0, "parents": parents, "across": [0] * 10}))
     stage, bonus = page.locator(".stage"), page.locator(".node.bonus")
     assert stage.evaluate("stage => stage.scrollWidth > 2 * stage.clientWidth && stage.scrollLeft > 300")
     assert bonus.bounding_box()["x"] < 390 and "…" not in "".join(page.locator(".nodes text").all_text_contents())
@@ -462,8 +314,11 @@ def test_why_it_stopped_and_why_the_run_ended(page) -> None:
     words = page.locator(".details").inner_text()
     assert "Why did it stop here?" in words and "1 of 3 drafted tokens accepted" in words
     assert "the one child was rejected" in words and "as many tokens as were asked for" in words
-    shown(page, at=0)
+    assert page.locator(".left-out").is_hidden() and "Expected to add" not in said_of(page, "right")
+    shown(page, at=0, head=True)
     assert "asked for" not in page.locator(".details").inner_text()
+    page.get_by_text("Show the arithmetic").click()
+    assert "from true states" in said_of(page, "wrong") and "guessed" in said_of(page, "below")
 
 
 def test_the_trials_table_and_the_tree_point_at_each_other(page) -> None:
@@ -480,15 +335,21 @@ def test_the_trials_table_and_the_tree_point_at_each_other(page) -> None:
     assert page.locator(".details h4").inner_text() == "wrong rejected"
 
 
-def test_waiting_for_weights_is_a_lane_of_its_own_where_there_is_any(page) -> None:
-    shown(page)
+def test_where_the_time_went_is_charted_step_by_step(page) -> None:
+    shown(page, at=0)
     page.locator(".times summary").click()
-    assert page.locator(".phases").inner_text().split("\n")[0].startswith("draft 1.0 ms")
-    assert "read" not in page.locator(".phases").inner_text()
-    waited = WALKED | {"index": 0, "finished": None, "read_wait_sec": 0.003}
-    sent = message(0, 0, first=True, total=1, running=False) | {"epoch": "2", "shapes": [TREE], "steps": [waited]}
-    page.evaluate(PLAYED, [SCRIPT, [sent]])
-    words = page.locator(".phases").inner_text()
+    page.locator(".growth-key", has_text="in the mean").wait_for()
+    assert page.locator(".growth-key").inner_text().split("\n") == [
+        "n = 4 nodes, in every step", "2 tokens in this step, 2.00 in the mean (line)",
+    ]  # fmt: skip
+    assert page.locator(".growth").evaluate(PAINTED)
+    box = page.locator(".growth").bounding_box()
+    page.mouse.click(box["x"] + 20, box["y"] + 40)  # columns are at most 16 px wide
+    assert page.locator(".at").inner_text() == "step 2 of 2"
+    phases = page.locator(".phases")
+    assert phases.inner_text().startswith("draft 1.0 ms") and "read" not in phases.inner_text()
+    send(page, recorded({"read_wait_sec": 0.003}) | {"epoch": "2"})  # waiting for weights has a lane of its own
+    words = phases.inner_text()
     assert "read 3.0 ms" in words and "verify 1.0 ms" in words and "= 7.0 ms for 2 tokens" in words
 
 
@@ -500,39 +361,14 @@ MARGINAL = {
 }  # fmt: skip
 
 
-def shown_shaped(page, *found) -> None:
-    """Show a run of trees that took shape in their steps, one step for each of the gains."""
-    steps = [WALKED | {"index": index, "finished": None, "marginal": one} for index, one in enumerate(found)]
-    sent = message(0, 0, first=True, total=len(steps), running=False) | {"shapes": [TREE], "steps": steps}
-    place(page, sent)
-
-
-def said_of(page, text: str) -> str:
-    """Return what is said of a node."""
-    page.locator(".nodes .node", has_text=text).first.click()
-    return page.locator(".details").inner_text()
-
-
-def test_a_head_says_what_each_guess_was_drafted_from(page) -> None:
-    shown(page, head=True)
-    page.get_by_text("Show the arithmetic").click()
-    assert "from true states" in said_of(page, "wrong") and "guessed" in said_of(page, "below")
-    shown(page)
-    page.get_by_text("Show the arithmetic").click()
-    assert "states" not in said_of(page, "wrong")
-
-
 def test_each_node_says_what_it_adds_and_costs(page) -> None:
-    shown_shaped(page, MARGINAL)
+    place(page, recorded({"marginal": MARGINAL}))
     page.get_by_text("Show the arithmetic").click()
     words = said_of(page, "wrong")
     assert "Expected to add f = 0.600 tokens; its marginal cost is 0.050 tokens." in words and "Less" not in words
     assert "its marginal cost is 0.030 tokens. Less than it costs" in said_of(page, "below")
     assert "Expected to add" not in said_of(page, "bonus")
-
-
-def test_where_no_costs_are_counted_nodes_say_what_they_add(page) -> None:
-    shown_shaped(page, MARGINAL | {"costs": [None] * 4, "next_cost": None})
+    place(page, recorded({"marginal": MARGINAL | {"costs": [None] * 4, "next_cost": None}}))  # not counted
     page.get_by_text("Show the arithmetic").click()
     assert "Expected to add f = 0.300 tokens.\n" in said_of(page, "right") + "\n"
     page.locator(".left-out summary").click()
@@ -541,7 +377,7 @@ def test_where_no_costs_are_counted_nodes_say_what_they_add(page) -> None:
 
 def test_what_was_left_out_is_one_click_away_and_stays_open_from_step_to_step(page) -> None:
     later = MARGINAL | {"left_out": MARGINAL["left_out"][1:]}
-    shown_shaped(page, MARGINAL, later)
+    place(page, recorded({"marginal": MARGINAL}, {"marginal": later}))
     page.locator(".tt").focus()
     page.keyboard.press("Home")
     box = page.locator(".left-out")
@@ -564,25 +400,6 @@ def test_what_was_left_out_is_one_click_away_and_stays_open_from_step_to_step(pa
     assert table.count() == 2 and table.nth(1).is_visible() and box.bounding_box()["height"] == height
 
 
-def test_a_tree_that_was_given_leaves_nothing_out(page) -> None:
-    shown(page)
-    assert page.locator(".left-out").is_hidden()
-    assert "Expected to add" not in said_of(page, "right")
-
-
-def test_nodes_and_tokens_of_every_step_are_charted(page) -> None:
-    shown(page, at=0)
-    page.locator(".times summary").click()
-    page.locator(".growth-key", has_text="in the mean").wait_for()
-    assert page.locator(".growth-key").inner_text().split("\n") == [
-        "n = 4 nodes, in every step", "2 tokens in this step, 2.00 in the mean (line)",
-    ]  # fmt: skip
-    assert page.locator(".growth").evaluate(PAINTED)
-    box = page.locator(".growth").bounding_box()
-    page.mouse.click(box["x"] + 20, box["y"] + 40)  # columns are at most 16 px wide
-    assert page.locator(".at").inner_text() == "step 2 of 2"
-
-
 def test_the_bonus_token_covers_no_drafted_node(page) -> None:
     """Every row of the next column is taken: it stands above or below them."""
     star = {"index": 0, "parents": [-1, 0, 0, 1, 2], "across": [0.5, 0, 1, 0, 1]}
@@ -590,9 +407,7 @@ def test_the_bonus_token_covers_no_drafted_node(page) -> None:
         "tokens": list("rabcd"), "outcomes": "AARRN", "draft": [0.5] * 5, "target": [0.5] * 5, "path": [0, 1],
         "pieces": ["a", "bonus"], "trials": [[1, 0, 1, 1], [3, 1, 0, 1]],
     }  # fmt: skip
-    sent = message(0, 0, first=True, total=1, running=False)
-    sent |= {"shapes": [star], "steps": [WALKED | step | {"index": 0, "finished": None}]}
-    place(page, sent)
+    place(page, recorded(step, tree=star))
     boxes = [box.bounding_box() for box in page.locator(".nodes .box").all()]
     stage = page.locator(".graph").bounding_box()
     assert len(boxes) == 6

@@ -8,7 +8,7 @@ from .browser import LONG_MS, choose_option, go, measure, metric, number, settle
 
 
 @pytest.mark.timeout(900)
-def test_a_target_on_disk_from_the_choice_to_unloading(page, server, shot):
+def test_a_target_on_disk_from_the_choice_to_unloading(page, server):
     page.goto(server)
     settle(page)
     page.get_by_role("button", name="Change pair").click()
@@ -27,7 +27,6 @@ def test_a_target_on_disk_from_the_choice_to_unloading(page, server, shot):
     measure(page, "Machine", "Measure this machine", "measured here on the demo pair with its target on disk")
     assert number(page, "Best predicted speedup") > 1
     page.get_by_text("stream from disk, which takes").first.wait_for()
-    shot("hardware-disk")
 
     go(page, "Tree")
     assert number(page, "Predicted speedup") > 1
@@ -39,7 +38,6 @@ def test_a_target_on_disk_from_the_choice_to_unloading(page, server, shot):
     assert re.search(r"\d\.\d\d×", metric(page, "Speedup"))
     page.get_by_text("Where the time went, step by step").first.click()
     page.get_by_text(re.compile(r"^read \d+\.\d ms")).first.wait_for()  # a lane of its own
-    shot("decode-disk")
 
     page.get_by_role("button", name="Change pair").click()
     page.get_by_role("button", name="Unload from memory").click()

@@ -12,7 +12,7 @@ PLACE_OF_SHAPE = """([n, d]) => {
 
 
 @pytest.mark.timeout(600)
-def test_a_scenario_leads_to_a_shape_a_run_and_its_explanation(page, server, shot):
+def test_a_scenario_leads_to_a_shape_a_run_and_its_explanation(page, server):
     page.goto(server)
     settle(page)
     scenarios = page.locator("[class*=st-key-sidebar_scenario] input").first
@@ -30,7 +30,6 @@ def test_a_scenario_leads_to_a_shape_a_run_and_its_explanation(page, server, sho
     page.mouse.click(*place)
     page.get_by_role("button", name="Take the shape you clicked: n = 8, d = 4").click()
     page.get_by_text("The tree is now n = 8, d = 4").first.wait_for()
-    shot("planner")
 
     go(page, "Tree")
     settle(page)

@@ -27,7 +27,7 @@ def shorter(run: dict) -> dict:
 
 
 @pytest.mark.timeout(600)
-def test_open_compare_save_and_link(page, server, tmp_path, shot):
+def test_open_compare_save_and_link(page, server, tmp_path):
     other = shorter(load_run(ROOT / "assets" / "runs" / "recorded.jsonl"))
     page.goto(server)
     settle(page)
@@ -38,7 +38,6 @@ def test_open_compare_save_and_link(page, server, tmp_path, shot):
     page.get_by_text("Two side by side").wait_for()
     settle(page)
     assert metric(page, "Tokens per step") and page.get_by_text("characters. The first parts in step").is_visible()
-    shot("runs")
 
     with page.expect_download() as saved:
         page.get_by_role("button", name="Save the run").click()

@@ -35,19 +35,31 @@ def test_it_plays_without_a_server_or_a_network(page, tmp_path) -> None:
         assert (seen == "rgb(19, 24, 22)") == (scheme == "dark")
 
 
-def test_it_says_what_nodes_add_and_what_was_left_out(page, tmp_path) -> None:
-    run = load_run(ROOT / "assets" / "runs" / "recorded.jsonl")
+def test_text_of_a_run_never_becomes_markup(page, tmp_path) -> None:
+    run = json.loads(json.dumps(load_run(ROOT / "assets" / "runs" / "recorded.jsonl")))
     first = run["steps"][0]
     size = len(first["tokens"])
+    row = {"texts": [HOSTILE, "x"], "probs": [0.75, 0.25]}
+    accepted = {"sequoia": 0.875, "specinfer": 0.75, "topk": 0.625, "best": 0.9375}
+    rows = [{"node": node, "target": row, "draft": row, "residuals": [row] * 2} for node in first["path"]]
     left_out = [{"parent": 0, "text": HOSTILE, "gain": 0.1}]
-    marginal = {"gains": [1.0] + [0.5] * (size - 1), "costs": [None] * size, "next_cost": None, "left_out": left_out}
-    opened(page, tmp_path, run | {"steps": [first | {"marginal": marginal}]})
-    page.locator(".nodes .node:not(.bonus)").last.click()
-    assert "Expected to add f = 0.500 tokens." in page.locator(".details").text_content()
+    marginal = {"gains": [0.5] * size, "costs": [None] * size, "next_cost": None, "left_out": left_out}
+    first |= {"tokens": [HOSTILE] * size, "pieces": [HOSTILE] * len(first["pieces"]), "bonus": HOSTILE}
+    first |= {"rows": [each | {"accepted": accepted} for each in rows], "marginal": marginal}
+    sampled = {"temperature": 0.6, "verifier": "specinfer"}
+    opened(page, tmp_path, run | sampled | {"prompt": HOSTILE, "steps": [first]}, title=HOSTILE)
+    assert page.locator(".prompt").text_content() == HOSTILE and page.locator("h1").text_content() == HOSTILE
+    details, told = page.locator(".details"), HOSTILE.replace(" ", "·")
+    shares = details.locator(".shares tr").all()
+    assert [share.locator("th, td").all_text_contents() for share in shares] == [
+        ["Sequoia", "SpecInfer, as here", "Top-k", "best possible"], ["88%", "75%", "63%", "94%"],
+    ]  # fmt: skip
+    page.locator(".nodes .rejected").first.click()
+    assert told in details.text_content() and "75%" in details.text_content()
+    page.locator(".nodes .rejected").first.hover()
     page.locator(".left-out summary").click()
-    assert HOSTILE.replace(" ", "·") in page.locator(".left-out").inner_text() and page.title() != "taken"
-    opened(page, tmp_path, run | {"steps": [first | {"marginal": marginal | {"left_out": []}}]})
-    assert not page.locator(".left-out").is_visible(), "of hybrid trees it is not known"
+    assert told in page.locator(".left-out").inner_text()
+    assert page.title() == HOSTILE and page.locator("img").count() == 0 and page.locator("script").count() == 2
 
 
 def test_a_looked_up_node_is_square_and_says_where_it_was_found(page, tmp_path) -> None:
@@ -74,37 +86,3 @@ def test_a_looked_up_node_is_square_and_says_where_it_was_found(page, tmp_path) 
     assert "Drafted and looked up: it followed" in tip and "draft" in tip and "chance by lookup" not in tip
     legend = page.locator(".legend").inner_text()
     assert "square: looked up" in legend and "blue edge: drafted too" in legend and page.title() != "taken"
-
-
-def test_text_of_a_run_never_becomes_markup(page, tmp_path) -> None:
-    run = load_run(ROOT / "assets" / "runs" / "recorded.jsonl")
-    texts = json.loads(json.dumps(run["steps"][0]))
-    texts |= {"tokens": [HOSTILE] * len(texts["tokens"]), "pieces": [HOSTILE] * len(texts["pieces"]), "bonus": HOSTILE}
-    opened(page, tmp_path, run | {"prompt": HOSTILE, "steps": [texts]}, title=HOSTILE)
-    assert page.locator(".prompt").text_content() == HOSTILE and page.locator("h1").text_content() == HOSTILE
-    page.locator(".nodes .node").first.click()
-    page.locator(".nodes .node").first.hover()
-    assert HOSTILE.replace(" ", "·") in page.locator(".details").text_content()
-    assert page.title() == HOSTILE and page.locator("img").count() == 0 and page.locator("script").count() == 2
-
-
-def test_both_models_rows_stand_beside_a_decision_and_their_texts_stay_text(page, tmp_path) -> None:
-    run = json.loads(json.dumps(load_run(ROOT / "assets" / "runs" / "recorded.jsonl")))
-    first = run["steps"][0]
-    row = {"texts": [HOSTILE, "x"], "probs": [0.75, 0.25]}
-    rests = [{"texts": ["rest"], "probs": [1.0]}]
-    first["rows"] = [{"node": node, "target": row, "draft": row, "residuals": rests} for node in first["path"]]
-    opened(page, tmp_path, run | {"steps": [first]})
-    assert "Best possible" not in page.locator(".details").text_content(), "a file from before has none"
-    for rows in first["rows"]:
-        rows["accepted"] = {"sequoia": 0.875, "specinfer": 0.75, "topk": 0.625, "best": 0.9375}
-    opened(page, tmp_path, run | {"steps": [first], "temperature": 0.6, "verifier": "specinfer"})
-    shares = page.locator(".details .shares tr").all()
-    assert [share.locator("th, td").all_text_contents() for share in shares] == [
-        ["Sequoia", "SpecInfer, as here", "Top-k", "best possible"], ["88%", "75%", "63%", "94%"],
-    ]  # fmt: skip
-    assert "drawn with replacement, as here" in page.locator(".details").text_content()
-    page.locator(".nodes .rejected").first.click()
-    details = page.locator(".details").text_content()
-    assert HOSTILE.replace(" ", "·") in details and "75%" in details and "Most likely after" in details
-    assert page.locator("img").count() == 0 and page.title() == "A run"

@@ -151,13 +151,7 @@ def draw_run(
     steering: Steering | None = None,
 ) -> None:
     """Draw the live tree of a run, its figures and its text."""
-    summary = runs.summarize(
-        steps,
-        baseline=run["baseline"],
-        expected_tokens=run["expected_tokens"],
-        predicted_speedup=run["predicted_speedup"],
-        predicted_interval=run.get("predicted_interval"),
-    )
+    summary = runs.summary_of(run | {"steps": steps})
     live_tree(
         key="decode_tree",
         epoch=epoch,

@@ -182,13 +182,10 @@ def section() -> None:
     changing.smoothing_controls()
     with st.expander("Edit the numbers", icon=":material/edit:", key="acceptance_edit"):
         changing.edit_table(vector)
-    st.download_button(
+    controls.download(
         "Download as JSON",
         vector.to_bytes,  # made when it is asked for: packing takes a quarter of a second
         "acceptance.json",
-        "application/json",
         key="acceptance_download",
-        icon=":material/download:",
-        on_click="ignore",
         help="The app's own format, with trials and per-prompt sums.",
     )

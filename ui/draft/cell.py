@@ -97,14 +97,11 @@ def _use(vector: AcceptanceVector, cell: Cell, speed: Speed | str, drafter: Draf
             st.toast("The vector is in use.", icon=":material/check_circle:")
         if session.acceptance() == vector:
             controls.page_link(st, "tree", f"Open its tree: {shape(tree.size, tree.depth)}", ":material/account_tree:")
-        st.download_button(
+        controls.download(
             "Download the vector",
             vector.to_bytes,
             "acceptance.json",
-            "application/json",
             key="compare_vector",
-            icon=":material/download:",
-            on_click="ignore",
         )
 
 
@@ -122,14 +119,11 @@ def _prompts(cell: Cell, drafter: Drafter, setting: Setting) -> None:
             "tokens per step": st.column_config.NumberColumn(format="%.2f"),
         },
     )
-    st.download_button(
+    controls.download(
         "Download the prompts as CSV",
         record_files.to_csv(table.to_dict("records"), {"drafter": drafter.name} | setting._asdict()),
         "prompts.csv",
-        "text/csv",
         key="compare_csv",
-        icon=":material/download:",
-        on_click="ignore",
     )
 
 

@@ -10,6 +10,7 @@ import streamlit as st
 
 from ui import charts
 from ui.charts.compare import GAP
+from ui.controls import clicked
 
 if TYPE_CHECKING:
     from sequoia_core import HardwareProfile
@@ -132,8 +133,7 @@ def draw(comparison: Comparison, speeds: Speeds, quantity: str, at: Setting, cho
 
 def _choose(drafters: Sequence[Drafter], settings: Sequence[Setting]) -> None:
     """Take the cell that was clicked."""
-    points = st.session_state["compare_map"].selection.points
-    if points and isinstance(place := points[0].get("customdata"), list):
+    if (place := clicked("compare_map")) is not None:
         row, column = map(int, place[:2])
         st.session_state["compare_drafter"] = drafters[row].name
         st.session_state["compare_setting"] = str(settings[column])

@@ -9,7 +9,7 @@ import numpy as np
 import streamlit as st
 
 from sequoia_core import TokenTree
-from ui import record_files
+from ui import controls, record_files
 from ui.exact import wording
 from ui.exact.wording import Row
 from ui.jobs import job_panel, session_jobs
@@ -60,25 +60,20 @@ def _conditions(settings: Mapping) -> str:
 def downloads(part: str, record: Row, tables: Mapping[str, Sequence[Row]]) -> None:
     """Offer a result as JSON and its tables as CSV, each with the settings."""
     with st.container(horizontal=True):
-        st.download_button(
+        controls.download(
             "Download JSON",
             record_files.to_json(part, record),
             f"{part}.json",
-            "application/json",
             key=f"robustness_{part}_json",
-            icon=":material/download:",
-            on_click="ignore",
             help="Everything on show with its settings.",
         )
         for name, rows in tables.items():
             if rows:
-                st.download_button(
+                controls.download(
                     f"{name} as CSV",
                     record_files.to_csv(rows, record["settings"]),
                     f"{part}-{name.lower().replace(' ', '-')}.csv",
-                    "text/csv",
                     key=f"robustness_{part}_csv_{name.lower().replace(' ', '_')}",
                     icon=":material/table:",
-                    on_click="ignore",
                     help="One row per value, with the settings in further columns.",
                 )

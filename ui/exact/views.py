@@ -5,6 +5,7 @@ from collections import Counter
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
+from ui import controls
 from ui.cards import Card, cards
 from ui.exact import charts, current_result, wording
 from ui.exact.wording import Row
@@ -88,8 +89,7 @@ def show_comparison(record: Row) -> None:
 
 def _look_at(labels: list[str]) -> None:
     """Show the setting of the cell that was clicked, with its curves."""
-    points = st.session_state["robustness_outcomes"].selection.points
-    if points and isinstance(place := points[0].get("customdata"), list):
+    if (place := controls.clicked("robustness_outcomes")) is not None:
         st.session_state["robustness_shown"] = labels[int(place[1])]
         st.session_state["robustness_curves"] = True
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sequoia_core.models.chat import chat_remarks, chat_text, encode_templated
@@ -53,19 +53,12 @@ def decode_beside_baseline(
 
     from sequoia_core import SamplingConfig, autoregressive, decode
     from sequoia_core.decoding.record import StepDetails
-    from sequoia_core.models.generation_settings import in_words, left_out_settings
-    from sequoia_core.models.protocol import dtype_name
 
     read, prompt = _read_prompt(pair, request)
     sampling = SamplingConfig(temperature=request.temperature, top_p=request.top_p)
     common = {"sampling": sampling, "cancel": context.cancel}
     speculative = {**common, "tree": request.tree, "verifier": request.verifier}
-    used = {
-        "device": str(pair.target.device), "dtype": dtype_name(pair.target), "prompt_tokens": len(prompt),
-        "settings_left_out": in_words(left_out_settings(pair.target)),
-        "head": pair.draft is not None and bool(pair.draft.reads),
-    }  # fmt: skip
-    run = request.header() | used | read
+    run = request.header() | told_by(pair, prompt) | read
     keep(run)
 
     progress(0.0, "Warming up")
@@ -105,6 +98,18 @@ def decode_beside_baseline(
         elif request.earlier is not None:
             request.earlier.add([*prompt, *tokens])
     return run
+
+
+def told_by(pair: ModelPair, prompt: Sequence[int]) -> dict[str, Any]:
+    """Return what a run's header has from the loaded pair alone."""
+    from sequoia_core.models.generation_settings import in_words, left_out_settings
+    from sequoia_core.models.protocol import dtype_name
+
+    return {
+        "device": str(pair.target.device), "dtype": dtype_name(pair.target), "prompt_tokens": len(prompt),
+        "settings_left_out": in_words(left_out_settings(pair.target)),
+        "head": pair.draft is not None and bool(pair.draft.reads),
+    }  # fmt: skip
 
 
 def _read_prompt(pair: ModelPair, request: DecodeRequest) -> tuple[dict[str, Any], list[int]]:

@@ -42,7 +42,7 @@ def section(vector: AcceptanceVector, profile: HardwareProfile) -> None:
         figure = charts.speedup_surface_3d(surface, best)
         st.plotly_chart(figure, width="stretch", key="hardware_surface_3d", alt=words)
         return
-    event = st.plotly_chart(
+    st.plotly_chart(
         charts.speedup_heatmap(surface, best, here=(current.size, current.depth)),
         width="stretch",
         key="hardware_surface",
@@ -50,8 +50,8 @@ def section(vector: AcceptanceVector, profile: HardwareProfile) -> None:
         selection_mode="points",
         alt=words,
     )
-    if picked := [point["customdata"] for point in event.selection.points if isinstance(point.get("customdata"), list)]:
-        take(*map(int, picked[0][:2]), key="hardware_use_picked", label="Take the shape you clicked")
+    if (picked := controls.clicked("hardware_surface")) is not None:
+        take(*map(int, picked[:2]), key="hardware_use_picked", label="Take the shape you clicked")
     small = smallest_good_shape(surface)
     st.caption(spread_sentence(vector, profile, best, small) + " Click the map to take another shape.")
     if (flags := llama_server_sentence(vector, profile, best.predicted_speedup)) is not None:

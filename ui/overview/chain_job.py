@@ -14,7 +14,7 @@ from sequoia_core.models.prompting import Prompting, encode_prompt
 from ui.jobs.decode_job import decode_beside_baseline
 from ui.jobs.jobs import JobContext
 from ui.overview.film import Film
-from ui.runs.runs import DecodeRequest, summarize
+from ui.runs.runs import DecodeRequest, summary_of
 
 if TYPE_CHECKING:
     from sequoia_core import AcceptanceVector, HardwareProfile, TokenTree
@@ -63,14 +63,12 @@ class ChainResult:
     def summary(self) -> RunSummary:
         """The figures of all prompts together."""
         baselines = [run["baseline"] for run in self.runs if run["baseline"] is not None]
-        first = self.runs[0]
-        return summarize(
-            [step for run in self.runs for step in run["steps"]],
-            baseline={name: sum(each[name] for each in baselines) for name in ("tokens", "seconds")},
-            expected_tokens=first["expected_tokens"],
-            predicted_speedup=first["predicted_speedup"],
-            predicted_interval=self.interval,
-        )
+        together = {
+            "steps": [step for run in self.runs for step in run["steps"]],
+            "baseline": {name: sum(each[name] for each in baselines) for name in ("tokens", "seconds")},
+            "predicted_interval": self.interval,
+        }
+        return summary_of(self.runs[0] | together)
 
 
 class _Enough:

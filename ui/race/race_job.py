@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sequoia_core.models.prompting import encode_prompt
-from ui.jobs.decode_job import LIKELY
+from ui.jobs.decode_job import LIKELY, told_by
 from ui.jobs.jobs import JobContext
 from ui.runs.runs import DecodeRequest, Recorder
 from ui.token_text import TokenText
@@ -39,20 +39,13 @@ def race_work(entrants: Mapping[str, DecodeRequest]) -> Callable[[JobContext], R
     def work(context: JobContext) -> Race:
         from sequoia_core import SamplingConfig
         from sequoia_core.decoding.record import StepDetails
-        from sequoia_core.models.generation_settings import in_words, left_out_settings
-        from sequoia_core.models.protocol import dtype_name
         from sequoia_core.studies.first_difference import first_difference
         from sequoia_core.studies.race import MethodResult, own_method, take_turns
 
         common = next(iter(entrants.values()))
         pair = context.pair(common.models)
         prompt = encode_prompt(pair, common.prompt, common.prompting)
-        used = {
-            "device": str(pair.target.device), "dtype": dtype_name(pair.target), "prompt_tokens": len(prompt),
-            **common.prompting.record(pair.tokenizer),
-            "settings_left_out": in_words(left_out_settings(pair.target)),
-            "head": pair.draft is not None and bool(pair.draft.reads),
-        }  # fmt: skip
+        used = told_by(pair, prompt) | common.prompting.record(pair.tokenizer)
         sampling = SamplingConfig(temperature=common.temperature, top_p=common.top_p)
         methods = {
             name: own_method(

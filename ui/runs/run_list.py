@@ -73,36 +73,30 @@ def _download_all(known: dict[str, dict[str, Any]]) -> None:
         return content.getvalue()
 
     if len(known) > 1:
-        st.download_button(
+        controls.download(
             "Save all",
             packed,
             "runs.zip",
-            "application/zip",
             key="runs_save_all",
             icon=":material/folder_zip:",
-            on_click="ignore",
         )
 
 
 def downloads(run: dict[str, Any], *, key: str) -> None:
     """Draw the buttons that save a run: as data, and as a page that plays it."""
-    st.download_button(
+    controls.download(
         "Save the run",
         lambda: run_files.run_to_bytes(run),
         f"run-{run['id']}.jsonl",
         key=key,
-        icon=":material/download:",
-        on_click="ignore",
         help="Every step with its tokens, probabilities, decisions and timings, as JSON lines.",
     )
-    st.download_button(
+    controls.download(
         "Save as a page",
         lambda: standalone.run_to_html(run, title=kept_runs.title(run)),
         f"run-{run['id']}.html",
-        "text/html",
         key=f"{key}_html",
         icon=":material/web:",
-        on_click="ignore",
         help="One HTML file that plays this run in any browser, without this app and without a network.",
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired
@@ -284,34 +284,17 @@ def made_with(*several: dict[str, Any]) -> str:
     return ", ".join(filter(None, parts))
 
 
-def summarize(
-    steps: Sequence[dict[str, Any]],
-    *,
-    baseline: dict[str, Any] | None = None,
-    expected_tokens: float | None = None,
-    predicted_speedup: float | None = None,
-    predicted_interval: Sequence[float] | None = None,
-) -> RunSummary:
+def summary_of(run: Mapping[str, Any]) -> RunSummary:
     """Return the figures of a run from its step records, so far as there are any."""
+    steps, baseline, interval = run["steps"], run["baseline"], run.get("predicted_interval")
     return summarize_run(
         [len(step["pieces"]) for step in steps],
         [step["bonus"] is not None for step in steps],
         [step["seconds"] for step in steps],
         baseline=Baseline(baseline["tokens"], baseline["seconds"]) if baseline else None,
-        expected_tokens=expected_tokens,
-        predicted_speedup=predicted_speedup,
-        predicted_interval=None if predicted_interval is None else (predicted_interval[0], predicted_interval[1]),
-    )
-
-
-def summary_of(run: dict[str, Any]) -> RunSummary:
-    """Return the figures of a whole run."""
-    return summarize(
-        run["steps"],
-        baseline=run["baseline"],
         expected_tokens=run["expected_tokens"],
         predicted_speedup=run["predicted_speedup"],
-        predicted_interval=run.get("predicted_interval"),
+        predicted_interval=None if interval is None else (interval[0], interval[1]),
     )
 
 

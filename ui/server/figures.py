@@ -170,13 +170,10 @@ def _row(plan: BatchPlan, unit: str) -> dict[str, str]:
 
 def saving(chains: ChainAcceptance) -> None:
     """Offer what was counted as an acceptance file."""
-    st.download_button(
+    controls.download(
         "Save the acceptance by depth",
         matrix_bytes(chains.to_matrix()),
         "server-acceptance.json",
-        "application/json",
         key="server_download",
-        icon=":material/download:",
-        on_click="ignore",
         help="Rank 1 by depth, with its counts: this page and server-plan read it again, tree and table take it.",
     )

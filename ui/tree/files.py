@@ -4,7 +4,7 @@ import streamlit as st
 
 from sequoia_core import AcceptanceVector, TokenTree
 from sequoia_core.design.optimal_trees import best_value_within_reach, expected_tokens, ranks_not_measured
-from ui import uploads
+from ui import controls, uploads
 from ui.cards import Card, draw_card
 from ui.markdown import escaped
 from ui.phrases import shape
@@ -40,9 +40,7 @@ def draw_export(tree: TokenTree, vector: AcceptanceVector) -> None:
         return
     if kind in VERSION_NOTES:
         st.caption(f":material/info: {VERSION_NOTES[kind]}")
-    st.download_button(
-        f"Download {name}", data, name, key="tree_download", icon=":material/download:", on_click="ignore"
-    )
+    controls.download(f"Download {name}", data, name, key="tree_download")
 
 
 def draw_numbers(tree: TokenTree) -> None:

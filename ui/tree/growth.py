@@ -9,7 +9,7 @@ from sequoia_core import AcceptanceVector, TokenTree
 from sequoia_core.design.growth import theorem_bound
 from sequoia_core.design.optimal_trees import expected_tokens, tree_limit
 from sequoia_core.design.plain_trees import chain_limit, chains_limit, k_ary_limit
-from ui import charts
+from ui import charts, controls
 from ui.session import core_cache
 from ui.tree import measured_growth
 
@@ -73,12 +73,9 @@ def section(tree: TokenTree, vector: AcceptanceVector, depth: int) -> None:
             pd.DataFrame(points).rename(columns={"kind": "curve", "predicted": "expected_tokens"}),
         ]
     )
-    st.download_button(
+    controls.download(
         "Download the curves as CSV",
         table.to_csv(index=False),
         "growth.csv",
-        "text/csv",
         key="tree_growth_csv",
-        icon=":material/download:",
-        on_click="ignore",
     )

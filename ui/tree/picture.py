@@ -6,7 +6,7 @@ import streamlit as st
 from sequoia_core import AcceptanceVector, TokenTree
 from sequoia_core.design.optimal_trees import node_scores
 from sequoia_core.design.tree_comparison import NodeFacts, node_facts
-from ui import charts
+from ui import charts, controls
 from ui.charts.tree import TOKENS_UP_TO
 from ui.markdown import escaped
 from ui.phrases import count
@@ -78,9 +78,8 @@ def _tokens(tree: TokenTree) -> list[str]:
 
 def _choose_node() -> None:
     """Show the node that was clicked in the picture."""
-    points = st.session_state["tree_picture"].selection.points
-    if points and "customdata" in points[0]:
-        st.session_state["tree_node"] = int(points[0]["customdata"][-1])
+    if (point := controls.clicked("tree_picture")) is not None:
+        st.session_state["tree_node"] = int(point[-1])
 
 
 def _folded_nodes(tree: TokenTree) -> set[int]:

@@ -86,12 +86,9 @@ def section() -> None:
             f"{regret.lost[regret.worst]:.3f} tokens per step, the most of any pair. If you can keep only one tree, "
             f"take the one for **{safest}**."
         )
-    st.download_button(
+    controls.download(
         "Download as CSV",
         regret.to_frame(chosen).to_csv(),
         f"regret-n{n}-d{d}.csv",
-        "text/csv",
         key="regret_csv",
-        icon=":material/download:",
-        on_click="ignore",
     )
