@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -12,12 +10,10 @@ import pytest
 
 from sequoia_core import AcceptanceVector, TokenTree, optimal_tree, speedup_surface
 from sequoia_core.design.optimal_trees import node_scores
-from sequoia_core.design.plain_trees import chain_tree, k_ary_tree
 from sequoia_core.design.planning import best_shape
 from tests.app.conftest import profile, vector
 from ui import charts
 from ui.exact import charts as exact_charts
-from ui.tree_layout import visible_nodes
 
 
 def scored(tree: TokenTree, acceptance: AcceptanceVector | None = None):
@@ -26,11 +22,6 @@ def scored(tree: TokenTree, acceptance: AcceptanceVector | None = None):
 
 def trace(figure: go.Figure, name: str):
     return next(trace for trace in figure.data if trace.name == name)
-
-
-def test_charts_do_not_import_streamlit() -> None:
-    code = "import sys, ui.charts; assert 'streamlit' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def lines_of(figure: go.Figure, name: str) -> list[np.ndarray]:
@@ -61,16 +52,6 @@ def test_a_tree_is_drawn_from_left_to_right_with_rank_1_straight_on(size: int) -
     assert float(nodes.customdata[5][4]) == pytest.approx(node_scores(tree, vector())[5], rel=1e-2)
 
 
-def test_texts_stand_in_the_nodes_of_a_small_tree_and_stay_texts() -> None:
-    for tree, tokens, texts in (
-        (k_ary_tree(2, 1), ["<b>x", " a", "a very long one"], ["&lt;b&gt;x", "·a", "a·very·long·one"]),
-        (chain_tree(40), ["x"] * 41, []),  # no room
-    ):
-        figure = charts.tree_figure(tree.to_networkx(score=node_scores(tree, vector()), token=tokens), selected=1)
-        assert [each.text for each in figure.layout.annotations] == texts
-    assert charts.tree_figure(scored(k_ary_tree(2, 1))).layout.annotations == ()
-
-
 def test_acceptance_shows_intervals_and_overlays() -> None:
     one = charts.acceptance_figure({"a": vector()})
     assert isinstance(one.data[0], go.Bar) and one.data[0].error_y.array is not None
@@ -84,15 +65,6 @@ def test_acceptance_shows_intervals_and_overlays() -> None:
     assert two.data[1].error_y.array is None and np.isnan(two.data[1].y[1])  # nothing at 0 on a log axis
 
 
-def test_growth_has_limits_and_a_band_beside_the_curves() -> None:
-    curve = (np.array([1, 2, 4]), np.array([1.0, 1.5, 1.9]))
-    sizes, low, high = np.array([1, 2, 4]), np.array([1.0, 1.4, 1.7]), np.array([1.0, 1.6, 2.1])
-    limits = {"no chain": 2.5, "off": 9.0, "none": float("inf")}  # far above the curves one would flatten them
-    figure = charts.growth_figure({"best": curve}, here=(4, 1.9), limits=limits, band=(sizes, low, high))
-    assert trace(figure, "this tree").x == (4,) and [shape.y0 for shape in figure.layout.shapes] == [2.5]
-    assert list(trace(figure, "95% interval").y) == [1.0, 1.6, 2.1, 1.7, 1.4, 1.0]
-
-
 def test_growth_sets_measured_points_beside_the_curve_that_they_belong_to() -> None:
     curve = (np.array([1, 2, 4]), np.array([1.0, 1.5, 1.9]))
     row = {"size": 4, "predicted": 1.9, "tokens_per_step": 1.7, "low": 1.5, "high": 2.0, "steps": 9}
@@ -104,19 +76,6 @@ def test_growth_sets_measured_points_beside_the_curve_that_they_belong_to() -> N
     assert grown.error_y.array is None and best.x[0] < 4 < grown.x[0]  # set apart
     assert "predicted 1.90" in best.customdata[0][1] and grown.customdata[0][1] == ""
     assert not [each for each in figure.data if "k chains, measured" in each.name]
-
-
-def test_folded_nodes_are_counted_where_they_are_hidden() -> None:
-    graph = scored(k_ary_tree(2, 3))
-    figure = charts.tree_figure(graph, visible=visible_nodes(graph, collapsed={1}), selected=2)
-    nodes = trace(figure, "nodes")
-    assert len(nodes.x) == 9 and list(nodes.text).count("+6") == 1  # node 1 hides six
-    assert nodes.customdata[-1][-1] == "14" and trace(figure, "selected").x[0] == nodes.x[2]
-    everything = trace(charts.tree_figure(graph, visible=range(15)), "nodes")
-    assert len(everything.x) == 15 and "diamond" not in list(everything.marker.symbol)
-    only_root = visible_nodes(graph, at_least=2.0)
-    assert only_root == {0}
-    assert list(trace(charts.tree_figure(graph, visible=only_root), "nodes").text) == ["+14"]
 
 
 def test_verify_times_are_in_passes_of_one_token() -> None:
@@ -165,15 +124,6 @@ def test_tokens_per_step_are_drawn_by_verifier_with_intervals_side_by_side() -> 
     assert np.isnan(ours.error_y.array[0]) and ours.error_y.array[1] == pytest.approx(0.5)
     over = exact_charts.tokens_figure([sure | settings | {"verifier": "topk", "top_p": p} for p in (1.0, 0.7)], "top_p")
     assert list(over.data[0].x) == [0.7, 1.0] and exact_charts.tokens_figure([]).to_json()
-
-
-def test_counts_show_texts_literally_and_zero_at_the_edge() -> None:
-    cell = {"tokens": [1], "pooled": False, "observed": 0, "expected": 6.0, "expected_low": 0.0, "expected_high": 11.0}
-    cells = [cell | {"text": "<b>&\u202e\n"}, cell | {"pooled": True, "text": "", "tokens": [], "observed": 7}]
-    figure = exact_charts.counts_figure(cells)
-    assert list(figure.layout.yaxis.ticktext) == ["'&lt;b&gt;&amp;\\u202e\\n'", "all rarer texts"]
-    assert list(trace(figure, "observed").x) == [0.5, 7.0] and trace(figure, "observed").customdata[0][1] == 0
-    assert len(exact_charts.counts_figure(cells * 20).layout.yaxis.ticktext) == 18
 
 
 def test_what_was_not_seen_stays_empty() -> None:

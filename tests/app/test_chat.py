@@ -10,11 +10,9 @@ from streamlit.testing.v1 import AppTest
 from sequoia_core import AcceptanceVector, TokenTree
 from sequoia_core.design.conditions import Conditions
 from sequoia_core.models.pair_spec import PairSpec
-from tests.app.conftest import open_page, settled, wait_for
+from tests.app.conftest import open_page, settled
 from tests.app.test_decode_page import finish, payload
 from tests.chat_pair import CHATML, FAILING, NO_SYSTEM, save_chat_pair
-from ui.decode import live_run
-from ui.jobs import engine_queue
 from ui.jobs.conversation import Conversation, Exchange
 from ui.jobs.jobs import Job
 from ui.runs import run_files
@@ -138,33 +136,6 @@ def test_two_turns_the_second_reads_the_first_and_its_answer(folders) -> None:
     assert run_of(page)["prompt"] == templated(("system", "Be brief."), ("user", "Again"))
 
 
-def test_the_live_tree_is_told_the_prompt_that_was_read(folders, monkeypatch) -> None:
-    asked = []
-
-    def read_meanwhile(job: Job) -> float:
-        asked.append(job)  # once by the page, then by what draws the run: there the worker reads the prompt meanwhile
-        wait_for(lambda: len(asked) == 1 or job.result is not None)
-        return live_run.WAITING_SEC
-
-    monkeypatch.setattr(live_run, "poll_sec", read_meanwhile)
-    page = say(opened(folders["chatml"], stepwise="true"), "Hello?")
-    told = [payload(page)["about"]]
-    held = page.session_state["studio_jobs"]["decode"].info.steering
-    wait_for(lambda: held.waiting_after == 1)
-    page = settled(page.run())
-    told.append(payload(page)["about"])
-    assert [about for about in told if about][-1]["prompt"] == templated(("user", "Hello?"))
-    assert talk(page) == [("user", "Hello?"), ("assistant", "")]
-    assert page.chat_input(key="chat_box").disabled and page.button(key="chat_new").disabled
-    page = finish(settled(page.button(key="decode_stop").click().run()))
-    assert any("Stopped." in caption.value for caption in page.caption)
-    answer = run_of(page)["text"].rstrip("\ufffd")
-    assert talk(page)[1][1].split() == answer.split()
-    page = settled(page.toggle(key="stepwise").set_value(False).run())
-    page = answered(page, "Go on")
-    assert [turn["text"] for turn in run_of(page)["turns"]] == ["Hello?", answer, "Go on"]
-
-
 @pytest.mark.parametrize(
     ("kind", "message", "said"),
     [
@@ -209,16 +180,6 @@ def test_plain_text_beside_a_template_is_one_prompt_as_ever(folders) -> None:
 def test_messages_that_cannot_be_decoded_come_back(message: str, said: str, folders) -> None:
     page = say(opened(folders["chatml"]), message)
     assert said in page.error[0].value and "studio_jobs" not in page.session_state and box(page) == message
-
-
-def test_a_busy_engine_gives_the_message_back(folders, monkeypatch) -> None:
-    def busy(*_, **__):
-        raise engine_queue.Busy("The engine is busy: 1 job runs and 4 wait.")
-
-    page = opened(folders["chatml"])
-    monkeypatch.setattr(engine_queue.EngineQueue, "submit", busy)
-    page = say(page, "Hello?")
-    assert "busy" in page.warning[0].value and box(page) == "Hello?" and not page.chat_message
 
 
 def test_a_forged_turn_is_told_and_shown(folders) -> None:

@@ -53,11 +53,6 @@ def compared(folder: Path, **query: str):
     return settled(page.run())
 
 
-def test_without_a_sweep_the_page_says_how_to_get_one(assets) -> None:
-    page = open_page("draft", draft_section="Which draft?")
-    assert "sequoia sweep PLAN.toml --out FOLDER" in page.info[0].value and not page.get("plotly_chart")
-
-
 def test_the_answer_and_the_map_are_those_of_the_core(assets, swept: Path) -> None:
     page = compared(swept)
     comparison = compare(read_rows(swept))
@@ -104,24 +99,6 @@ def test_two_machines_of_one_name_are_two(tmp_path: Path) -> None:
     assert sorted(options) == [f"This sweep: {device}, {more}" for more in ("AMX, h", "AMX, other", "AVX-512")]
 
 
-def test_pairs_timed_on_equal_machines_are_predicted_together(tmp_path: Path) -> None:
-    rows = []
-    for draft, worker in (("demo draft", "h:1"), ("demo draft-large", "other:2")):
-        names = {"target": "demo target", "draft": draft, "pair": draft, "draft_hash": draft}
-        times = replace(profile(), meta=profile().meta | {"draft": draft})
-        timed = row("profile", "", domain="", k=draft) | names
-        rows += [
-            measured("a", [1, 0, 1], k=draft) | names,
-            timed | {"result": json.dumps(times.to_json()), "worker": worker},
-        ]
-    Results(tmp_path / "made").add(rows)
-    page = compared(tmp_path / "made")
-    own = [name for name in page.selectbox(key="compare_hardware").options if name.startswith("This sweep")]
-    assert own == [f"This sweep: {profile().device}"] and "Not predicted" not in " ".join(
-        t.value for t in page.markdown
-    )
-
-
 def test_a_cell_shows_its_prompts_as_text_and_its_vector_is_used_and_planned(swept: Path) -> None:
     page = compared(swept)
     cells = {drafter.kind: cell for (drafter, _), cell in compare(read_rows(swept)).cells.items()}
@@ -139,17 +116,6 @@ def test_a_cell_shows_its_prompts_as_text_and_its_vector_is_used_and_planned(swe
     assert "<" not in page.session_state["studio_acceptance_source"]
     assert page.session_state["studio_shape"][0] <= 16
     assert any("Open its tree" in text.value for text in page.caption)  # a link where the router runs
-
-
-def test_a_cell_that_is_not_there_gives_way(swept: Path, tmp_path: Path) -> None:
-    page = compared(swept, compare_drafter="nobody", compare_setting="T = 9, nowhere", compare_shown="nothing")
-    assert page.selectbox(key="compare_setting").value == "T = 0, code"
-    assert page.selectbox(key="compare_shown").value == "Predicted speedup"
-    page = settled(page.selectbox(key="compare_drafter").set_value("demo <b>").run())
-    Results(tmp_path / "one").add([decoded("a", [2, 1])])
-    page.session_state["studio_sweep_to_show"] = str(tmp_path / "one")
-    assert settled(page.run()).selectbox(key="compare_drafter").value == "lookup"
-    assert "One drafter was measured, lookup" in page.info[0].value
 
 
 def test_a_folder_that_is_none_and_a_damaged_file_say_so(tmp_path: Path, swept: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,14 +16,11 @@ from tests.app.conftest import (
     OTHER_DRAFT,
     metrics,
     open_page,
-    profile,
     run_job,
     settled,
-    state_of,
     vector,
     wait_for,
 )
-from tests.chat_pair import save_chat_pair
 from ui import token_tree
 from ui.jobs import decode_job, engine_queue, jobs
 from ui.runs import run_files, runs
@@ -143,16 +139,6 @@ def test_prompts_that_cannot_be_decoded_get_a_message(prompt: str, assets, tiny_
     page = start(open_page("decode"), prompt)
     assert len(page.error) == 1 and ("empty" in page.error[0].value or "1,048,576 characters" in page.error[0].value)
     assert "studio_jobs" not in page.session_state
-
-
-def test_a_draft_with_less_context_is_named_before_the_run(assets, tmp_path) -> None:
-    folders = save_chat_pair(tmp_path)
-    page = open_page("decode", {"pair": PairSpec(*folders, dtype="float32")})
-    assert not any("the target goes on without the draft" in caption.value for caption in page.caption)
-    config = Path(folders[1]) / "config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"max_position_embeddings": 64}))
-    said = [caption.value for caption in page.run().caption if "the target goes on without the draft" in caption.value]
-    assert len(said) == 1 and "holds 64 tokens, the target's 512: beyond 64" in said[0]
 
 
 @pytest.mark.parametrize("error", ["", "logits are NaN"])
@@ -322,13 +308,6 @@ def test_adaptive_trees_decode_once_a_calibration_was_measured_here(assets, tiny
         marginal = step["marginal"]
         assert marginal["next_cost"] > 0 and all(cost > 0 for cost in marginal["costs"][1:])
         assert 0 < len(marginal["left_out"]) <= decode_job.LEFT_OUT
-
-
-def test_times_of_another_machine_predict_no_speed(assets) -> None:
-    profile(device="some other processor").save(assets / "profiles" / "cpu-2core.json")
-    page = open_page("decode")
-    assert "tokens per step" in words(page) and "no speedup predicted" in words(page)
-    assert "Measured on some other processor" in state_of(page).help
 
 
 def test_a_running_decode_is_named_in_the_link_until_it_ends(assets, monkeypatch: pytest.MonkeyPatch, released) -> None:

@@ -125,13 +125,6 @@ def test_a_measurement_shows_its_progress_is_cut_continued_and_used_everywhere(p
     assert page.session_state["studio_acceptance"].trials == 150  # an old measurement does not come back by itself
 
 
-def test_no_vector_at_all_is_explained(assets) -> None:
-    for path in (assets / "acceptance").glob("*.json"):
-        path.unlink()
-    page = open_page("draft")
-    assert "No acceptance vector" in page.error[0].value
-
-
 def what_if(page, kind: str):
     settled(page.segmented_control(key="acceptance_way").set_value("What-if").run())
     return settled(page.segmented_control(key="acceptance_suppose").set_value(kind).run())
@@ -169,13 +162,6 @@ def test_smoothing_is_chosen_said_and_taken_back() -> None:
     settled(page.segmented_control(key="acceptance_smoothing").set_value("Isotonic").run())
     settled(page.selectbox(key="acceptance_choice").select("other").run())
     assert page.segmented_control(key="acceptance_smoothing").value == "None"  # a new vector starts as it is
-
-
-def test_a_tail_that_cannot_be_fitted_says_why() -> None:
-    page = upload(open_page("draft"), "full.csv", b"1,0.5\n2,0.3\n3,0.2\n")
-    settled(page.segmented_control(key="acceptance_smoothing").set_value("Power-law tail").run())
-    assert "expected at least 2" in page.error[0].value and "Nothing is smoothed" in page.error[0].value
-    assert page.session_state["studio_acceptance"].probs.tolist() == [0.5, 0.3, 0.2]
 
 
 def test_own_vectors_stay_at_hand_by_name() -> None:

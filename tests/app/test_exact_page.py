@@ -11,16 +11,15 @@ import numpy as np
 import pytest
 
 from sequoia_core import SamplingConfig
-from sequoia_core.design.conditions import VERIFIERS
 from sequoia_core.design.plain_trees import branching_tree
 from sequoia_core.models.pair_spec import PairSpec
 from sequoia_core.studies.verifier_comparison import TreeRun, VerifierComparison
 from tests.app.conftest import ROOT, OpenPair, metrics, open_page, settled, vector, wait_for
 from tests.conftest import calibration_of, tiny_llama
 from ui import record_files
-from ui.exact import charts, measurements, records, wording
+from ui.exact import charts, measurements, wording
 from ui.session import evidence, session
-from ui.verifier_names import AFTER_REJECTION, BESIDE, COMPARED, DRAWS, NAMES, RIVALS
+from ui.verifier_names import BESIDE, COMPARED
 
 pytestmark = pytest.mark.usefixtures("assets")
 SECTIONS = ("Losslessness", "Guarantees", "Verifiers", "Assumption")
@@ -208,14 +207,6 @@ def test_other_trees_are_measured_beside_the_verifiers(tiny_pair, assets) -> Non
     assert not any("its own rule" in each.value for each in page.caption)
 
 
-def test_verifiers_are_set_beside_each_other_over_top_p(recorded) -> None:
-    page = open_page("exact", robustness_section="Verifiers", robustness_shown="T = 1, top-p 0.9", **CURVES)
-    over, along = (json.loads(chart.proto.spec)["layout"]["xaxis"] for chart in page.get("plotly_chart")[1:3])
-    assert over["title"]["text"] == "temperature of the target" and len(over["ticktext"]) > 2
-    assert along["title"]["text"] == "top-p of the target" and "0.9" in along["ticktext"]
-    assert not any("no two values" in each.value for each in page.caption)
-
-
 def test_a_figure_holds_what_is_on_show_where_that_leaves_a_line() -> None:
     rows = [{"temperature": t, "top_p": p} for t, p in ((0.0, 1.0), (0.6, 1.0), (1.0, 1.0), (1.0, 0.9), (0.6, 0.9))]
     sparse = [row for row in rows if row != {"temperature": 0.6, "top_p": 0.9}]
@@ -249,19 +240,6 @@ def test_settings_that_cannot_be_run_are_refused(section: str, part: str, key: s
     next(each for each in widgets if each.key == f"robustness_{key}").set_value(value)
     page = press(page, part)
     assert said in page.error[0].value and "studio_jobs" not in page.session_state
-
-
-def test_a_new_result_without_the_setting_on_show_falls_back(recorded, assets) -> None:
-    page = open_page("exact", robustness_section="Verifiers", robustness_shown="T = 2")
-    assert page.selectbox(key="robustness_shown").value == "T = 2"
-    page.session_state["studio_evidence_comparison"] = records.comparison_record(
-        comparison(), pair="demo pair", tree_source="test"
-    )
-    assert settled(page.run()).selectbox(key="robustness_shown").value == "T = 1"
-
-
-def test_every_verifier_has_a_name_and_a_description() -> None:
-    assert set(VERIFIERS) == set(DRAWS) == {"sequoia", *RIVALS} < set(NAMES) == set(AFTER_REJECTION)
 
 
 def test_badges_and_worked_examples_are_those_of_the_core() -> None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import ast
-
 import numpy as np
 import pytest
 from streamlit.testing.v1 import AppTest
 
 from sequoia_core.design.tree import TokenTree
-from tests.app.conftest import ROOT, open_page, profile, settled, vector
+from tests.app.conftest import open_page, profile, settled, vector
 from tests.app.test_run_comparison import a_run
-from ui.jobs.finished_jobs import ADOPTERS
 from ui.jobs.jobs import Job
 from ui.overview.chain_job import ChainResult
 from ui.runs import runs
@@ -83,16 +80,3 @@ def test_the_run_that_began_last_is_the_one_on_show(first: str) -> None:
     assert page.session_state["studio_last_run"]["prompt"] == last
     assert ("decode" in page.session_state["studio_jobs"]) == (first == "chain")
     assert page.text_area(key="decode_prompt").value == last
-
-
-def test_every_job_that_is_started_by_a_fixed_name_has_an_adopter() -> None:
-    started = set()
-    for path in [*(ROOT / "ui").rglob("*.py"), *(ROOT / "pages").glob("*.py")]:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            match node:
-                case ast.Call(
-                    func=ast.Attribute(value=ast.Name(id="job_panel"), attr="start" | "submit"),
-                    args=[ast.Constant(value), *_],
-                ):
-                    started.add(value)
-    assert started == {"measure", "profile", "decode", "chain", "race", "replay", "sweep"} <= set(ADOPTERS)

@@ -1,7 +1,6 @@
 """The engine queue: order, bound, cancel, failures that keep earlier steps, and no output mixed between jobs."""
 
 import json
-import logging
 import threading
 import time
 import weakref
@@ -145,28 +144,6 @@ def test_a_cancel_keeps_what_there_was_and_is_no_failure(queue: EngineQueue) -> 
         job.cancel()
         wait_for(lambda job=job: not job.active)
         assert (job.state, job.error, job.result) == ("cancelled", None, result)
-
-
-def test_a_fault_of_a_log_handler_ends_no_more_than_the_job(queue: EngineQueue) -> None:
-    """It is raised where a failed job is over already, so that only the future is left to end it."""
-
-    class Broken(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            raise SystemExit("no logging today")
-
-    def breaks(context: JobContext) -> None:
-        context.append("a step")
-        raise RuntimeError("worth a log entry")
-
-    log, handler = logging.getLogger("ui.jobs.engine_queue"), Broken()
-    log.addHandler(handler)
-    try:
-        lost, waiting = queue.submit("lost", breaks), queue.submit("waiting", lambda context: "ok")
-        wait_for(lambda: not waiting.active)
-    finally:
-        log.removeHandler(handler)
-    assert (lost.state, lost.error) == ("failed", "step 1: RuntimeError: worth a log entry")
-    assert lost.steps_since(0) == ["a step"] and waiting.state == "done"
 
 
 def test_a_real_allocators_refusal_reads_as_out_of_memory(queue: EngineQueue, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from pathlib import Path
 
 import pytest
@@ -94,17 +93,3 @@ def test_no_junk_in_a_link_breaks_a_page_or_moves_a_widget(path: Path, states, f
             page = opened(path, state | dict.fromkeys(names, JUNK[kind]))
             assert not page.exception, (kind, state, [error.value for error in page.exception])
             assert {name: page.session_state[name] for name in shown} == shown, (kind, state)
-
-
-@pytest.mark.slow
-def test_every_bound_widget_is_found(states) -> None:
-    """A widget whose name stands in the source, and that the search above does not see, would be tested by nobody."""
-    named = set()
-    for file in [*PAGES, *(ROOT / "ui").rglob("*.py")]:
-        for call in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(call, ast.Call):
-                options = {word.arg: word.value for word in call.keywords}
-                if "bind" in options and isinstance(options["key"], ast.Constant):
-                    named.add(options["key"].value)
-    assert {"seed", "chain", "against_n"} <= named
-    assert named <= {name for path in PAGES for name in states(path)}

@@ -168,12 +168,6 @@ def test_where_speculation_does_not_pay_the_page_says_so(assets) -> None:
     assert page.session_state["studio_shape"] == (1, 1)
 
 
-def test_no_profile_is_an_invitation(assets) -> None:
-    (assets / "profiles" / "cpu-2core.json").unlink()
-    page = open_page(PAGE)
-    assert "No hardware profile yet" in page.info[0].value and not page.metric
-
-
 def upload(page, name: str, content: bytes):
     settled(page.segmented_control(key="hardware_way").set_value("Upload").run())
     page.file_uploader(key="hardware_file").upload(name, content)

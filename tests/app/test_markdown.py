@@ -2,7 +2,6 @@
 
 import pytest
 
-from tests.app.conftest import open_page, settled
 from ui.markdown import UNSEEN, escaped, for_chart, safe_name
 
 IMAGE = "![](http://example.org/x.png)"
@@ -61,12 +60,3 @@ def test_charts_show_tags_and_fields() -> None:
     assert for_chart("<b>x</b> & <a href='y'>") == "&lt;b&gt;x&lt;/b&gt; &amp; &lt;a href='y'&gt;"
     assert "%{" not in for_chart("%{x}") and "$x$" not in for_chart("$x$")
     assert for_chart("y" * 999, 10) == "yyyyyyyyy…"
-
-
-def test_an_upload_cannot_put_markdown_on_the_page(assets) -> None:
-    page = open_page("draft")
-    settled(page.segmented_control(key="acceptance_way").set_value("Upload").run())
-    page.file_uploader(key="acceptance_file").upload(f"{IMAGE.replace('/', '_')}.csv", IMAGE.encode())
-    settled(page.run())
-    for element in [*page.markdown, *page.error, *page.success, *page.caption, *page.warning]:
-        assert "![" not in element.value

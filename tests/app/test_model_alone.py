@@ -1,7 +1,6 @@
 """One model without a draft: chosen in the sidebar, decoded with, and every page says what it cannot do."""
 
 import threading
-from dataclasses import replace
 
 import pytest
 from streamlit.testing.v1 import AppTest
@@ -86,14 +85,6 @@ def test_it_is_chosen_in_the_sidebar_and_left_again(assets) -> None:
     assert not page.text_input(key="sidebar_draft").disabled
     page = use()
     assert page.session_state["studio_pair"] == PairSpec()
-
-
-def test_a_target_alone_streams_from_disk_and_lists_no_draft(assets) -> None:
-    page = opened("overview", {"pair": replace(ALONE, offload="disk")})
-    line = next(caption.value for caption in page.sidebar.caption if "Target on disk" in caption.value)
-    assert "resident " in line and "draft" not in line
-    assert "demo target without a draft, on disk" in page.info[0].value
-    assert "30 s" not in page.button(key="chain_start").label  # only of what it was timed on
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
-import ui
 from tests.app.conftest import PAGES, ROOT, TIMEOUT_SEC, open_page, settled
 from ui import menu
 from ui.session import shipped
@@ -58,41 +56,3 @@ def test_words_and_documents_are_at_hand_on_every_page(assets: Path) -> None:
     assert {"Sequoia Studio", "Predictions", "Changelog"} <= {*page.selectbox(key="document").options}
     shown = next(element.value for element in page.markdown if element.value.startswith("# Sequoia Studio"))
     assert "](docs/" not in shown and "![" not in shown
-
-
-@BY_NAME
-def test_pages_do_not_inject_html(path: Path) -> None:
-    source = path.read_text(encoding="utf-8")
-    assert "unsafe_allow_html" not in source and "st.html" not in source and "use_container_width" not in source
-
-
-def floors() -> dict[str, int]:
-    """Read the table in the docstring of `ui`: folder or file -> its floor."""
-    lines = [line.split(maxsplit=1)[1] for line in (ui.__doc__ or "").splitlines() if line.startswith("    ")]
-    return {name: floor for floor, names in enumerate(lines) for name in names.split(", ")}
-
-
-def test_every_folder_and_file_of_the_app_is_on_its_floor() -> None:
-    known = floors()
-    modules = [path for path in (ROOT / "ui").rglob("*.py") if path != ROOT / "ui" / "__init__.py"]
-    homes = {path: path.relative_to(ROOT / "ui").with_suffix("").parts[0] for path in modules}
-    assert {*homes.values()} == {*known}
-    for path, home in homes.items():
-        for found in re.findall(r"^\s*(?:from ui\.(\w+)|from ui import (.+)|import ui\.(\w+))", path.read_text(), re.M):
-            for name in "".join(found).split(", "):
-                below = name.split()[0]
-                assert below == home or known[below] < known[home], f"{path}: found an import of ui.{below}"
-    for path in PAGES:
-        of_pages = set(re.findall(r"^\s*from ui\.(\w+)", path.read_text(), re.M)) & {page.stem for page in PAGES}
-        assert of_pages <= {path.stem}, f"{path}: found imports of other pages' folders, {sorted(of_pages)}"
-    scripts = "".join(path.read_text() for path in (ROOT / "benchmarks").glob("*.py"))
-    of_tests = set(re.findall(r"from tests\.(\w+)", scripts))
-    assert of_tests <= {"served_app", "pretend_device"}  # which serve both
-
-
-def test_orange_text_is_left_to_primary_buttons() -> None:
-    """The theme writes it white or black, which only a primary button's background makes readable."""
-    taken = re.compile(r""":orange\[|color=["']orange|type=["']primary""")
-    places = [path for folder in ("pages", "ui") for path in (ROOT / folder).rglob("*.py")]
-    found = {path.name for path in places if taken.search(path.read_text())}
-    assert found <= {"controls.py"}

@@ -1,10 +1,5 @@
 """Loading a pair where it can be abandoned: nobody waits for a hanging download, loads never mix, memory is freed."""
 
-import json
-import os
-import socket
-import subprocess
-import sys
 import threading
 import time
 import weakref
@@ -13,9 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from sequoia_core.files.faults import Cancelled
-from sequoia_core.models.pair_spec import PairSpec
-from tests.app.conftest import ROOT, wait_for
-from ui.jobs import engine_queue
+from tests.app.conftest import wait_for
 from ui.session.pair_loading import PairKeeper
 
 
@@ -144,17 +137,6 @@ def test_whoever_waits_is_told_how_far_the_load_is(loads: Loads) -> None:
     assert set(told) == {(0.5, "half of slow")}
 
 
-def test_waiting_behind_an_abandoned_load_can_be_given_up_too(loads: Loads) -> None:
-    loads.may(loads.fetched, "slow").set()
-    loads.abandoned("slow", in_step="load")
-    loads.may(loads.fetched, "next").set()
-    loads.abandoned("next", in_step="fetch")
-    loads.go("slow", "next")
-    wait_for(lambda: not loaders())
-    assert loads.keeper.held is None and "load next" not in loads.said
-    assert loads.keeper.get("slow", threading.Event()).spec == "slow"
-
-
 def test_an_abandoned_load_asked_for_again_is_taken_up_where_it_is(loads: Loads) -> None:
     loads.may(loads.fetched, "slow").set()
     loads.abandoned("slow", in_step="load")
@@ -189,65 +171,3 @@ def test_unloading_never_waits_for_a_load(loads: Loads) -> None:
     loads.go("slow")
     thread.join(60)
     assert found[0].spec == "slow"
-
-
-def test_a_folder_with_a_pipe_in_it_is_refused_and_the_engine_goes_on(tmp_path) -> None:
-    """Opening a named pipe waits for a writer, for ever."""
-    os.mkfifo(tmp_path / "config.json")
-    engine = engine_queue.EngineQueue()
-    try:
-        spec = PairSpec(str(tmp_path), str(tmp_path))
-        piped = engine.submit("pipe", lambda context: context.pair(spec))
-        demo = engine.submit("demo", lambda context: context.pair(PairSpec()).target.name)
-        wait_for(lambda: not (piped.active or demo.active), 120)
-    finally:
-        engine.close()
-    assert piped.state == "failed" and "config.json: found a pipe" in piped.error
-    assert (demo.state, demo.result) == ("done", "demo target")
-
-
-HANGING = """
-import json, sys, threading, time
-from ui.jobs import engine_queue
-from sequoia_core.models.pair_spec import PairSpec
-
-engine = engine_queue.EngineQueue()
-def wait(condition, seconds):
-    ends = time.monotonic() + seconds
-    while not condition() and time.monotonic() < ends:
-        time.sleep(0.01)
-hub = PairSpec("someone/model", "someone/draft")
-import huggingface_hub  # so that the time below is not that of an import
-job = engine.submit("hub", lambda context: context.pair(hub))
-wait(lambda: job.state == "running", 60)
-time.sleep(1.0)
-assert job.state == "running", (job.state, job.error)
-job.cancel()
-began = time.monotonic()
-wait(lambda: not job.active, 60)
-cancelled = time.monotonic() - began
-demo = engine.submit("demo", lambda context: context.pair(PairSpec()).target.name)
-wait(lambda: not demo.active, 200)
-hanging = sum(thread.name == "loader" for thread in threading.enumerate())
-print(json.dumps([job.state, cancelled, demo.state, demo.result, hanging]), flush=True)
-import os; os._exit(0)
-"""
-
-
-@pytest.mark.slow
-def test_a_hub_that_never_answers_blocks_one_job_until_its_cancel_and_no_other(tmp_path) -> None:
-    """A real download, from a server that takes connections and says nothing."""
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        environment = os.environ | {
-            "HF_ENDPOINT": f"http://127.0.0.1:{silent.getsockname()[1]}",
-            "HF_HOME": str(tmp_path),
-            "HF_HUB_ETAG_TIMEOUT": "600",
-            "HF_HUB_DOWNLOAD_TIMEOUT": "600",
-        }
-        done = subprocess.run(
-            [sys.executable, "-c", HANGING], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280
-        )
-    assert done.returncode == 0, done.stderr
-    state, cancelled, demo_state, demo, hanging = json.loads(done.stdout.splitlines()[-1])
-    assert (state, demo_state, demo, hanging) == ("cancelled", "done", "demo target", 1)
-    assert cancelled < 10  # looked at every 50 ms; the server would keep it 10 minutes

@@ -8,15 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sequoia_core.files.faults import Cancelled
-from sequoia_core.files.response_logs import load_responses, responses_from_bytes
+from sequoia_core.files.response_logs import load_responses
 from sequoia_core.studies import lookup_replay
 from sequoia_core.studies.lookup_replay import encode_requests, replay_log
 from tests.app.conftest import ROOT, metrics, open_page, profile, run_job, settled
 from ui.draft import replay_figures
 from ui.jobs import replays
-from ui.jobs.jobs import Job, JobContext
-from ui.jobs.replay_job import replay_work
 
 LOG = ROOT / "assets" / "responses" / "demo-greedy.jsonl"
 TOKENIZER = ROOT / "assets" / "demo" / "target"
@@ -69,15 +66,6 @@ def test_a_bad_log_is_refused_in_one_line(assets) -> None:
     page = settled(page.run())
     assert "expected prompt and response" in page.error[0].value
     assert not any(button.key == "replay_start" for button in page.button)
-
-
-def test_a_cancelled_replay_leaves_nothing() -> None:
-    recorded = responses_from_bytes(b'{"prompt_ids": [1, 2], "token_ids": [3, 1, 2, 3]}', "log")
-    job = Job("Replay")
-    job.cancel_event.set()
-    with pytest.raises(Cancelled):
-        replay_work(recorded, "log", TOKENIZER)(JobContext(job))
-    assert job.result is None
 
 
 def test_it_says_what_to_do_next() -> None:

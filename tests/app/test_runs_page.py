@@ -34,13 +34,6 @@ def test_two_opened_runs_are_listed_and_compared(assets) -> None:
     assert len(page.dataframe[1].value) > 5 and len(page.dataframe[2].value) == 3
 
 
-def test_texts_of_different_prompts_are_not_compared(assets) -> None:
-    page = open_page("race", race_section="Runs")
-    for prompt in ("p", "q"):
-        page = opened(page, run_to_bytes(a_run([["a"]]) | {"prompt": prompt}), f"{prompt}.jsonl")
-    assert "different prompts" in texts(page) and "Both wrote" not in texts(page)
-
-
 def test_a_file_that_is_no_run_is_refused_and_the_others_stay(assets) -> None:
     page = opened(open_page("race", race_section="Runs"), run_to_bytes(a_run([["a"]])))
     page = opened(page, b'{"format": "sequoia-run", "version": 2, "id": "<img src=x>"}', "![i](http://x).jsonl")
@@ -58,16 +51,6 @@ def test_a_session_keeps_only_so_many_runs_and_nodes(assets, monkeypatch) -> Non
                 page = opened(page, run_to_bytes(a_run([["a"]])), f"{number}.jsonl")
         kept = ["4", "3"] if limit == "MAX_RUNS" else ["4", "3", "2"]
         assert [name[0] for name in page.dataframe[0].value["name"]] == kept
-
-
-def test_the_list_says_what_tells_runs_apart(assets) -> None:
-    page = open_page("race", race_section="Runs")
-    for draft, temperature in (("/models/small", 0.0), ("owner/large", 0.0), ("owner/large", 0.7)):
-        run = a_run([["a"]], temperature=temperature) | {"target": "owner/big", "draft": draft, "tree_source": "a tree"}
-        page = opened(page, run_to_bytes(run), f"{draft[-1]}.jsonl")
-    shown = page.dataframe[0].value
-    assert list(shown["pair"]) == ["big ← large", "big ← large", "big ← small"] and list(shown["T"]) == [0.7, 0.0, 0.0]
-    assert list(shown["method"]) == ["a tree"] * 3 and all(shown["when"])
 
 
 def test_a_run_is_renamed_and_deleted(assets) -> None:

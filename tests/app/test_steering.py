@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from types import SimpleNamespace
 
 import pytest
@@ -39,30 +38,6 @@ def test_the_engine_waits_for_each_step_and_a_press_counts_once(tiny_pair, queue
     assert job.state == "done" and summary_of(job.result).tokens == 40
 
 
-class CountingEvent(threading.Event):
-    """Counts how often a waiting run has looked whether it was cancelled."""
-
-    looks = 0
-
-    def is_set(self) -> bool:
-        self.looks += 1
-        return super().is_set()
-
-
-def test_a_press_meant_for_an_earlier_step_does_nothing() -> None:
-    held, cancel = Steering(stepwise=True), CountingEvent()
-    worker = threading.Thread(target=held.wait, args=(2, cancel))
-    worker.start()
-    waits_after(held, 2)
-    held.next_step(1)
-    looks = cancel.looks
-    wait_for(lambda: cancel.looks > looks + 1 or not worker.is_alive())
-    assert worker.is_alive() and held.waiting_after == 2
-    held.next_step(2)
-    worker.join(20)
-    assert not worker.is_alive() and held.waiting_after is None
-
-
 def test_the_wait_counts_in_no_time(tiny_pair, queue, monkeypatch) -> None:
     clock = [0.0]
     monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
@@ -75,18 +50,6 @@ def test_the_wait_counts_in_no_time(tiny_pair, queue, monkeypatch) -> None:
     wait_for(lambda: not job.active)
     assert clock[0] > 0.0 and all(sum(step["seconds"]) == 0.0 for step in job.result["steps"])
     assert job.result["baseline"]["seconds"] == 0.0
-
-
-def test_nothing_is_waited_for_after_the_last_step(tiny_pair, queue) -> None:
-    held = Steering(stepwise=True)
-    job = started(queue, held, tokens=3)
-    while job.active:
-        steps = job.step_count
-        wait_for(lambda steps=steps: held.waiting_after == steps > 0 or job.step_count > steps or not job.active)
-        if held.waiting_after is not None:
-            assert job.result["steps"][-1]["finished"] is None
-            held.next_step(held.waiting_after)
-    assert job.state == "done"
 
 
 def test_a_run_that_nobody_goes_on_with_goes_on_by_itself(tiny_pair, queue, monkeypatch) -> None:

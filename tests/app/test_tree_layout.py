@@ -25,12 +25,6 @@ def test_known_tree() -> None:
     np.testing.assert_array_equal(tidy_layout(tree), expected)
 
 
-def test_single_node_and_chain_are_a_straight_line() -> None:
-    np.testing.assert_array_equal(tidy_layout(TokenTree(np.array([-1]))), [[0, 0]])
-    chain = tidy_layout(TokenTree(np.arange(-1, 5)))
-    np.testing.assert_array_equal(chain, np.column_stack([np.zeros(6), np.arange(6)]))
-
-
 @pytest.mark.parametrize("seed", range(8))
 def test_rank_1_goes_straight_on_and_no_edges_cross(seed: int) -> None:
     tree = random_tree(60, seed)

@@ -150,11 +150,6 @@ def test_a_broken_tree_file_leaves_the_tree(content: bytes) -> None:
     assert "bad.json" in page.error[0].value and "studio_tree" not in page.session_state
 
 
-def test_a_tree_wider_than_the_vector_is_compared_with_trees_as_wide() -> None:
-    page = bring(open_page(PAGE, **COMPARE), "wide.json", native(TokenTree(np.array([-1] + [0] * 40))))
-    assert metrics(page)["Best of that size and depth"] == ("no more", "the imported tree is optimal")
-
-
 def test_trees_leave_in_formats_of_other_tools_and_as_their_numbers() -> None:
     page = open_page(PAGE, n="20", depth="5", **EXPORT)
     assert "speculative_num_steps = 5" in page.code[0].value
@@ -167,15 +162,6 @@ def test_trees_leave_in_formats_of_other_tools_and_as_their_numbers() -> None:
         assert ("tree_download" in [button.key for button in page.get("download_button")]) == holds
         assert bool(page.warning) != holds
         assert any("deprecates" in caption.value for caption in page.caption) == label.startswith("Path list")
-
-
-@pytest.mark.slow
-def test_a_very_long_imported_chain_does_not_stop_the_page() -> None:
-    page = bring(open_page(PAGE, **COMPARE), "long.json", native(chain_tree(3000)))
-    settled(page.button(key="tree_use_import").click().run())
-    assert metrics(page)["Draft passes per step"][0] == "3000" and metrics(page)["The next node adds"][0] == "–"
-    page = bring(open_page(PAGE, **COMPARE), "huge.json", native(chain_tree(5000)))
-    assert "expected at most 4,096" in page.error[0].value
 
 
 def compared(page, with_what: str):
@@ -318,13 +304,6 @@ def test_growth_is_measured_on_the_pair_in_use(tiny_pair, assets) -> None:
     assert any("measured here on the demo pair, temperature 0, 3 prompts × 16" in each.value for each in page.caption)
     page.slider(key="growth_prompts").set_value(0)
     assert "prompts: found none" in settled(page.button(key="growth_start").click().run()).error[0].value
-
-
-def test_growth_is_not_measured_with_a_vector_of_another_pair(assets) -> None:
-    replace(vector(), holds_for=None).save(assets / "acceptance" / "demo-t0.json")
-    page = open_page(PAGE)
-    assert page.button(key="growth_start").disabled
-    assert any("measure one on the draft page" in each.value for each in page.info)
 
 
 def test_a_link_carries_the_vector_and_the_comparison() -> None:

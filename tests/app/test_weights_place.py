@@ -73,18 +73,6 @@ def test_whoever_uses_a_pair_keeps_it_open_until_the_end(spec):
     assert not readers() and not open_files(spec.target)
 
 
-def test_packing_is_told_to_whoever_waits(copies):
-    told = []
-    demo = PairSpec(dtype="bfloat16", offload="disk")
-    model_pairs.shared_pair(demo, threading.Event(), lambda share, words: told.append((share, words)))
-    model_pairs.unload_pair()
-    packed = list((copies / "packed-layers").glob("*.layers")) if (copies / "packed-layers").is_dir() else []
-    if not packed:
-        pytest.skip("passes are not compiled here, so nothing is packed")
-    shares = [share for share, _ in told]
-    assert shares == sorted(shares) and any("MB" in words for _, words in told)
-
-
 def choose(page: AppTest, place: str) -> AppTest:
     page.selectbox(key="sidebar_weights").select(place)
     button = next(button for button in page.sidebar.button if button.label == "Use this pair")
@@ -119,12 +107,6 @@ def test_a_target_that_cannot_fit_is_refused_with_the_numbers(assets, monkeypatc
     message = " ".join(error.value for error in page.sidebar.error)
     assert "found 2 MB of memory free" in message and "scratch" in message
     assert "studio_pair" not in page.session_state
-
-
-def test_of_a_model_on_the_hub_nothing_is_said_before_it_is_here(assets):
-    page = open_page("overview")
-    page.session_state["studio_pair"] = PairSpec("owner/big", "owner/small", dtype="float32", offload="disk")
-    assert "known once it is downloaded" in sidebar_text(settled(page.run()))
 
 
 def test_a_second_draft_of_the_demo_pair_is_offered_where_it_is_there(assets, tmp_path, monkeypatch):
