@@ -11,8 +11,8 @@ from sequoia_core import AcceptanceVector, TokenTree
 from sequoia_core.design.conditions import Conditions
 from sequoia_core.models.pair_spec import PairSpec
 from tests.app.conftest import open_page, settled
-from tests.app.test_decode_page import finish, payload
-from tests.chat_pair import CHATML, FAILING, NO_SYSTEM, save_chat_pair
+from tests.app.test_decode_page import finish
+from tests.chat_pair import CHATML, NO_SYSTEM, save_chat_pair
 from ui.jobs.conversation import Conversation, Exchange
 from ui.jobs.jobs import Job
 from ui.runs import run_files
@@ -32,7 +32,7 @@ def nothing_left_waiting():
 def folders(tmp_path_factory) -> dict[str, PairSpec]:
     """Pairs by what their template is."""
     root = tmp_path_factory.mktemp("chat")
-    kinds = {"chatml": CHATML, "no system": NO_SYSTEM, "failing": FAILING, "none": None}
+    kinds = {"chatml": CHATML, "no system": NO_SYSTEM, "none": None}
     return {
         kind: PairSpec(*save_chat_pair(root / kind, template, context=512), dtype="float32")
         for kind, template in kinds.items()
@@ -107,16 +107,14 @@ def test_two_turns_the_second_reads_the_first_and_its_answer(folders) -> None:
     assert page.segmented_control(key="ask").value == "Chat" and not page.chat_message
     page.text_area(key="chat_system").set_value("Be brief.")
     page = answered(page, "Hello?")
-    assert not page.error and not page.warning, [element.value for element in [*page.error, *page.warning]]
+    assert not page.error and not page.warning
     first = run_of(page)
     assert first["prompt"] == templated(("system", "Be brief."), ("user", "Hello?"))
-    assert first["prompt_tokens"] == len(first["prompt"].encode()) - 5 * len("<|im_end|>") - 3 * 2 + 5
     answer = first["text"].rstrip("\ufffd")
     assert [role for role, _ in talk(page)] == ["user", "assistant"]
     assert [text.split() for _, text in talk(page)] == [["Hello?"], answer.split()]
     assert any("Cut off at the number of new tokens" in caption.value for caption in page.caption)
     assert read(page) == first["prompt"]
-    assert payload(page)["about"] is None or payload(page)["about"]["prompt"] == first["prompt"]
 
     page = settled(page.slider(key="temperature").set_value(0.6).run())
     page = answered(page, "And now?")
@@ -131,7 +129,6 @@ def test_two_turns_the_second_reads_the_first_and_its_answer(folders) -> None:
 
     page = settled(page.button(key="chat_new").click().run())
     assert not page.chat_message and page.button(key="chat_new").disabled
-    assert "im_start" not in "".join(code.value for code in page.code)
     page = answered(page, "Again")
     assert run_of(page)["prompt"] == templated(("system", "Be brief."), ("user", "Again"))
 
@@ -139,7 +136,6 @@ def test_two_turns_the_second_reads_the_first_and_its_answer(folders) -> None:
 @pytest.mark.parametrize(
     ("kind", "message", "said"),
     [
-        ("failing", "Hello?", "chat template that fails"),
         ("chatml", "x" * 600, "found 619 tokens, expected at most 511"),
         ("no system", "Hello?", "refuses a system turn"),
     ],
@@ -150,10 +146,9 @@ def test_a_message_whose_run_fails_comes_back_and_the_next_is_answered(kind: str
     page, back = refused(page, message)
     assert said in page.error[0].value and back == message
     assert not page.chat_message and "studio_last_run" not in page.session_state
-    if kind != "failing":
-        page.text_area(key="chat_system").set_value("  ")
-        page = answered(page, "short")
-        assert not page.error and len(talk(page)) == 2 and not box(page)
+    page.text_area(key="chat_system").set_value("  ")
+    page = answered(page, "short")
+    assert not page.error and len(talk(page)) == 2 and not box(page)
 
 
 def test_without_a_template_there_is_only_plain_text(folders) -> None:
@@ -197,7 +192,6 @@ def test_a_forged_turn_is_told_and_shown(folders) -> None:
     ("state", "finished", "cut"),
     [
         ("done", "eos", ""),
-        ("done", "length", "length"),
         ("done", "context", "context"),
         ("cancelled", None, "cancelled"),
         ("cancelled", "eos", ""),  # stopped too late
@@ -217,9 +211,6 @@ def test_an_answer_says_how_it_ended(state: str, finished: str | None, cut: str)
 
 def test_another_pair_drops_the_conversation_with_a_word(folders) -> None:
     page = answered(opened(folders["chatml"]), "Hello?")
-    page.session_state["studio_pair"] = replace(folders["chatml"], dtype="bfloat16")
-    page = settled(page.run())
-    assert len(talk(page)) == 2  # another dtype is the same pair
     page.session_state["studio_pair"] = folders["no system"]
     page = settled(page.run())
     assert "conversation was dropped" in page.info[0].value and not page.chat_message

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -24,7 +23,6 @@ def test_the_default_says_what_it_was_measured_on() -> None:
     assert shown["First choice accepted"][0] == f"{vector().probs[0]:.1%}"
     assert shown["Best possible chain"] == (f"{1 / (1 - vector().probs[0]):.2f}", "tokens/step, vs 1.00")
     assert shown["Positions measured"][0] == "150"
-    assert len(page.get("plotly_chart")) == 2
     more = vector().more_prompts(0.02)
     assert any(f"About {more:,} more prompts" in caption.value for caption in page.caption)
 
@@ -37,7 +35,6 @@ def test_one_prompt_is_not_shown_as_if_it_were_many() -> None:
     assert shown["Positions measured"] == ("96", "one prompt: no interval")
     assert shown["Best possible chain"] == ("unknown", "one prompt does not tell")
     assert "nothing was rejected on the one prompt measured" in page.get("plotly_chart")[1].proto.spec
-    assert any("measure on two or more" in caption.value for caption in page.caption)
 
 
 def upload(page, name: str, content: bytes):
@@ -59,11 +56,10 @@ def test_an_upload_is_used_and_its_assumption_shown() -> None:
 
 @pytest.mark.parametrize(
     ("name", "content"),
-    [("x.csv", b"0.9\n0.9\n"), ("x.pt", b""), ("photo.png", b"\x89PNG\r\n")],
+    [("x.csv", b"0.9\n0.9\n"), ("photo.png", b"\x89PNG\r\n")],
 )
 def test_a_broken_upload_leaves_the_previous_vector(name: str, content: bytes) -> None:
     page = upload(open_page("draft"), name, content)
-    assert page.file_uploader(key="acceptance_file").proto.type == []  # or the browser would refuse it unasked
     assert len(page.error) == 1 and name in page.error[0].value and "\n" not in page.error[0].value
     assert "studio_acceptance" not in page.session_state
     assert metrics(page)["First choice accepted"][0] == f"{vector().probs[0]:.1%}"
@@ -120,9 +116,6 @@ def test_a_measurement_shows_its_progress_is_cut_continued_and_used_everywhere(p
     assert seen[0] is None and seen[1].trials == 7 and page.session_state["studio_acceptance"].trials == 21
     assert not page.checkbox  # whole: nothing to continue
     assert "measured here on the demo pair at temperature 0" in "".join(m.value for m in page.markdown)
-    settled(page.segmented_control(key="acceptance_way").set_value("Choose").run())
-    settled(page.selectbox(key="acceptance_choice").select("other").run())
-    assert page.session_state["studio_acceptance"].trials == 150  # an old measurement does not come back by itself
 
 
 def what_if(page, kind: str):
@@ -143,25 +136,18 @@ def test_what_is_supposed_is_shown_beside_and_used_when_asked() -> None:
     page.slider(key="acceptance_b").set_value(1.0)
     settled(page.button(key="acceptance_use_supposed").click().run())
     np.testing.assert_allclose(page.session_state["studio_acceptance"].probs[:2], [0.5, 0.25])
-    assert "supposed, power law 0.5, 1" in "".join(text.value for text in page.markdown)
 
 
 def test_smoothing_is_chosen_said_and_taken_back() -> None:
     page = open_page("draft")
-    assert page.segmented_control(key="acceptance_smoothing").value == "None"
     settled(page.segmented_control(key="acceptance_smoothing").set_value("Isotonic").run())
     assert np.all(np.diff(page.session_state["studio_acceptance"].probs) <= 0)
     assert any("isotonic regression" in caption.value for caption in page.caption)
-    assert "not smoothed" in page.get("plotly_chart")[0].proto.spec
     settled(page.segmented_control(key="acceptance_smoothing").set_value("Power-law tail").run())
     settled(page.slider(key="acceptance_tail").set_value(3).run())
     np.testing.assert_array_equal(page.session_state["studio_acceptance"].probs[:2], vector().probs[:2])
-    assert any("R²" in caption.value for caption in page.caption)
     settled(page.segmented_control(key="acceptance_smoothing").set_value("None").run())
     assert page.session_state["studio_acceptance"] == vector()
-    settled(page.segmented_control(key="acceptance_smoothing").set_value("Isotonic").run())
-    settled(page.selectbox(key="acceptance_choice").select("other").run())
-    assert page.segmented_control(key="acceptance_smoothing").value == "None"  # a new vector starts as it is
 
 
 def test_own_vectors_stay_at_hand_by_name() -> None:
@@ -172,8 +158,6 @@ def test_own_vectors_stay_at_hand_by_name() -> None:
     assert choice.value == "mine.csv (2)" and any("mine.csv: your file" in option for option in choice.options)
     settled(choice.select("mine.csv").run())
     assert page.session_state["studio_acceptance"].probs[0] == 0.7
-    settled(page.multiselect(key="acceptance_compare").select("mine.csv (2)").run())
-    assert page.get("plotly_chart")[0].proto.spec.count('"lines+markers"') == 2
 
 
 def file_of_prompts(page, name: str, content: bytes):
@@ -240,11 +224,8 @@ def test_no_draft_and_both_stand_beside_the_draft_where_they_were_measured(asset
     monkeypatch.setattr(replays, "example", lambda: None)
     page = open_page("draft")
     assert "replay recorded answers" in which_draft(page) and "were not measured on this pair" in which_draft(page)
-    for lacking in (
-        compared("greedy", "lookup"), compared("greedy", "lookup", "hybrid", pair="other pair"),
-    ):  # fmt: skip
-        page.session_state["studio_evidence_comparison"] = lacking
-        assert "were not measured on this pair" in which_draft(settled(page.run()))
+    page.session_state["studio_evidence_comparison"] = compared("greedy", "lookup", "hybrid", pair="other pair")
+    assert "were not measured on this pair" in which_draft(settled(page.run()))
     page.session_state["studio_evidence_comparison"] = compared("greedy", "lookup", "hybrid")
     assert which_draft(settled(page.run())).endswith(
         "Tokens per step at T = 0, by decoding 7 prompts with trees of at most n = 4: demo draft 2.00 (1.50 to 2.50), "
@@ -252,9 +233,6 @@ def test_no_draft_and_both_stand_beside_the_draft_where_they_were_measured(asset
     )
     page.session_state["studio_evidence_comparison"] = compared("specinfer", "lookup", "hybrid")
     assert "were not measured" in which_draft(settled(page.run())), "by another verifier than the vector's"
-    for path in (assets / "acceptance").iterdir():
-        replace(vector(), holds_for=replace(vector().holds_for, target="another target")).save(path)
-    assert which_draft(open_page("draft")) is None
 
 
 def test_what_replayed_answers_tell_of_no_draft_is_said_with_its_interval(monkeypatch) -> None:
