@@ -112,18 +112,16 @@ def raising(error: BaseException, *, steps: int = 0) -> Callable[[JobContext], N
     return work
 
 
-@pytest.mark.sample(6, cover=False)
+@pytest.mark.sample(4, cover=False)
 @pytest.mark.parametrize(
     ("work", "words"),
     [
         (panic, "PanicException: chunk size must be non-zero"),
-        (raising(SystemExit(3)), "SystemExit: 3"),
         (raising(Unspeakable()), "Unspeakable"),
         (raising(ValueError("prompt: found 900 tokens, expected at most 512")), "prompt: found 900 tokens, expected"),
-        (raising(MemoryError()), "out of memory. Try a smaller tree or a shorter prompt."),
         (raising(RuntimeError("logits are\nNaN"), steps=3), "step 3: RuntimeError: logits are NaN"),
     ],
-    ids=["panic", "exit", "unspeakable", "mistake", "memory", "in a step"],
+    ids=["panic", "unspeakable", "mistake", "in a step"],
 )
 def test_whatever_the_work_raises_ends_that_job_only_and_it_keeps_what_it_had(queue: EngineQueue, work, words) -> None:
     job, after = queue.submit("breaks", work), queue.submit("after", lambda context: "ok")

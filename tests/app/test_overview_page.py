@@ -13,7 +13,7 @@ from sequoia_core.design.optimal_trees import expected_tokens
 from sequoia_core.design.planning import plan_tree
 from sequoia_core.design.prediction import prompts_for
 from sequoia_core.studies.measure_acceptance import vector_from_prompts
-from tests.app.conftest import OTHER_DRAFT, ROOT, metrics, open_page, settled, wait_for
+from tests.app.conftest import ROOT, metrics, open_page, settled, wait_for
 from ui.jobs import jobs
 from ui.overview import chain_job
 from ui.overview.film import Film
@@ -52,17 +52,10 @@ def test_the_whole_chain_reaches_the_other_pages(assets, tiny_chain) -> None:
     shown = metrics(page)
     assert shown["Measured speedup"][0].endswith("×") and "16 tokens" in shown["Measured speedup"][1]
     assert shown["Tokens per step"][1].startswith("expected")
-    assert any("a step yielded" in element.value and "prediction" in element.value for element in page.markdown)
     state = page.session_state
     assert "measured here" in state["studio_acceptance_source"] and "measured here" in state["studio_profile_source"]
     assert state["studio_last_run"]["baseline"]["tokens"] == 16
     assert state["studio_profile"].max_size == 4
-    names = ("acceptance", "acceptance_source", "profile", "profile_source", "last_run", "jobs")
-    decode = open_page("decode", {name: state[f"studio_{name}"] for name in names})
-    assert "last run" in " ".join(element.value for element in decode.caption)
-    assert "16 tokens" in metrics(decode)["Accepted share"][1] and not page.warning
-    state["studio_pair"] = OTHER_DRAFT
-    assert "not the pair in use" in settled(page.run()).warning[0].value
 
 
 @pytest.mark.slow

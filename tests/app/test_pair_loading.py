@@ -153,11 +153,6 @@ def test_what_a_load_raises_reaches_who_waits_and_nothing_is_held(loads: Loads) 
         loads.keeper.get("bad", threading.Event())
     assert loads.keeper.held is None
     assert loads.keeper.get("good", threading.Event()).spec == "good"
-    loads.may(loads.fetched, "bad 2").set()
-    loads.abandoned("bad 2", in_step="load")
-    loads.go("bad 2")
-    wait_for(lambda: not loaders())
-    assert loads.keeper.get("good", threading.Event()).spec == "good"
 
 
 def test_unloading_never_waits_for_a_load(loads: Loads) -> None:

@@ -49,13 +49,6 @@ def test_one_prompt_is_less_sure_than_the_average_of_many(assets) -> None:
     assert alone.low < many.low < many.value < many.high < alone.high
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.6])
-def test_a_vector_of_this_pair_has_no_fault_at_any_setting(temperature: float, assets, monkeypatch) -> None:
-    of_pair = replace(DEMO_VECTOR, holds_for=replace(DEMO_VECTOR.holds_for, temperature=temperature))
-    monkeypatch.setattr(session, "acceptance", lambda: of_pair)
-    assert predictions.vector_faults() == []
-
-
 @pytest.mark.parametrize(("role", "name"), [("target", "owner/big"), ("draft", "owner/small")])
 def test_a_vector_of_another_pair_is_told_by_the_model_that_differs(role: str, name: str, assets, monkeypatch) -> None:
     other = replace(DEMO_VECTOR, holds_for=replace(DEMO_VECTOR.holds_for, **{role: name}))

@@ -12,7 +12,7 @@ from transformers import GenerationConfig
 from sequoia_core.decoding.growing.policies import SpecExecTree
 from sequoia_core.design.plain_trees import branching_tree
 from sequoia_core.studies import race as racing
-from tests.app.conftest import OTHER_DRAFT, metrics, open_page, profile, run_job, settled, state_of
+from tests.app.conftest import metrics, open_page, profile, run_job, settled, state_of
 from ui.jobs.jobs import Job, JobContext
 from ui.markdown import escaped
 from ui.race import entrants, race_job
@@ -40,13 +40,10 @@ def test_every_method_writes_the_same_text_at_temperature_0_and_is_kept_as_a_run
     assert len(results[0]["ends"]) == 32 > len(results[2]["ends"])
     assert "same text" in page.success[0].value
     found = page.session_state["studio_jobs"]["race"].result
-    fastest = min(METHODS, key=lambda name: sum(found.results[name].step_sec))
-    assert any(fastest in " ".join(said) for name, said in metrics(page).items() if name.endswith("on this prompt"))
     kept = page.session_state["studio_runs"]
     assert list(found.runs) == METHODS and {run["id"] for run in found.runs.values()} <= set(kept)
     alone = sum(found.results[METHODS[0]].step_sec)
     assert all(found.runs[name]["baseline"]["seconds"] == alone for name in METHODS[1:])
-    assert any("found_at" in step for step in found.runs["Lookup"]["steps"])
     for name, run in found.runs.items():  # the record says what the race summed up
         assert sum(sum(step["seconds"]) for step in run["steps"]) == pytest.approx(sum(found.results[name].step_sec))
 
@@ -62,7 +59,6 @@ def test_every_method_writes_the_same_text_at_temperature_0_and_is_kept_as_a_run
     }
     table = page.dataframe[0].value.set_index("method")
     assert table["speedup"].round(6).to_dict() == dict(zip(METHODS, (1.0, 2.0, 4.0, 1.0, 0.5, 0.25), strict=True))
-    assert list(table["tokens per second"].round(6)) == [64.0, 32.0, 16.0, 16.0, 8.0, 4.0]
     results["Best chain"].step_sec = [0.5 * (1 + LEVEL)]
     level = metrics(settled(page.run()))
     assert level["Level on this prompt"] == ("2 methods", "Planned tree and Best chain") and "Lead" not in level
@@ -81,10 +77,6 @@ def test_above_temperature_0_methods_write_equally_much_but_not_the_same(assets,
     assert escaped("without the target's own min_p 0.2, repetition_penalty 1.1") in captions
     for run in found.runs.values():
         assert run_from_bytes(run_to_bytes(run), "a")["settings_left_out"] == ["min_p 0.2", "repetition_penalty 1.1"]
-    said = "demo target ← demo draft, float32, cpu, temperature 0.7, seed 3, Sequoia, SpecInfer and Top-k"
-    assert said in captions and not page.warning
-    page.session_state["studio_pair"] = OTHER_DRAFT
-    assert "not the pair in use" in settled(page.run()).warning[0].value
 
 
 def test_methods_that_differ_at_temperature_0_are_named(assets, tiny_pair, monkeypatch) -> None:

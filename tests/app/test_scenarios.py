@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from sequoia_core import AcceptanceVector, HardwareProfile
-from tests.app.conftest import metrics, open_page, settled, state_of
+from tests.app.conftest import open_page, settled, state_of
 from ui.session import shipped
 
 REAL = shipped.ASSETS
@@ -53,7 +53,6 @@ def test_a_scenario_sets_every_page_until_something_of_ones_own_is_used(scenario
     settled(page.segmented_control(key="acceptance_way").set_value("Upload").run())
     settled(page.file_uploader(key="acceptance_file").upload("mine.csv", b"0.7\n0.1\n").run())
     assert box(page).value == OWN and page.session_state["studio_profile"] is None
-    assert "mine.csv: 2 ranks in use" in page.success[0].value
 
 
 @pytest.mark.slow
@@ -78,6 +77,3 @@ def test_every_shipped_scenario_gives_a_tree(scenario_assets) -> None:
         assert box(page).value == title and not page.exception
         assert isinstance(page.session_state["studio_acceptance"], AcceptanceVector)
         assert isinstance(page.session_state["studio_profile"], HardwareProfile)
-        if title == TITLE:
-            assert metrics(page)["Predicted speedup"][0].endswith("×") and "modelled" in state_of(page).value
-            assert page.number_input(key="n").value >= 100 and page.slider(key="depth").value >= 8  # worth looking at

@@ -62,8 +62,6 @@ def test_the_default_is_the_best_shape_for_the_hardware() -> None:
     assert shown["Chain of the same depth"][0] == f"{expected_tokens(chain_tree(tree.depth), vector()):.2f}"
     assert shown["Predicted speedup"][0] == f"{best().predicted_speedup:.2f}×"
     assert shown["Draft passes per step"] == (f"{tree.depth}", f"the paper's D = {tree.depth + 1} levels")
-    assert "best tree for this acceptance and hardware" in in_use(page)
-    assert len(page.get("plotly_chart")) == 2
 
 
 def test_sliders_design_the_tree_and_the_button_goes_back() -> None:
@@ -74,20 +72,18 @@ def test_sliders_design_the_tree_and_the_button_goes_back() -> None:
     assert "n = 40, d = 6" in in_use(page)
     settled(page.button(key="tree_best").click().run())
     assert page.session_state["studio_shape"] is None and sliders(page) == (best().size, best().depth)
-    assert "best tree for this acceptance and hardware" in in_use(page)
 
 
 def test_a_link_reproduces_the_view() -> None:
     page = open_page(PAGE, n="48", depth="7")
     assert sliders(page) == (48, 7) and page.session_state["studio_shape"] == (48, 7)
-    assert page.select_slider(key="n_slider").value == 48, "no rounding to its scale"
     settled(page.select_slider(key="n_slider").set_value(128).run())
     assert sliders(page) == (128, 7) and page.session_state["studio_shape"] == (128, 7)
 
 
 def test_any_shape_is_drawn_and_past_the_profile_no_speedup_is_invented() -> None:
-    for n, depth in ((1, 1), (2, 24), (2048, 9)):
-        page = open_page(PAGE, n=str(n), depth=str(depth))
+    for n in (1, 2048):
+        page = open_page(PAGE, n=str(n), depth="9")
         assert f"n = {n:,}, " in in_use(page)
     assert metrics(page)["Predicted speedup"] == ("–", "times end at n = 64")
     assert metrics(page)["The next node adds"][0] != "–"
@@ -137,9 +133,6 @@ def test_an_imported_tree_is_compared_and_used_until_a_slider_moves() -> None:
     settled(page.button(key="tree_use_import").click().run())
     assert page.session_state["studio_tree"] == chain_tree(5)
     assert "your file chain.json, n = 6, d = 5" in in_use(page)
-    settled(page.button(key="tree_back").click().run())
-    assert page.session_state["studio_tree"] is None
-    settled(page.button(key="tree_use_import").click().run())
     settled(page.number_input(key="n").set_value(12).run())
     assert page.session_state["studio_tree"] is None and "n = 12" in in_use(page)
 
@@ -153,15 +146,9 @@ def test_a_broken_tree_file_leaves_the_tree(content: bytes) -> None:
 def test_trees_leave_in_formats_of_other_tools_and_as_their_numbers() -> None:
     page = open_page(PAGE, n="20", depth="5", **EXPORT)
     assert "speculative_num_steps = 5" in page.code[0].value
-    for label, holds in (
-        ("Reference growmap (.pt)", True),
-        ("Path list (Medusa, EAGLE, TensorRT-LLM)", True),
-        ("vLLM speculative_token_tree", False),
-    ):
+    for label, holds in (("Reference growmap (.pt)", True), ("vLLM speculative_token_tree", False)):
         settled(page.selectbox(key="tree_format").select(label).run())
         assert ("tree_download" in [button.key for button in page.get("download_button")]) == holds
-        assert bool(page.warning) != holds
-        assert any("deprecates" in caption.value for caption in page.caption) == label.startswith("Path list")
 
 
 def compared(page, with_what: str):
@@ -180,19 +167,14 @@ def test_the_tree_is_set_beside_plain_shapes(shape: str) -> None:
     assert other.size <= 20 and shown["The other tree"][0] == f"{expected_tokens(other, vector()):.2f}"
     adds = sum(other.shared_with(tree) < 0)
     assert shown["It adds"][0] == f"{adds} nodes" and shown["It drops"][0] == f"{20 - other.size + adds} nodes"
-    assert len(page.get("plotly_chart")) == 3
 
 
-def test_another_shape_another_vector_and_an_import_can_be_compared() -> None:
+def test_another_shape_and_another_vector_can_be_compared() -> None:
     page = compared(open_page(PAGE, n="20", depth="5", **COMPARE), "Best tree of another shape")
     settled(page.number_input(key="against_n").set_value(40).run())
     assert metrics(page)["The other tree"][1].endswith("n = 40, d = 5")
-    settled(page.number_input(key="against_d").set_value(1).run())
-    assert "found no tree" in page.warning[0].value
     page = compared(page, "Best tree for another vector")
     assert page.selectbox(key="against_vector").value == "other" and metrics(page)["The other tree"][0] != "–"
-    page = compared(bring(page, "chain.json", native(chain_tree(5))), "Imported tree")
-    assert metrics(page)["The other tree"][1].endswith("n = 6, d = 5")
 
 
 def test_a_node_can_be_looked_at_and_folded() -> None:
@@ -204,9 +186,6 @@ def test_a_node_can_be_looked_at_and_folded() -> None:
     assert "root → 1" in text and f"f(v) = {vector().probs[0]:.4g}" in text and f"{below} nodes below" in text
     settled(page.button(key="tree_fold").click().run())
     assert f"+{below}" in drawn(page)["text"] and len(drawn(page)["customdata"]) == 20 - below
-    settled(page.button(key="tree_unfold").click().run())
-    assert len(drawn(page)["customdata"]) == 20
-    settled(page.button(key="tree_fold").click().run())
     settled(page.number_input(key="n").set_value(2).run())  # another tree: the fold and the node's number are gone
     assert page.number_input(key="tree_node").value in (0, 1) and len(drawn(page)["customdata"]) == 2
 
@@ -235,7 +214,6 @@ def test_the_sample_behind_the_vector_gives_intervals(assets) -> None:
     AcceptanceVector(np.array([0.0, 0.0])).save(assets / "acceptance" / "demo-t0.json")
     page = open_page(PAGE, n="6", depth="5")
     assert any("no interval" in caption.value for caption in page.caption)
-    assert '"95% interval"' not in page.get("plotly_chart")[1].proto.spec
     assert float(metrics(page)["Expected tokens per step"][0]) == 1.0
 
 
@@ -243,11 +221,11 @@ def growth_spec(page) -> dict:
     return json.loads(page.get("plotly_chart")[1].proto.spec)
 
 
-def recorded_growth(folder, temperature: float = 0.0, chains: float = 2.25) -> None:
+def recorded_growth(folder, temperature: float = 0.0) -> None:
     """Leave a record of growth as `benchmarks/dynamic.py --growth` does."""
     points = [
         {"kind": kind, "size": n, "predicted": None, "tokens_per_step": value, "low": 1.0, "high": 9.0, "steps": 5}
-        for kind, n, value in (("static", 8, 2.5), ("static", 1024, 6.25), ("chains", 8, chains))
+        for kind, n, value in (("static", 8, 2.5), ("static", 1024, 6.25), ("chains", 8, 2.25))
     ]
     conditions = vector().holds_for.to_json() | {"temperature": temperature}
     settings = {"conditions": conditions, "prompts": 32, "max_new_tokens": 64, "max_depth": 24}
@@ -265,19 +243,13 @@ def test_measured_growth_stands_on_the_curve_of_its_vector_alone(assets) -> None
     text = " ".join(each.value for each in [*page.markdown, *page.caption])
     assert "the best tree 2.50 → 6.25 (n = 8 → 1,024); k chains 2.25 → 2.25" in text
     assert "recorded on 2026-11-23 on the demo pair, temperature 0, 32 prompts × 64 tokens, d ≤ 24" in text
-    assert "measured on these prompts" in text and "chains reach" not in text
-    recorded_growth(assets, chains=1.0 + chains_limit(vector()))
-    assert any("As decoded, chains reach" in each.value for each in open_page(PAGE).caption)
     recorded_growth(assets, temperature=0.6)
-    page = open_page(PAGE)
-    assert not any("measured" in trace["name"] for trace in growth_spec(page)["data"])
-    assert any("nothing was measured for this vector's pair" in each.value for each in page.caption)
-    for broken in ("[" * 100_000, '{"studies": [{}], "settings": {"date": "x"}}'):
-        (assets / "runs" / "growth.json").write_text(broken)
-        assert any("best tree" in trace["name"] for trace in growth_spec(open_page(PAGE))["data"])
+    assert not any("measured" in trace["name"] for trace in growth_spec(open_page(PAGE))["data"])
+    (assets / "runs" / "growth.json").write_text('{"studies": [{}], "settings": {"date": "x"}}')
+    assert any("best tree" in trace["name"] for trace in growth_spec(open_page(PAGE))["data"])
 
 
-def test_growth_has_its_limits_and_the_theorems_bound(assets) -> None:
+def test_growth_has_its_limits_and_the_theorems_bound() -> None:
     page = open_page(PAGE, n="20", depth="5")
     layout = growth_spec(page)["layout"]
     said = " ".join(note["text"] for note in layout["annotations"])
@@ -286,9 +258,6 @@ def test_growth_has_its_limits_and_the_theorems_bound(assets) -> None:
     b, (_, tokens) = theorem_bound(vector(), max_size=1024, depth=5)
     bound = next(trace for trace in growth_spec(page)["data"] if trace["name"] == f"theorem's lower bound, b = {b:.2f}")
     assert np.frombuffer(b64decode(bound["y"]["bdata"])).max() == tokens.max()  # no deeper than the curve above it
-    assert "the best tree, d ≤ 5, of n" in bound["hovertemplate"]
-    AcceptanceVector(np.array([0.5])).save(assets / "acceptance" / "demo-t0.json")
-    assert not any("theorem" in trace["name"] for trace in growth_spec(open_page(PAGE))["data"])
 
 
 @pytest.mark.slow
@@ -300,17 +269,13 @@ def test_growth_is_measured_on_the_pair_in_use(tiny_pair, assets) -> None:
     record = page.session_state["studio_evidence_growth"]
     assert {point["kind"] for point in record["points"]} == {"static", "chains", "specexec", "specinfer"}
     assert max(point["size"] for point in record["points"]) == 64 and record["settings"]["prompts"] == 3
-    assert len([trace for trace in growth_spec(page)["data"] if "measured" in trace["name"]]) == 4
     assert any("measured here on the demo pair, temperature 0, 3 prompts × 16" in each.value for each in page.caption)
-    page.slider(key="growth_prompts").set_value(0)
-    assert "prompts: found none" in settled(page.button(key="growth_start").click().run()).error[0].value
 
 
 def test_a_link_carries_the_vector_and_the_comparison() -> None:
     page = open_page(PAGE, vector="other", n="12", depth="4", against="Beam", **COMPARE)
     assert len(page.session_state["studio_acceptance"]) == 5 and sliders(page) == (12, 4)
     assert page.selectbox(key="against").value == "Beam"
-    assert open_page(PAGE, vector="../../etc/passwd").selectbox(key="vector").value == "demo-t0"
 
 
 def test_a_vector_too_long_to_search_for_large_trees_is_searched_for_smaller_ones(assets, monkeypatch) -> None:
@@ -325,8 +290,6 @@ def test_a_vector_too_long_to_search_for_large_trees_is_searched_for_smaller_one
     for page in (open_page("tree", n="600", depth="9"), open_page("machine")):
         told = " ".join(element.value for element in [*page.warning, *page.caption])
         assert "up to n = 256" in told and "smooth" in told.lower()
-    page = open_page("tree", n="100", depth="9")
-    assert metrics(page)["Expected tokens per step"] and "n = 100" in in_use(page)
 
 
 def calibrated(folder) -> AcceptanceVector:
@@ -341,30 +304,15 @@ def test_dynamic_trees_say_what_they_promise_or_lack(assets) -> None:
     assert "Adaptive trees need a vector with a calibration" in page.info[0].value
     calibrated(assets)
     page = open_page(PAGE, n="16", depth="4")
-    assert "Dynamic: tokens per step" not in metrics(page)
     settled(page.segmented_control(key="tree_kind").set_value("SpecExec").run())
     assert page.session_state["studio_tree_kind"] == "specexec"
     value, against = metrics(page)["Dynamic: tokens per step"]
     low, high = (float(part) for part in against.removeprefix("95%: ").split(" to "))
     assert low < float(value) < high
-    assert any("exact with the Top-k rule" in text.value for text in page.markdown)
     settled(page.segmented_control(key="tree_kind").set_value("Adaptive").run())
     assert float(metrics(page)["Dynamic: predicted speedup"][0][:-1]) > 1.0
     settled(page.segmented_control(key="tree_kind").set_value("Hybrid").run())
-    assert any("Hybrid trees hold what followed the same words" in text.value for text in page.caption)
     assert "Dynamic: tokens per step" not in metrics(page)  # nothing is predicted without the text
     growing_never_pays(assets)
     page = open_page(PAGE, n="16", depth="4", tree_kind="Adaptive")
     assert any("expects a static tree to be faster" in text.value for text in page.markdown)
-    assert float(metrics(page)["Dynamic: predicted speedup"][0][:-1]) > 1.0
-
-
-def test_trees_of_the_last_run_are_shown(assets) -> None:
-    calibrated(assets)
-    run = {
-        "id": "x", "tree_source": "SpecExec's trees", "shapes": [[-1, 0], [-1, 0, 0], [-1, 0, 1, 2]],
-        "steps": [{"shape": place} for place in (0, 0, 1, 2, 0)],
-    }  # fmt: skip
-    page = open_page("tree", {"last_run": run}, tree_kind="SpecExec")
-    assert any("5 steps, 3 different trees of 2 to 4 nodes" in text.value for text in page.caption)
-    assert any(text.value == "**Deepest:** n = 4, d = 3" for text in page.markdown)
