@@ -127,9 +127,3 @@ def test_what_was_not_seen_stays_empty() -> None:
     ]
     points = trace(exact_charts.confidence_figure(bins), "measured")
     assert list(points.x) == [0.2] and points.error_y.array[0] == pytest.approx(0.35)
-    rows = [
-        {"verifier": "topk", "temperature": 1.0, "top_p": 1.0, "rank": k, "rejection": r, "ci_low": 0.0, "ci_high": 0.6}
-        for k, r in ((1, 0.5), (2, 0.0))
-    ]
-    points = exact_charts.verifier_rejection_figure(rows).data[0]  # its axis is logarithmic
-    assert points.y[0] == 0.5 and np.isnan(points.y[1]) and points.error_y.arrayminus[0] == 0.0

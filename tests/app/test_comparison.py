@@ -67,20 +67,6 @@ def test_the_answer_and_the_map_are_those_of_the_core(assets, swept: Path) -> No
     assert "<b>" not in spec and "&lt;b&gt;" in spec
 
 
-def test_hardware_of_the_sweep_comes_first_then_what_serves_most(assets, tmp_path: Path) -> None:
-    rows = [measured("a", [1, 0, 1]) | NAMES, decoded("a", [2, 1]) | NAMES]
-    timed = row("profile", "", domain="") | {"result": json.dumps(profile(device="of the sweep").to_json())}
-    Results(tmp_path / "made").add([*rows, timed])
-    other = profile(device="for lookup alone")
-    replace(other, meta=other.meta | {"draft": "another"}).save(assets / "profiles" / "cpu-2core.json")  # the default
-    profile().save(assets / "profiles" / "z.json")
-    page = compared(tmp_path / "made")
-    hardware = ["This sweep: of the sweep", f"Shipped: {profile().device}", "Shipped: for lookup alone"]
-    assert page.selectbox(key="compare_hardware").options == hardware
-    page = settled(page.selectbox(key="compare_hardware").set_value(hardware[2]).run())
-    assert any("Not predicted: small (no times of demo target" in text.value for text in page.markdown)
-
-
 def test_two_machines_of_one_name_are_two(tmp_path: Path) -> None:
     rows = [measured("a", [1, 0, 1]) | NAMES]
     for factor, instructions, worker in ((10, "AMX", "h:1"), (20, "AVX-512", "h:2"), (30, "AMX", "other:3")):

@@ -299,16 +299,6 @@ def test_adaptive_trees_decode_once_a_calibration_was_measured_here(assets, tiny
     assert payload(page)["steps"] == run["steps"]
 
 
-def test_a_running_decode_is_named_in_the_link_until_it_ends(assets, monkeypatch: pytest.MonkeyPatch, released) -> None:
-    held_work(monkeypatch, released)
-    page = settled(start(open_page("decode")).run())
-    job = page.session_state["studio_jobs"]["decode"]
-    assert page.query_params["run"] in (job.id, [job.id])
-    released.set()
-    page = finish(page)
-    assert "run" not in page.query_params and not page.warning
-
-
 def with_a_recorded_run(assets, **fields) -> dict:
     tree = TokenTree(np.array([-1, 0, 0]))
     run = runs.DecodeRequest("prompt", tree).header() | {"shapes": [[-1, 0, 0]], "text": "xxx"} | fields
@@ -348,20 +338,6 @@ def pressed(wish: object, steering: Steering) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(st, "session_state", {"t": {"steer": wish}})
         token_tree._steer("t", steering)
-
-
-def test_a_run_is_held_and_let_go_from_above_the_tree() -> None:
-    held = Steering()
-    pressed({"hold": True}, held)
-    assert held.stepwise
-    held.waiting_after = 1
-    for wish in (None, "on", {"next": "1"}, {"next": None}, {"next": 7}, {}, {"hold": False}):  # of no button
-        pressed(wish, held)
-    assert held.stepwise and not held._go.is_set()
-    pressed({"next": 1}, held)
-    assert held.stepwise and held._go.is_set()
-    pressed({"on": True}, held)
-    assert not held.stepwise
 
 
 def test_step_by_step_then_planned_from_what_the_run_showed(assets, tiny_pair) -> None:

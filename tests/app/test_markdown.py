@@ -14,20 +14,17 @@ def test_markup_is_escaped() -> None:
     assert escaped("&lt;img&gt;") == r"\&lt;img\&gt;"
 
 
-@pytest.mark.sample(10)
+@pytest.mark.sample(7)
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
         ("http://example.org", ("http:", "//example.org")),
-        ("see HTTPS://x.y", ("see HTTPS:", "//x.y")),
         ("www.example.org", ("www", ".example.org")),
         ("WwW.example.org", ("WwW", ".example.org")),
         ("mail a@b.org", ("mail a@", "b.org")),
         (":material/home: :red :+1:", (":", "material/home: :", "red :", "+1:")),
         (":streamlit:", (":", "streamlit:")),
         ("a -- b", ("a -", "- b")),
-        ("a -> b", ("a -", r"\> b")),
-        ("a >= b", (r"a \>", "= b")),
     ],
 )
 def test_what_the_client_looks_for_after_escapes_are_gone_is_kept_apart(text: str, parts: tuple[str, ...]) -> None:

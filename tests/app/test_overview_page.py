@@ -14,7 +14,6 @@ from sequoia_core.design.planning import plan_tree
 from sequoia_core.design.prediction import prompts_for
 from sequoia_core.studies.measure_acceptance import vector_from_prompts
 from tests.app.conftest import ROOT, metrics, open_page, settled, wait_for
-from ui.jobs import jobs
 from ui.overview import chain_job
 from ui.overview.film import Film
 from ui.session import shipped
@@ -95,16 +94,6 @@ def test_measuring_ends_once_the_plan_is_settled() -> None:
     assert not any(prompts_for(tree, of_first(m), within=chain_job.WITHIN) <= m for m in range(8, done, 4))
     whole = plan_tree(vector, profile)
     assert (tree.size, tree.depth) == (whole.size, whole.depth)
-
-
-def test_a_pair_that_cannot_be_loaded_is_named(assets, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(*spec):
-        raise ValueError("assets/demo/target: found no such folder, expected a model")
-
-    monkeypatch.setattr(jobs, "shared_pair", missing)
-    page = run_chain(open_page("overview"))
-    assert "found no such folder" in page.error[0].value
-    assert not page.button(key="chain_start").disabled
 
 
 def test_the_chain_measures_on_other_prompts_than_it_decodes(assets, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
+import ui
 from tests.app.conftest import PAGES, ROOT, TIMEOUT_SEC, open_page, settled
 from ui import menu
 from ui.session import shipped
@@ -56,3 +58,14 @@ def test_words_and_documents_are_at_hand_on_every_page(assets: Path) -> None:
     assert {"Sequoia Studio", "Predictions", "Changelog"} <= {*page.selectbox(key="document").options}
     shown = next(element.value for element in page.markdown if element.value.startswith("# Sequoia Studio"))
     assert "](docs/" not in shown and "![" not in shown
+
+
+def test_every_folder_and_file_of_the_app_imports_only_what_is_below_its_floor() -> None:
+    """The floors stand in the docstring of `ui`."""
+    floors = [line.split(maxsplit=1)[1].split(", ") for line in ui.__doc__.splitlines() if line.startswith("    ")]
+    known = {name: floor for floor, names in enumerate(floors) for name in names}
+    for path in (ROOT / "ui").rglob("[!_]*.py"):
+        home = path.relative_to(ROOT / "ui").with_suffix("").parts[0]
+        for found in re.findall(r"^\s*(?:from ui\.(\w+)|from ui import (.+))", path.read_text(), re.M):
+            for below in "".join(found).split(", "):
+                assert below == home or known[below] < known[home], f"{path}: found an import of ui.{below}"

@@ -8,11 +8,9 @@ import pytest
 
 from sequoia_core import AcceptanceVector
 from tests.app.conftest import (
-    metrics,
     open_page,
     profile,
     run_job,
-    settled,
     state_of,
     vector,
 )
@@ -48,15 +46,6 @@ def test_other_states_say_why_and_offer_to_measure(state, words, found, assets) 
     chip = state_of(page)
     assert state in chip.value and words in chip.help.lower()
     assert page.button(key="measure_here").label == "Measure (10 s)"
-
-
-def test_a_vector_that_does_not_say_what_it_is_of_is_asked_where_it_predicts(assets) -> None:
-    for path in (assets / "acceptance").glob("*.json"):
-        replace(vector(), holds_for=None).save(path)
-    page = open_page("tree")
-    assert metrics(page)["Predicted speedup"][1] == "if on the demo pair"
-    settled(next(button for button in page.button if button.label == "Declare").click().run())
-    assert "measured here" in state_of(page).value and "if of" not in metrics(page)["Predicted speedup"][1]
 
 
 @pytest.mark.slow

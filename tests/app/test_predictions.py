@@ -11,8 +11,7 @@ from sequoia_core.design.optimal_trees import expected_tokens
 from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.design.planning import plan_tree
 from sequoia_core.design.prediction import predict
-from sequoia_core.models.pair_spec import PairSpec
-from tests.app.conftest import DEMO_NAMES, OTHER_DRAFT, ROOT, metrics, open_page
+from tests.app.conftest import DEMO_NAMES, ROOT, metrics, open_page
 from ui.session import predictions, session
 
 RUN = {"target": DEMO_NAMES[0], "draft": DEMO_NAMES[1], "dtype": "float32", "offload": None}
@@ -32,15 +31,6 @@ DEMO_VECTOR = AcceptanceVector.load(ROOT / "assets" / "acceptance" / "demo-t0.6.
 )
 def test_a_run_is_of_the_pair_in_use_where_all_that_it_records_agrees(run: dict, own: bool, assets) -> None:
     assert predictions.is_of_pair_in_use(run) is own
-
-
-@pytest.mark.parametrize(
-    "spec", [OTHER_DRAFT, PairSpec("owner/big", "owner/small"), PairSpec(dtype="bfloat16"), PairSpec(offload="disk")]
-)
-def test_another_pair_is_given_neither_the_run_nor_the_profile(spec: PairSpec, assets, monkeypatch) -> None:
-    assert predictions.profile_faults() == []
-    monkeypatch.setattr(session, "pair_spec", lambda: spec)
-    assert not predictions.is_of_pair_in_use(RUN) and predictions.profile_faults()
 
 
 def test_one_prompt_is_less_sure_than_the_average_of_many(assets) -> None:

@@ -41,10 +41,3 @@ def test_the_matrix_is_that_of_the_core(assets) -> None:
     assert page.get("download_button")
     settled(page.pills(key="regret_vectors").set_value(["other"]).run())
     assert "at least two" in page.info[0].value and not page.get("plotly_chart")
-
-
-def test_shapes_that_every_vector_wants_or_none_can_have_are_said_to_be_so() -> None:
-    page = opened(regret_n="2", regret_d="1")
-    assert any("want the same tree" in text.value for text in page.markdown)
-    assert metrics(page)["Largest regret"][0].startswith("0.000")
-    assert "found no tree" in opened(regret_n="500", regret_d="1").warning[0].value

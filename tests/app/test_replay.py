@@ -16,7 +16,6 @@ from ui.draft import replay_figures
 from ui.jobs import replays
 
 LOG = ROOT / "assets" / "responses" / "demo-greedy.jsonl"
-TOKENIZER = ROOT / "assets" / "demo" / "target"
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -203,16 +201,6 @@ def test_what_was_counted_can_be_saved_and_brought_back(assets) -> None:
     saved = matrix_bytes(chains.to_matrix())
     assert b'"version": 3' in saved
     assert metrics(with_files(saved))["Tokens per step now"] == metrics(page)["Tokens per step now"]
-
-
-@pytest.mark.slow
-def test_it_needs_no_torch() -> None:
-    code = (
-        "import sys; from streamlit.testing.v1 import AppTest; "
-        f"page = AppTest.from_file({str(ROOT / 'pages' / 'server.py')!r}, default_timeout=60).run(); "
-        "assert page.metric and not page.exception; assert 'torch' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True)
 
 
 def test_counts_of_one_model_are_not_planned_with_the_times_of_another_unasked() -> None:

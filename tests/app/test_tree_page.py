@@ -26,7 +26,6 @@ from tests.app.conftest import (
     vector,
 )
 from tests.conftest import calibration_of
-from ui.session import tree_in_use
 from ui.tree.comparison import plain_shape
 
 pytestmark = pytest.mark.usefixtures("assets")
@@ -104,14 +103,6 @@ def test_a_new_vector_reshapes_a_tree_that_follows_the_hardware() -> None:
     page.session_state["studio_acceptance_source"] = "your file x"
     page.session_state["studio_shape_to_show"] = True
     assert sliders(settled(page.run())) != before and page.session_state.get("studio_shape") is None
-
-
-def test_without_a_profile_the_page_works(assets) -> None:
-    (assets / "profiles" / "cpu-2core.json").unlink()
-    page = open_page(PAGE)
-    assert sliders(page) == tree_in_use.FALLBACK_SIZE_AND_DEPTH
-    assert metrics(page)["Predicted speedup"] == ("–", "missing")
-    assert page.button(key="tree_best").disabled
 
 
 def bring(page, name: str, content: bytes):

@@ -11,8 +11,6 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from sequoia_core import autoregressive
-from sequoia_core.files import model_names
-from sequoia_core.models import pair_spec
 from sequoia_core.models.offload import needs as offload_needs
 from sequoia_core.models.offload import packed_layers
 from sequoia_core.models.pair_spec import PairSpec
@@ -104,21 +102,3 @@ def test_a_target_that_cannot_fit_is_refused_with_the_numbers(assets, monkeypatc
     message = " ".join(error.value for error in page.sidebar.error)
     assert "found 2 MB of memory free" in message and "scratch" in message
     assert "studio_pair" not in page.session_state
-
-
-def test_a_second_draft_of_the_demo_pair_is_offered_where_it_is_there(assets, tmp_path, monkeypatch):
-    demo = tmp_path / "demo"
-    for role in ("target", "draft"):
-        save(build("Llama"), demo / role)
-    for module in (model_pairs, pair_spec, model_names):
-        monkeypatch.setattr(module, "DEMO_PAIR", demo)
-    page = open_page("overview")
-    assert not any(box.key == "sidebar_demo_draft" for box in page.selectbox)
-    save(build("Llama"), demo / "draft-large")
-    page = settled(page.run())
-    page.selectbox(key="sidebar_demo_draft").select("Large, right more often")
-    page = choose(page, "On disk")
-    spec = page.session_state["studio_pair"]
-    assert (spec.target, spec.draft) == (str(demo / "target"), str(demo / "draft-large")) and spec.is_demo
-    page.selectbox(key="sidebar_demo_draft").select("Small, quick")
-    assert choose(page, "In memory").session_state["studio_pair"] == PairSpec()
