@@ -17,8 +17,6 @@ def test_the_first_page_of_a_cold_server_has_the_whole_menu(page, tmp_path) -> N
         assert menu.get_by_role("link", name="Start", exact=True).is_visible()
         assert menu.get_by_role("link").count() == 8
         assert page.title().startswith("Live") and page.url.endswith("/decode?tokens=256")
-        page.get_by_role("button", name="Settings").click()
-        assert page.get_by_role("slider", name="New tokens").get_attribute("aria-valuetext") == "256"
     finally:
         page.close()  # before its server goes: it would report that
         server.stop()
@@ -33,9 +31,3 @@ def test_an_old_link_leads_to_the_new_place_and_keeps_what_it_says(page, server)
         assert page.title().startswith(titles[script]), old
         assert page.get_by_role("dialog").count() == 0, old
         assert page.get_by_role("tab", selected=True).all_inner_texts()[:1] == [*part.values()] or not part, old
-    page.goto(f"{server}/compare?compare_shown=Tokens+per+step")
-    settle(page)
-    assert {*page.url.partition("/draft?")[2].split("&")} == {
-        "compare_shown=Tokens+per+step",
-        "draft_section=Which+draft%3F",
-    }

@@ -5,7 +5,7 @@ import pytest
 from tests.served_app import ROOT
 from ui.runs.run_files import load_run
 
-from .browser import go, settle
+from .browser import settle
 
 
 @pytest.mark.timeout(600)
@@ -37,8 +37,6 @@ def test_one_answer_is_written_in_two_ways(page, server) -> None:
     assert ways.locator(".plain .figure").inner_text() == "1 token a pass"
     found = f"{128 / len(run['steps']):.1f} tokens a pass, {speedup:.2f}× as fast, same text"
     assert ways.locator(".drafted .figure").inner_text() == found
-    labels = ways.locator(".node text:not(.odds):visible").all_text_contents()
-    assert sum("…" in label for label in labels) <= len(labels) / 10, labels
     ways.press("End")
     typed = [ways.locator(f".{way} .body").text_content() for way in ("plain", "drafted")]
     assert typed == [run["text"]] * 2
@@ -68,18 +66,3 @@ def test_the_tree_and_the_pace_follow_the_quality_of_the_draft(page, server) -> 
     assert rates[0] < 4 < rates[1]
     ways.get_by_role("button", name="Back to the recorded run").click()
     assert "predicted" not in said.inner_text() and ways.locator(".nodes .node").count() == recorded
-    page.emulate_media(reduced_motion="reduce")
-    page.reload()
-    settle(page)
-    assert ways.get_by_role("button", name="Play").is_visible()  # who asked for less motion sees the end
-    assert ways.locator(".drafted .passes").inner_text() == "24 passes for 128 tokens"
-
-
-def test_on_a_phone_the_menu_closes_once_a_page_is_chosen(page, server) -> None:
-    page.set_viewport_size({"width": 390, "height": 844})
-    page.goto(server)
-    settle(page)
-    opens = page.get_by_test_id("stExpandSidebarButton")
-    opens.click()
-    go(page, "Tree")
-    opens.wait_for(timeout=5_000)

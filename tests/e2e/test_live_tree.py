@@ -145,18 +145,15 @@ LOST = [message(9, 1)] * 12
 ASKED = {  # what the script got, how long it then waited, and from which step on it asked to be told again
     "a step whose shape was lost": ([message(0, 1, first=True), LOST_SHAPE, message(4, 1)], 0, [1]),
     "a lost beginning, twice a second until it comes": (LOST, 1_200, [0, 0, 0]),
-    "not once it has come": ([*LOST, message(0, 50, first=True)], 1_200, [0]),
     "a lost step, not by every message": ([message(0, 2, first=True), *LOST], 0, [2]),
     "and not for ever": ([message(0, 2, first=True), *LOST], 8_000, [2] * 12),
     "the rest of a run that is over": (PARTS[:1], 700, [20, 20]),
     "of which a message holds a part": ([*PARTS[:2], message(40, 10, running=False)], 1_200, [20, 40]),
     "no tables while the run goes on": ([LEAN], 700, []),
     "steps that came without their tables": ([LEAN, ENDED], 700, [0, 0]),
-    "until they come": ([LEAN, ENDED, message(0, 4, total=4, running=False)], 1_200, [0]),
     "not when a new run has begun": ([LEAN, ENDED, BEGUN | {"epoch": "next"}], 1_200, [0]),
     "nothing of a run that has begun": ([BEGUN], 1_500, []),
     "but once of one that is looked at seldom": ([BEGUN | SELDOM], 3_000, [0]),
-    "if it has not ended": ([BEGUN | SELDOM, message(0, 2, total=2, running=False)], 1_500, []),
 }
 
 
@@ -248,9 +245,6 @@ def test_a_run_that_is_over_plays_itself_slowly_from_its_first_step(page) -> Non
     page.clock.run_for(9_000)
     assert page.locator(".at").inner_text() == "step 1 of 2", "a click stops it"
     assert page.locator(".details h4").inner_text() == "below rejected", "what is said of it is of the whole step"
-    page.emulate_media(reduced_motion="reduce")
-    shown(page, plays=True)
-    assert page.locator(".at").inner_text() == "step 2 of 2"
 
 
 def test_one_transport_holds_a_run_takes_a_step_and_lets_it_go(page) -> None:
@@ -283,7 +277,6 @@ def test_a_decision_by_chance_is_told_in_words_and_with_r_only_where_it_decided(
     assert rows == [["wrong", "10%", "50%", "20%", "0.900", "✗"], ["right", "80%", "40%", "100%", "", "✓"]]
     shown(page, greedy=True)
     assert "only the target's most likely token counts: rejected" in said_of(page, "wrong")
-    assert page.locator(".details table").first.locator("th").all_text_contents() == ["token", "target", "draft", ""]
 
 
 def test_a_button_goes_from_one_rejected_guess_to_the_next(page) -> None:
@@ -315,24 +308,6 @@ def test_why_it_stopped_and_why_the_run_ended(page) -> None:
     assert "Why did it stop here?" in words and "1 of 3 drafted tokens accepted" in words
     assert "the one child was rejected" in words and "as many tokens as were asked for" in words
     assert page.locator(".left-out").is_hidden() and "Expected to add" not in said_of(page, "right")
-    shown(page, at=0, head=True)
-    assert "asked for" not in page.locator(".details").inner_text()
-    page.get_by_text("Show the arithmetic").click()
-    assert "from true states" in said_of(page, "wrong") and "guessed" in said_of(page, "below")
-
-
-def test_the_trials_table_and_the_tree_point_at_each_other(page) -> None:
-    shown(page)
-    page.locator(".nodes .node", has_text="right").click()
-    page.get_by_text("Show the arithmetic").click()
-    row = page.locator(".details tr", has_text="wrong").first
-    row.hover()
-    assert "linked" in page.locator(".nodes .node", has_text="wrong").get_attribute("class")
-    page.locator(".nodes .node", has_text="right").hover()
-    assert "linked" in page.locator(".details tr", has_text="right").get_attribute("class")
-    assert "linked" in page.locator(".body span", has_text="right").last.get_attribute("class")
-    row.click()
-    assert page.locator(".details h4").inner_text() == "wrong rejected"
 
 
 def test_where_the_time_went_is_charted_step_by_step(page) -> None:
@@ -343,9 +318,6 @@ def test_where_the_time_went_is_charted_step_by_step(page) -> None:
         "n = 4 nodes, in every step", "2 tokens in this step, 2.00 in the mean (line)",
     ]  # fmt: skip
     assert page.locator(".growth").evaluate(PAINTED)
-    box = page.locator(".growth").bounding_box()
-    page.mouse.click(box["x"] + 20, box["y"] + 40)  # columns are at most 16 px wide
-    assert page.locator(".at").inner_text() == "step 2 of 2"
     phases = page.locator(".phases")
     assert phases.inner_text().startswith("draft 1.0 ms") and "read" not in phases.inner_text()
     send(page, recorded({"read_wait_sec": 0.003}) | {"epoch": "2"})  # waiting for weights has a lane of its own
@@ -368,11 +340,6 @@ def test_each_node_says_what_it_adds_and_costs(page) -> None:
     assert "Expected to add f = 0.600 tokens; its marginal cost is 0.050 tokens." in words and "Less" not in words
     assert "its marginal cost is 0.030 tokens. Less than it costs" in said_of(page, "below")
     assert "Expected to add" not in said_of(page, "bonus")
-    place(page, recorded({"marginal": MARGINAL | {"costs": [None] * 4, "next_cost": None}}))  # not counted
-    page.get_by_text("Show the arithmetic").click()
-    assert "Expected to add f = 0.300 tokens.\n" in said_of(page, "right") + "\n"
-    page.locator(".left-out summary").click()
-    assert "The least of the tree's nodes is expected to add 0.020 tokens." in page.locator(".left-out").inner_text()
 
 
 def test_what_was_left_out_is_one_click_away_and_stays_open_from_step_to_step(page) -> None:
@@ -382,22 +349,13 @@ def test_what_was_left_out_is_one_click_away_and_stays_open_from_step_to_step(pa
     page.keyboard.press("Home")
     box = page.locator(".left-out")
     table = box.locator("tr")
-    assert not table.first.is_visible()
     box.locator("summary").click()
-    assert box.locator("summary").inner_text() == "Left out of this step's tree: the best 2 candidates"
-    assert "One more node would cost 0.025 tokens" in box.inner_text() and "a draft pass besides" in box.inner_text()
+    assert "One more node would cost 0.025 tokens" in box.inner_text()
     cells = [[cell.inner_text() for cell in row.locator("td").all()] for row in table.all()[1:]]
     assert cells == [["below", "a first child, not drafted", "0.019"], ["right", "<b>other", "0.010"]]
-    table.nth(2).hover()
-    assert "linked" in page.locator(".nodes .node", has_text="right").get_attribute("class")
-    table.nth(2).click()
-    assert page.locator(".details h4").inner_text() == "right accepted"
-    height = box.bounding_box()["height"]
     page.locator(".tt").focus()
     page.keyboard.press("End")
-    assert box.locator("summary").inner_text() == "Left out of this step's tree: the best 1 candidate"
-    assert "besides" not in box.inner_text()
-    assert table.count() == 2 and table.nth(1).is_visible() and box.bounding_box()["height"] == height
+    assert table.count() == 2 and table.nth(1).is_visible()
 
 
 def test_the_bonus_token_covers_no_drafted_node(page) -> None:

@@ -57,10 +57,6 @@ def test_open_compare_save_and_link(page, server, tmp_path):
     assert tree.locator(".tt").get_attribute("data-tag") == "kept"
     tree.get_by_role("button", name="Link").click()
     assert page.url.endswith("?run=000000000000&step=21")
-    page.set_viewport_size({"width": 480, "height": 900})
-    page.wait_for_timeout(500)
-    assert tree.locator(".tt").evaluate("root => root.scrollWidth <= root.clientWidth + 1")
-    assert page.evaluate("document.documentElement.scrollWidth") <= 480
 
     recorded = load_run(ROOT / "assets" / "runs" / "recorded.jsonl")["id"]
     page.goto(f"{server}/decode?run={recorded}&step=5")  # what ships can be linked to from anywhere

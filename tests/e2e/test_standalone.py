@@ -29,10 +29,6 @@ def test_it_plays_without_a_server_or_a_network(page, tmp_path) -> None:
     assert page.locator(".at").inner_text() == f"step 5 of {steps}"
     assert page.locator(".body").text_content() == "".join(piece for step in run["steps"] for piece in step["pieces"])
     assert page.get_by_role("button", name="Link").count() == 0  # there is no app to come back to
-    for scheme in ("dark", "light"):
-        page.emulate_media(color_scheme=scheme)
-        seen = page.evaluate("getComputedStyle(document.body).backgroundColor")
-        assert (seen == "rgb(19, 24, 22)") == (scheme == "dark")
 
 
 def test_text_of_a_run_never_becomes_markup(page, tmp_path) -> None:
@@ -62,16 +58,13 @@ def test_text_of_a_run_never_becomes_markup(page, tmp_path) -> None:
     assert page.title() == HOSTILE and page.locator("img").count() == 0 and page.locator("script").count() == 2
 
 
-def test_a_looked_up_node_is_square_and_says_where_it_was_found(page, tmp_path) -> None:
+def test_a_looked_up_node_says_where_it_was_found(page, tmp_path) -> None:
     run = load_run(ROOT / "assets" / "runs" / "recorded.jsonl")
     first = run["steps"][0]
     found = {"match": 4, "earlier": True, "before": HOSTILE, "after": "went on"}
     both = found | {"drafted": True}
     step = first | {"found_at": [None, found, None, both] + [None] * (len(first["tokens"]) - 4)}
     opened(page, tmp_path, run | {"steps": [step]})
-    boxes = page.locator(".nodes .node:not(.bonus) .box")
-    assert [boxes.nth(node).get_attribute("rx") for node in range(4)] == ["5", "0", "5", "0"]
-    assert page.locator(".nodes .both .box").count() == 1
     page.locator(".nodes .node").nth(1).hover()
     tip = page.locator(".tip").inner_text()
     assert (
@@ -79,10 +72,5 @@ def test_a_looked_up_node_is_square_and_says_where_it_was_found(page, tmp_path) 
         and "the same 4 tokens in an earlier answer" in tip
         and HOSTILE.replace(" ", "·") in tip
     )
-    page.locator(".nodes .node").nth(2).hover()
-    assert "draft" in page.locator(".tip").inner_text() and "lookup" not in page.locator(".tip").inner_text()
     page.locator(".nodes .node").nth(3).hover()
-    tip = page.locator(".tip").inner_text()
-    assert "Drafted and looked up: it followed" in tip and "draft" in tip and "chance by lookup" not in tip
-    legend = page.locator(".legend").inner_text()
-    assert "square: looked up" in legend and "blue edge: drafted too" in legend and page.title() != "taken"
+    assert "Drafted and looked up: it followed" in page.locator(".tip").inner_text() and page.title() != "taken"
