@@ -61,19 +61,6 @@ def test_acceptance_shows_intervals_and_overlays() -> None:
     assert two.data[1].error_y.array is None and np.isnan(two.data[1].y[1])  # nothing at 0 on a log axis
 
 
-def test_growth_sets_measured_points_beside_the_curve_that_they_belong_to() -> None:
-    curve = (np.array([1, 2, 4]), np.array([1.0, 1.5, 1.9]))
-    row = {"size": 4, "predicted": 1.9, "tokens_per_step": 1.7, "low": 1.5, "high": 2.0, "steps": 9}
-    points = [row | {"kind": "static"}, row | {"kind": "specexec", "low": None, "high": None, "predicted": None}]
-    figure = charts.growth_figure({"best tree, d ≤ 4": curve, "k chains, d ≤ 4": curve}, points=points)
-    best, grown = trace(figure, "best tree, measured"), trace(figure, "SpecExec, measured")
-    assert best.marker.color == trace(figure, "best tree, d ≤ 4").line.color != grown.marker.color
-    assert (best.error_y.array[0], best.error_y.arrayminus[0]) == pytest.approx((0.3, 0.2))
-    assert grown.error_y.array is None and best.x[0] < 4 < grown.x[0]  # set apart
-    assert "predicted 1.90" in best.customdata[0][1] and grown.customdata[0][1] == ""
-    assert not [each for each in figure.data if "k chains, measured" in each.name]
-
-
 def test_verify_times_are_in_passes_of_one_token() -> None:
     figure = charts.verify_time_figure(profile(), here=8)
     points = trace(figure, "measured, median")

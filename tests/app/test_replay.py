@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 
 from sequoia_core.files.response_logs import load_responses
-from sequoia_core.studies import lookup_replay
 from sequoia_core.studies.lookup_replay import encode_requests, replay_log
 from tests.app.conftest import ROOT, metrics, open_page, profile, run_job, settled
-from ui.draft import replay_figures
 from ui.jobs import replays
 
 LOG = ROOT / "assets" / "responses" / "demo-greedy.jsonl"
@@ -65,16 +63,3 @@ def test_a_bad_log_is_refused_in_one_line(assets) -> None:
     page = settled(page.run())
     assert "expected prompt and response" in page.error[0].value
     assert not any(button.key == "replay_start" for button in page.button)
-
-
-def test_it_says_what_to_do_next() -> None:
-    def lane(repeats: int) -> lookup_replay.Replay:
-        rng = np.random.default_rng(0)
-        text = rng.integers(0, 5_000, 60).tolist()
-        whole = text * repeats if repeats else rng.integers(0, 5_000, 120).tolist()
-        return lookup_replay.replay([lookup_replay.Request([1], whole)] * 2, shared=False)
-
-    fresh, repeated = lane(0), lane(4)
-    assert "look for a draft model" in replay_figures.advice(fresh, fresh, None)
-    assert "own text" in replay_figures.advice(repeated, repeated, None)
-    assert "keep earlier requests" in replay_figures.advice(fresh, repeated, None)

@@ -39,12 +39,6 @@ def test_only_differences_leaves_out_what_is_alike() -> None:
     assert to_frame(left)["ms"].tolist() == [1000 * sum(step["seconds"]) for step in left["steps"]]
 
 
-def test_another_tree_is_a_difference_though_the_text_is_equal() -> None:
-    left, right = a_run([["a"], ["b"]]), a_run([["a"], ["b"]], parents=(-1, 0))
-    found = step_table(left, right, only_differences=True)
-    assert found[["nodes 1", "nodes 2"]].to_numpy().tolist() == [[3, 2]] * 2
-
-
 def recorded(words: list[str], probs: dict[str, float]) -> dict:
     """Return a run of two tokens a step, one drafted and accepted, one bonus, with the same row for each."""
     row = {"texts": list(probs), "probs": list(probs.values())}

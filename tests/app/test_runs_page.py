@@ -16,10 +16,6 @@ def texts(page: AppTest) -> str:
     return " ".join(element.value for element in [*page.markdown, *page.success, *page.warning, *page.info])
 
 
-def test_without_a_run_it_says_what_to_do(assets) -> None:
-    assert "No run yet" in texts(open_page("race", race_section="Runs"))
-
-
 def test_two_opened_runs_are_listed_and_compared(assets) -> None:
     page = opened(open_page("race", race_section="Runs"), run_to_bytes(a_run([["a"], ["b"]])))
     assert "to compare two" in texts(page) and len(page.dataframe[0].value) == 1

@@ -263,12 +263,6 @@ def test_growth_is_measured_on_the_pair_in_use(tiny_pair, assets) -> None:
     assert any("measured here on the demo pair, temperature 0, 3 prompts × 16" in each.value for each in page.caption)
 
 
-def test_a_link_carries_the_vector_and_the_comparison() -> None:
-    page = open_page(PAGE, vector="other", n="12", depth="4", against="Beam", **COMPARE)
-    assert len(page.session_state["studio_acceptance"]) == 5 and sliders(page) == (12, 4)
-    assert page.selectbox(key="against").value == "Beam"
-
-
 def test_a_vector_too_long_to_search_for_large_trees_is_searched_for_smaller_ones(assets, monkeypatch) -> None:
     """A thousand ranks that rise and fall, and gain with every level: the search gives up, the pages do not."""
     monkeypatch.setattr("sequoia_core.design.tree_search.MAX_STEPS", 1_000_000_000)  # a tenth: gives up sooner

@@ -1,7 +1,6 @@
 """What travels to the browser: plain JSON whatever goes in, whole characters, literal text."""
 
 import json
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -10,9 +9,9 @@ import pytest
 from sequoia_core.decoding.loop import DecodeStep
 from sequoia_core.decoding.walk import Trial
 from sequoia_core.design.tree import TokenTree
-from ui.runs.runs import StepRecord, explain, step_record, summary_of
+from ui.runs.runs import explain, step_record, summary_of
 from ui.token_text import TokenText
-from ui.token_tree import SCRIPT, to_wire
+from ui.token_tree import to_wire
 
 
 def test_numpy_becomes_plain_json() -> None:
@@ -70,11 +69,6 @@ def test_step_record_is_wire_ready() -> None:
     assert wire["target"] == [1.0, None, 0.1] and wire["trials"] == [[1, 0.25, 0.5, 0.5]]
     record = step_record(a_step([98], bonus_token=None, finished="eos"), TokenText(decode_bytes, [97]))
     assert record["bonus"] is None and record["pieces"] == ["b"]  # of a run that ends inside the path
-
-
-def test_the_script_reads_what_a_step_holds_and_nothing_else() -> None:
-    own = {"lean", "spans", "chances"}  # what the components note of a step themselves
-    assert set(re.findall(r"\bstep\.(\w+)", SCRIPT)) - own == StepRecord.__annotations__.keys()
 
 
 def test_pieces_add_up_to_the_text_even_across_split_characters() -> None:
