@@ -1,4 +1,4 @@
-"""Figures say what the core computed: counts, positions, units; no streamlit needed."""
+"""Figures say what the core computed: counts, positions, units."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first page: the whole chain with a real engine, its film, a cancel and a failure."""
+"""The first page: the whole chain with a real engine, its film and a failure."""
 
 from __future__ import annotations
 

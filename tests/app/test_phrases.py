@@ -1,4 +1,4 @@
-"""How figures are written: by hand, and that no page writes them in a way of its own."""
+"""How figures are written: by hand."""
 
 from ui.phrases import beside, between, count, interval, shape
 

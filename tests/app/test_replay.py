@@ -1,4 +1,4 @@
-"""The replay page: what lookup trees would do for a log; a user's log as a job that can be cancelled."""
+"""The replay page: what lookup trees would do for a log, the shipped one and a user's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The layout: rank 1 goes straight on, leaves a row apart, no crossing edges, fast on the largest trees."""
+"""The layout: rank 1 goes straight on, leaves a row apart, no crossing edges."""
 
 import numpy as np
 import pytest
