@@ -60,6 +60,12 @@ def test_words_and_documents_are_at_hand_on_every_page(assets: Path) -> None:
     assert "](docs/" not in shown and "![" not in shown
 
 
+def test_neither_pages_nor_what_they_share_inject_html() -> None:
+    for path in (*PAGES, *(ROOT / "ui").rglob("*.py")):
+        source = path.read_text(encoding="utf-8")
+        assert "unsafe_allow_html" not in source and "st.html" not in source, path
+
+
 def test_every_folder_and_file_of_the_app_imports_only_what_is_below_its_floor() -> None:
     """The floors stand in the docstring of `ui`."""
     floors = [line.split(maxsplit=1)[1].split(", ") for line in ui.__doc__.splitlines() if line.startswith("    ")]

@@ -1,5 +1,10 @@
 """Loading a pair where it can be abandoned: nobody waits for a hanging download, loads never mix, memory is freed."""
 
+import json
+import os
+import socket
+import subprocess
+import sys
 import threading
 import time
 import weakref
@@ -8,7 +13,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from sequoia_core.files.faults import Cancelled
-from tests.app.conftest import wait_for
+from tests.app.conftest import ROOT, wait_for
 from ui.session.pair_loading import PairKeeper
 
 
@@ -166,3 +171,50 @@ def test_unloading_never_waits_for_a_load(loads: Loads) -> None:
     loads.go("slow")
     thread.join(60)
     assert found[0].spec == "slow"
+
+
+HANGING = """
+import json, sys, threading, time
+from ui.jobs import engine_queue
+from sequoia_core.models.pair_spec import PairSpec
+
+engine = engine_queue.EngineQueue()
+def wait(condition, seconds):
+    ends = time.monotonic() + seconds
+    while not condition() and time.monotonic() < ends:
+        time.sleep(0.01)
+hub = PairSpec("someone/model", "someone/draft")
+import huggingface_hub  # so that the time below is not that of an import
+job = engine.submit("hub", lambda context: context.pair(hub))
+wait(lambda: job.state == "running", 60)
+time.sleep(1.0)
+assert job.state == "running", (job.state, job.error)
+job.cancel()
+began = time.monotonic()
+wait(lambda: not job.active, 60)
+cancelled = time.monotonic() - began
+demo = engine.submit("demo", lambda context: context.pair(PairSpec()).target.name)
+wait(lambda: not demo.active, 200)
+hanging = sum(thread.name == "loader" for thread in threading.enumerate())
+print(json.dumps([job.state, cancelled, demo.state, demo.result, hanging]), flush=True)
+import os; os._exit(0)
+"""
+
+
+@pytest.mark.slow
+def test_a_hub_that_never_answers_blocks_one_job_until_its_cancel_and_no_other(tmp_path) -> None:
+    """A real download, from a server that takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        environment = os.environ | {
+            "HF_ENDPOINT": f"http://127.0.0.1:{silent.getsockname()[1]}",
+            "HF_HOME": str(tmp_path),
+            "HF_HUB_ETAG_TIMEOUT": "600",
+            "HF_HUB_DOWNLOAD_TIMEOUT": "600",
+        }
+        done = subprocess.run(
+            [sys.executable, "-c", HANGING], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280
+        )
+    assert done.returncode == 0, done.stderr
+    state, cancelled, demo_state, demo, hanging = json.loads(done.stdout.splitlines()[-1])
+    assert (state, demo_state, demo, hanging) == ("cancelled", "done", "demo target", 1)
+    assert cancelled < 10  # looked at every 50 ms; the server would keep it 10 minutes
