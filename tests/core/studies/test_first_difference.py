@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from sequoia_core.decoding.loop import autoregressive
-from sequoia_core.design.near_ties import is_near_tie
 from sequoia_core.studies.first_difference import first_difference
 from tests.conftest import pair_of, tiny_llama, tokens_of
 
@@ -36,7 +35,3 @@ def test_a_text_that_ends_before_the_other_has_no_gap():
     found = first_difference(PROMPT, [1, 2, 3], [1, 2], tiny_llama(1))
     assert (found.index, found.tokens, found.gap) == (2, (3, None), None)
     assert found.words(decode) == "token 3 is the end, not '<3>'"
-
-
-def test_what_rounding_may_do_depends_on_the_digits():
-    assert is_near_tie(-0.1, exact=False) and not is_near_tie(0.1, exact=True) and not is_near_tie(0.3, exact=False)

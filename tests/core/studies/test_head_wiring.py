@@ -78,5 +78,3 @@ def test_what_no_other_wiring_mends_is_named_by_the_first_position(tmp_path, dem
         assert main(["measure", "--max-new-tokens", "16", *options, "--json"]) == 0
         told[folder] = json.loads(capsys.readouterr().out)["wiring"]
     assert told[random].startswith("Wired wrong: first position accepted: 0.") and told[DEMO_PAIR / "head"] is None
-    assert main(["measure", "--max-new-tokens", "16", *options[:3], str(random), *options[4:]]) == 0
-    assert told[random] in " ".join(capsys.readouterr().out.split())

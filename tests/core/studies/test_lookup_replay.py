@@ -1,6 +1,5 @@
 """Replaying recorded answers: step by step what decoding does, at any temperature; sizes, bounds, bad input."""
 
-import threading
 from collections import Counter
 
 import numpy as np
@@ -101,13 +100,6 @@ def test_text_is_encoded_and_says_so(monkeypatch):
     monkeypatch.setattr(lookup_replay, "MAX_TOKENS", 5)
     cut = encode_requests([Recorded("ab", "cd"), Recorded("e", "f"), Recorded("g", "h")], encode)
     assert len(cut.requests) == 1 and cut.left_out == 2
-    assert len(encode_requests([Recorded("abc", "defg")], encode).requests) == 1, "one is always replayed"
-
-
-def test_cancelled_after_a_request():
-    cancel, requests = threading.Event(), [Request([1, 2], [3, 1, 2, 3])] * 3
-    found = replay(requests, shared=True, progress=lambda *_: cancel.set(), cancel=cancel)
-    assert len(found.tokens) == 1
 
 
 @pytest.mark.parametrize(("answer", "message"), [([-2], "token ids: found"), ([], "found no answers")])

@@ -4,7 +4,6 @@ Statistical tests here raise a false alarm with a probability below 1e-6 each; t
 """
 
 import itertools
-import threading
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -16,12 +15,10 @@ from scipy.stats import chi2
 from sequoia_core.decoding.loop import decode
 from sequoia_core.decoding.sampling import (
     SamplingConfig,
-    sample_without_replacement,
     take_most_likely,
 )
 from sequoia_core.decoding.verifiers import GREEDY, VERIFIERS, sequoia_rule
 from sequoia_core.design.plain_trees import branching_tree, chain_tree
-from sequoia_core.files.faults import Cancelled
 from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.studies import losslessness as lossless
 from sequoia_core.studies.losslessness import check_losslessness
@@ -68,25 +65,6 @@ def test_the_greedy_law_is_the_argmax():
             law, accepted = next_token_distribution(target, draft, k, "greedy")
             assert law.tolist() == np.eye(len(target))[target.argmax()].tolist()
             assert accepted == (target.argmax() in take_most_likely(torch.tensor(draft)[None], k)[0])
-
-
-@both_ways
-@pytest.mark.parametrize("name", ALL)
-def test_the_badges_are_what_enumeration_finds(name):
-    """One child: as likely accepted as any rule could make it. P inside the k children: one is always accepted."""
-    generator, best, covered = np.random.default_rng(4), [], []
-    for target, draft in itertools.chain(random_rows(200, seed=3), rows()):
-        k = 1 if name == "greedy" else int(generator.integers(1, len(target) + 1))
-        some = int(generator.integers(1, k + 1))
-        inside, q = np.zeros((2, len(target)))
-        q[:k], inside[:some] = generator.dirichlet(np.ones(k)), generator.dirichlet(np.ones(some))
-        covered.append(next_token_distribution(inside, q, k, name)[1])
-        if name == "greedy":
-            target, draft = (np.eye(len(row))[row.argmax()] for row in (target, draft))
-        best.append(next_token_distribution(target, draft, 1, name)[1] - np.minimum(target, draft).sum())
-    assert np.allclose(best, 0.0, atol=1e-12) == ALL[name].optimal_transport
-    assert np.allclose(covered, 1.0, atol=1e-12) == ALL[name].cover
-    assert max(best) < 1e-12 or name == "topk"  # no rule can do better for a draw from Q
 
 
 @pytest.fixture(scope="module")
@@ -141,23 +119,6 @@ def unpaired(draft_sampling, rule):
 def test_the_wrong_rule_for_a_top_k_fill_is_caught(small_pair, monkeypatch):
     monkeypatch.setitem(VERIFIERS, "broken", unpaired(take_most_likely, sequoia_rule))
     report = check(small_pair, samples=500, verifier="broken")
-    assert not report.passed and report.p_value < 1e-20, describe(report)
-
-
-def test_draft_keys_reused_in_every_step_are_caught(small_pair, monkeypatch):
-    run = itertools.count()
-
-    def decode_with_one_key(*args, **options):
-        seed = next(run)
-
-        def reuse(probs, k, generator, first):
-            return sample_without_replacement(probs, k, torch.Generator().manual_seed(seed), first)
-
-        monkeypatch.setitem(VERIFIERS, "broken", unpaired(reuse, sequoia_rule))
-        return decode(*args, **options)
-
-    monkeypatch.setattr(lossless, "decode", decode_with_one_key)
-    report = check(small_pair, samples=1000, verifier="broken")
     assert not report.passed and report.p_value < 1e-20, describe(report)
 
 
@@ -217,27 +178,11 @@ def test_the_false_alarm_rate_is_the_stated_one():
     assert lossless.THRESHOLD * 10 <= lossless.FALSE_ALARM and chi2.isf(lossless.THRESHOLD, 1) > 28
 
 
-def test_progress_and_cancel(small_pair):
-    told, cancel = [], threading.Event()
-
-    def progress(fraction, message):
-        told.append((fraction, message))
-        if len(told) == 7:
-            cancel.set()
-
-    report = check(small_pair, samples=100, progress=progress, cancel=cancel)
-    assert report.samples == 7 and told[6] == (0.07, "sample 7 of 100")
-    with pytest.raises(Cancelled, match="cancelled before"):
-        check(small_pair, samples=5, cancel=cancel)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"samples": 0}, "samples: found 0"),
-        ({"prompt": ()}, "found no tokens"),
         ({"prompt": (1,) * 255, "samples": 2}, "found 255 tokens, expected room for 2 more"),
-        ({"verifier": "nope"}, "'nope'"),
     ],
 )
 def test_what_cannot_be_checked_is_refused(options, message, small_pair):

@@ -44,10 +44,3 @@ def test_the_bound_is_noted_for_every_size_and_survives_the_file(tiny_target):
     assert (
         1e8 < again.meta["bound_device"]["bytes_per_sec"] < 1e13 and again.meta["bound_sec"] == found.meta["bound_sec"]
     )
-
-
-def test_a_family_without_known_sizes_has_no_bound(tiny_target, monkeypatch):
-    profile = HardwareProfile(sizes=[1, 4], verify_sec=[1.0, 1.1], draft_sec=0.1, dtype="float32")
-    settings = tiny_target.model.config.to_dict() | {"model_type": "gpt2"}
-    monkeypatch.setattr(type(tiny_target.model.config), "to_dict", lambda self: settings)
-    assert with_bound(profile, tiny_target) is profile

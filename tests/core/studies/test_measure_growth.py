@@ -1,13 +1,9 @@
 """Growth by decoding: its points are those of the trees they name, and stop where trees, context or patience do."""
 
-import json
-
 import numpy as np
 import pytest
 
-from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.design.acceptance import AcceptanceVector
-from sequoia_core.design.conditions import Conditions
 from sequoia_core.design.optimal_trees import expected_tokens_table
 from sequoia_core.studies.measure_growth import (
     CHAINS,
@@ -38,22 +34,6 @@ def test_a_draft_that_is_always_right_fills_every_chain(tiny_target):
     assert by_kind[STATIC, 18] == pytest.approx(expected_tokens_table(sure, max_size=18, max_depth=10)[18, 10])
     assert by_kind[CHAINS, 4] == pytest.approx(1 + 0.99 + 0.99**2 + 0.99**3)
     assert by_kind[SPECINFER_CHAINS, 9] is None and by_kind[SPECEXEC, 9] is None
-
-
-def test_a_study_says_what_it_holds_for_and_counts_steps(tiny_target, tiny_draft):
-    held = Conditions("tiny-1", "tiny-2", 2.0, verifier="topk")
-    vector = AcceptanceVector(FALLING.probs, holds_for=held)
-    study = measure_growth(
-        PROMPTS, pair_of(tiny_target, tiny_draft), acceptance=vector, sampling=SamplingConfig(2.0), sizes=(8,),
-        max_new_tokens=10,
-    )  # fmt: skip
-    row = json.loads(json.dumps(study.to_json(), allow_nan=False))
-    assert Conditions.from_json(row["settings"]["conditions"]) == held
-    assert row["settings"]["prompts"] == 3 and row["settings"]["max_depth"] == 24
-    assert [point["kind"] for point in row["points"]] == list(KINDS)
-    for point, found in zip(row["points"], study.points, strict=True):
-        assert point["low"] <= point["tokens_per_step"] <= point["high"] and point["steps"] == found.run.steps.sum()
-        assert found.run.yielded.sum() / point["steps"] == point["tokens_per_step"]
 
 
 def test_a_kind_that_stops_growing_has_no_further_points():

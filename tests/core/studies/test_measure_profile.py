@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
@@ -16,39 +15,19 @@ from sequoia_core.decoding import loop as engine
 from sequoia_core.decoding.growing.drafter import GrowingDrafter
 from sequoia_core.decoding.judging import CompiledJudge, RowJudge
 from sequoia_core.design.profile import HardwareProfile
-from sequoia_core.files.faults import Cancelled
 from sequoia_core.models.tree_cache import CacheSession
-from sequoia_core.native.instruction_sets import instructions_in_use
-from sequoia_core.studies import measure_profile as profiling
 from sequoia_core.studies.measure_profile import draft_pass_times, measure_profile
-from sequoia_core.studies.step_timers import STEPS, even_tree
 from tests.conftest import pair_of
-
-
-def test_measured_profile_has_every_time_and_its_samples(tiny_target, tiny_draft):
-    told = []
-    p = measure_profile(
-        pair_of(tiny_target, tiny_draft), sizes=[2, 8], context=16, repeats=3, progress=lambda f, m: told.append(f)
-    )
-    assert p.sizes.tolist() == [1, 2, 8] and [len(row) for row in p.verify_samples] == [3, 3, 3]
-    assert p.draft_widths.tolist() == [1, 2] and told[-1] == 1.0  # a tree of 8 has 2 nodes on most levels
-    assert p.meta["target"] == "tiny-1" and p.dtype == "float32"
-    assert p.meta["instructions"] == instructions_in_use()
 
 
 def test_measuring_refuses_what_the_models_cannot_hold(tiny_target, tiny_draft):
     for options, message in (
         ({"context": 256}, "context: found 256"),
-        ({"sizes": [1]}, "sizes"),
         ({"sizes": [1, 100_000]}, "sizes: found 100,000, expected at most 4,096"),
         ({"repeats": 0}, "repeats: found 0"),
     ):
         with pytest.raises(ValueError, match=message):
             measure_profile(pair_of(tiny_target, tiny_draft), **({"context": 8} | options))
-    stop = threading.Event()
-    stop.set()
-    with pytest.raises(Cancelled, match="cancelled"):
-        measure_profile(pair_of(tiny_target, tiny_draft), sizes=[2], context=8, cancel=stop)
 
 
 class Pass(NamedTuple):
@@ -146,34 +125,12 @@ def test_times_are_medians_of_warm_passes_without_the_first_round(monkeypatch):
     np.testing.assert_allclose(found.draft_width_sec, [1.125, 1.25, 2.0])
 
 
-def test_trees_take_turns_and_each_time_is_of_several_steps_after_an_untimed_one(monkeypatch):
-    monkeypatch.setattr(profiling, "GROWN_AT", ())
-    bench = Bench(cost, monkeypatch)
-    bench.measure(repeats=2)
-    step = {1: [("target", 1)]}
-    step |= {n: [("draft", w) for w in (1, *[(n - 1) // 4] * 3)] + [("target", n)] for n in (9, 33)}
-    step[2] = [("draft", 1), ("target", 2)]
-    chain = [("draft", 1)] * 4 + [("target", 5)]  # without it no pass over one token is told from the others
-    all_sizes = [made for n in (1, 2, 9, 33) for made in step[n] * (1 + STEPS)] + chain * (1 + STEPS)
-    some_sizes = [made for n in (1, 9, 33) for made in step[n] * (1 + STEPS)]
-    # all at temperature 0, then some at a temperature above 0, then some on a longer context
-    assert [made[:2] for made in bench.timed] == (all_sizes + some_sizes * 2) * 3  # the warm-up and two repeats
-
-
 def test_a_device_is_waited_for_before_the_clock_is_read_after_passes(monkeypatch):
     bench = Bench(cost, monkeypatch)
     bench.measure(repeats=1)
     events = bench.events[bench.events.index("clock") :]  # the contexts have been read
     after = [event for event, following in pairwise(events) if following == "clock"]
     assert "pass" not in after and after.count("wait") > 20
-
-
-@pytest.mark.parametrize("children", [1, 2, 3, 8])
-def test_an_even_tree_has_the_size_asked_for_and_no_node_too_many_children(children):
-    for size in (*range(1, 200), 1024):
-        tree = even_tree(size, children)
-        assert tree.size == size and tree.child_counts.max(initial=0) <= children
-        assert children < 8 or tree.depth <= 4
 
 
 def test_pass_times_are_found_from_what_whole_trees_took():
@@ -239,10 +196,6 @@ def test_rounds_of_an_earlier_profile_count(monkeypatch):
     np.testing.assert_allclose(whole.verify_sec, np.median(np.array(whole.verify_samples), axis=1))
     with pytest.raises(ValueError, match="resume: found context 6, expected 7"):
         bench.measure(context=7, resume=first)
-    with pytest.raises(ValueError, match="resume: found offload disk, expected None"):
-        bench.measure(resume=replace(first, meta=first.meta | {"offload": "disk"}))
-    with pytest.raises(ValueError, match="resume: found a profile without all its samples"):
-        bench.measure(resume=replace(first, overhead_samples=()))
 
 
 def test_disturbed_rounds_are_timed_again_and_do_not_take_the_progress_back(monkeypatch):

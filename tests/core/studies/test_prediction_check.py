@@ -1,15 +1,9 @@
-import json
-import threading
-
 import pytest
 import torch
 
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.design.optimal_trees import expected_tokens
 from sequoia_core.design.plain_trees import chain_tree, k_ary_tree
-from sequoia_core.design.tree import TokenTree
-from sequoia_core.files.faults import Cancelled
-from sequoia_core.studies.measure_acceptance import measure_acceptance
 from sequoia_core.studies.prediction_check import static_versus_real
 from tests.conftest import pair_of, tiny_llama
 
@@ -30,25 +24,13 @@ def test_a_draft_equal_to_the_target_is_predicted_exactly(temperature, tiny_targ
 def test_prediction_rests_on_the_fitting_prompts_alone(tiny_target, tiny_draft):
     options = {"pair": pair_of(tiny_target, tiny_draft), "tree": k_ary_tree(2, 2), "max_new_tokens": 12}
     options |= {"sampling": SamplingConfig(2.0)}
-    told = []
-    check = static_versus_real(FIT, HELD_OUT, **options, progress=lambda f, m: told.append(f))
+    check = static_versus_real(FIT, HELD_OUT, **options)
     other = static_versus_real(FIT, [[11], [12]], **options)
     assert check.static.value == other.static.value == expected_tokens(options["tree"], check.vector)
     assert check.by_depth.value == other.by_depth.value and check.measured != other.measured
     assert check.static_gap.value == pytest.approx(check.static.value - check.measured.value)
     assert check.static_gap.low <= check.static_gap.value <= check.static_gap.high
-    assert told == sorted(told) and told[-1] == 1.0 and check.settings["fit_prompts"] == 3
-    rows = json.loads(json.dumps(check.rows(), allow_nan=False))
-    assert [row["quantity"] for row in rows][:3] == ["static", "by_depth", "measured"]
-    assert rows[2]["value"] == check.measured.value and isinstance(check.static_holds, bool)
-
-
-def test_the_vector_is_the_measured_one_and_every_prompt_has_a_stream_of_its_own(tiny_target, tiny_draft):
-    options = {"pair": pair_of(tiny_target, tiny_draft), "max_new_tokens": 12}
-    greedy = static_versus_real(FIT, FIT, **options, tree=k_ary_tree(2, 2))
-    assert greedy.vector.probs.tolist() == measure_acceptance(FIT, **options, width=2).probs.tolist()
-    same = static_versus_real(FIT, FIT, **options, tree=k_ary_tree(2, 2), sampling=SamplingConfig(2.0))
-    assert same.same_prompts_gap.value != same.static_gap.value  # of either set
+    assert check.settings["fit_prompts"] == 3
 
 
 def worn():
@@ -71,22 +53,9 @@ def test_static_measurement_predicts_the_tree_within_its_interval(tiny_target):
     assert check.static_holds and check.by_depth_holds, check.rows()  # seeded: no false alarm
 
 
-def test_cancel_keeps_what_is_complete_of_both_sets(tiny_target, tiny_draft):
-    stop = threading.Event()
-    prompts = [[i] for i in range(8)]
-    options = {"pair": pair_of(tiny_target, tiny_draft), "tree": chain_tree(2), "max_new_tokens": 6}
-    check = static_versus_real(prompts, prompts, **options, cancel=stop, progress=lambda f, m: f > 0.5 and stop.set())
-    assert 2 <= check.settings["fit_prompts"] < 8 and 2 <= check.settings["held_out_prompts"] < 8
-    with pytest.raises(Cancelled, match="cancelled"):
-        static_versus_real(prompts, prompts, **options, cancel=stop)
-
-
-def test_bad_arguments_are_named(tiny_target, tiny_draft):
-    models = {"pair": pair_of(tiny_target, tiny_draft)}
+def test_one_held_out_prompt_is_refused(tiny_target, tiny_draft):
     with pytest.raises(ValueError, match="held_out_prompts: found 1"):
-        static_versus_real(FIT, [[1]], **models, tree=chain_tree(2))
-    with pytest.raises(ValueError, match="tree: found one node"):
-        static_versus_real(FIT, FIT, **models, tree=TokenTree([-1]))
+        static_versus_real(FIT, [[1]], pair_of(tiny_target, tiny_draft), tree=chain_tree(2))
 
 
 def test_halves_vary_apart_and_a_prompt_together_with_itself(tiny_target):

@@ -1,4 +1,4 @@
-"""What all studies share: progress, cancel, refusals, the room after prompts; and what one model alone gets."""
+"""What all studies share: progress, cancel, refusals, the room after prompts."""
 
 import threading
 
@@ -9,12 +9,8 @@ from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.design.acceptance import AcceptanceVector
 from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.files.faults import Cancelled
-from sequoia_core.studies.bench import bench
-from sequoia_core.studies.losslessness import check_losslessness
 from sequoia_core.studies.measure_acceptance import measure_acceptance
 from sequoia_core.studies.measure_growth import measure_growth
-from sequoia_core.studies.measure_profile import measure_profile
-from sequoia_core.studies.prediction_check import static_versus_real
 from sequoia_core.studies.race import race
 from sequoia_core.studies.rejection_curves import measure_rejection
 from sequoia_core.studies.verifier_comparison import compare_verifiers
@@ -44,13 +40,6 @@ def growth(prompts=PROMPTS, **given):
 
 
 ON_PROMPTS = (acceptance, rejection, verifiers, growth)
-OTHERS = {
-    "profile": measure_profile,
-    "losslessness": lambda pair: check_losslessness([1, 2], pair, tree=chain_tree(2)),
-    "assumption": lambda pair: static_versus_real([[1, 2]] * 2, [[1, 2]] * 2, pair, tree=chain_tree(2)),
-    "race": lambda pair: race(pair, [[1, 2]], trees={}, sampling=SamplingConfig(), max_new_tokens=4),
-    "bench": lambda pair: bench(pair, [[1, 2]], sampling=SamplingConfig(), max_new_tokens=4),
-}
 
 
 @pytest.mark.parametrize("study", ON_PROMPTS)
@@ -64,18 +53,11 @@ def test_progress_goes_to_the_end_and_a_cancel_keeps_whole_prompts(study, tiny_t
 
 
 def test_what_takes_two_models_refuses_one_and_what_takes_prompts_refuses_none(tiny_target, tiny_draft):
-    for study in (*ON_PROMPTS, *OTHERS.values()):
+    for study in ON_PROMPTS:
         with pytest.raises(ValueError, match=r"^draft: found none.*, expected a draft model"):
             study(pair=pair_of(tiny_target))
-    for study in ON_PROMPTS:
         with pytest.raises(ValueError, match="prompts"):
             study(pair=pair_of(tiny_target, tiny_draft), prompts=[])
-
-
-def test_a_model_alone_is_timed_by_its_own_methods(tiny_target):
-    alone = pair_of(tiny_target)
-    lanes = race(alone, [[1, 2]], trees={}, sampling=SamplingConfig(), max_new_tokens=4, with_transformers=False)
-    assert lanes["autoregressive"].tokens == [4]
 
 
 def test_nothing_beyond_the_drafts_context_is_measured(tiny_target):
@@ -85,12 +67,6 @@ def test_nothing_beyond_the_drafts_context_is_measured(tiny_target):
     with pytest.warns(UserWarning, match="found 82 of 120 positions, after 2 of 2 prompts, .* less 3 levels"):
         runs = compare_verifiers(prompts, **models, tree=chain_tree(3), samplings=[sampling], max_new_tokens=60).runs
     assert runs[0].committed.tolist() == [18, 20] and runs[0].tokens_per_step.value == 4.0
-    with pytest.warns(UserWarning, match="found 164 of 240 positions, after 4 of 4 prompts"):
-        check = static_versus_real(prompts, prompts, **models, tree=chain_tree(3), max_new_tokens=60)
-    assert check.measured.value == 4.0
-    with pytest.warns(UserWarning, match="found 76 of 120 positions"):
-        curves = measure_rejection(prompts, **models, samplings=[sampling], width=2, max_new_tokens=60).curves
-    assert curves[0].acceptance.prompt_trials.tolist() == [21, 23]
     with pytest.warns(UserWarning, match="found 76 of 120 positions, after 2 of 2 prompts, beyond 24, the context of"):
         assert measure_acceptance(prompts, **models, max_new_tokens=60).trials == 21 + 23
     with pytest.warns(UserWarning, match="found 76 of 120 positions"):

@@ -1,4 +1,3 @@
-import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,10 +14,9 @@ from sequoia_core.models.language_model import ModelPair
 from sequoia_core.studies import bench as benchmark
 from sequoia_core.studies import race as racing
 from sequoia_core.studies.bench import bench
-from sequoia_core.studies.race import Decoded, MethodResult, over_best_other, own_method, race, take_turns
+from sequoia_core.studies.race import Decoded, MethodResult, over_best_other, race
 from tests.conftest import calibration_of, linear_profile, pair_of
 
-METHODS = ("autoregressive", "hf_generate", "hf_assisted", "chain", "sequoia", "specinfer", "specexec", "adaptive")
 VECTOR = AcceptanceVector(np.array([0.6, 0.2, 0.1]))
 PROFILE = HardwareProfile(sizes=[1, 8, 32], verify_sec=[0.010, 0.012, 0.020], draft_sec=0.0008)
 
@@ -42,22 +40,6 @@ def test_a_head_is_no_assistant_and_no_reason_to_leave_the_target_out(tiny_targe
     results = race(pair, [[1, 2, 3]], trees=trees, sampling=SamplingConfig(0.8), max_new_tokens=9)
     assert results["hf_assisted"].left_out == "transformers takes no draft head" and trees["adaptive"].fixed.size == 1
     assert results["hf_generate"].tokens == results["adaptive"].steps == [9] and not trees["adaptive"].needs_draft
-
-
-@pytest.mark.slow
-def test_bench_record_is_complete(tiny_target, tiny_draft):
-    told, prompts = [], [[1, 2, 3], [4, 5], [6]]
-    options = {"sampling": SamplingConfig(), "max_new_tokens": 10, "progress": lambda f, m: told.append((f, m))}
-    result = bench(pair_of(tiny_target, tiny_draft), prompts, **options).record
-    fractions = [fraction for fraction, _ in told]
-    assert fractions == sorted(fractions) and fractions[-1] == 1.0  # one bar for measuring, timing and racing
-    assert {words.split()[0] for _, words in told} == {"acceptance:", "profiling,", "race:"}
-    for name in ("sequoia", "specexec", "adaptive"):
-        row = result[name]
-        assert row["measured_speedup"] > 0 and row["predicted_speedup"] > 0 and row["expected_tokens"] >= 1.0
-    assert len(result["growing_sec"]) == 2 and ("size" in result["adaptive"]) == (result["recipe"] == "static")
-    assert result["not_looping"]["prompts"] + result["looping"]["prompts"] == 2 and result["peak_memory_bytes"] > 2**20
-    assert set(METHODS) < set(result)
 
 
 def test_bench_says_where_a_method_parts_from_the_greedy_text(tiny_target, tiny_draft, monkeypatch):
@@ -152,23 +134,6 @@ def test_the_best_of_the_assisted_settings_is_reported(scripted, tiny_target, ti
     results = race(pair, [[1], [2]], trees={}, sampling=SamplingConfig(), max_new_tokens=8)
     assert list(results) == ["autoregressive", "hf_generate", "hf_assisted"]
     assert results["hf_assisted"].seconds == [0.5, 0.5]
-
-
-def test_a_race_that_is_cancelled_has_only_whole_decodes(tiny_target, tiny_draft):
-    cancel, pair = threading.Event(), pair_of(tiny_target, tiny_draft)
-    methods = {
-        name: own_method(pair, k_ary_tree(2, 2), SamplingConfig(), cancel=cancel) for name in ("one", "two", "three")
-    }
-    told = []
-
-    def progress(share, words):
-        told.append(words)
-        if share > 0.4:
-            cancel.set()
-
-    found = take_turns(methods, [[1, 2]], 20, progress=progress, cancel=cancel)
-    assert [(name, len(decoded.output)) for name, decoded in found] == [("one", 20)]
-    assert "two" in told and "three" not in told
 
 
 def test_bench_compares_what_it_raced_and_calibrates_on_the_rest(tiny_target, tiny_draft, monkeypatch):

@@ -1,5 +1,3 @@
-import json
-
 import numpy as np
 import pytest
 
@@ -32,16 +30,6 @@ def test_curves_agree_with_the_vectors_of_each_verifier(tiny_target, tiny_draft)
         np.testing.assert_allclose(curve.rejection, 1 - np.cumsum(vector.probs), atol=1e-12)
         low, high = curve.interval()
         assert np.all(low <= curve.rejection + 1e-12) and np.all(curve.rejection <= high + 1e-12)
-    assert len(json.loads(json.dumps(study.rows(), allow_nan=False))) == 20
-    assert study.settings["prompts"] == 3 and study.settings["target"] == "tiny-1"
-
-
-def test_one_prompt_has_no_interval_and_widths_are_checked(tiny_target, tiny_draft):
-    options = {"pair": pair_of(tiny_target, tiny_draft), "samplings": [SamplingConfig()], "max_new_tokens": 8}
-    study = measure_rejection([[9]], **options, width=3)
-    assert study.curves[0].interval() is None and study.rows()[0]["ci_low"] is None
-    with pytest.raises(ValueError, match="width: found 65"):
-        measure_rejection(PROMPTS, **options, width=65)
 
 
 def test_an_interval_is_that_of_the_rejection_not_of_how_long_prompts_are():

@@ -8,7 +8,6 @@ from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.decoding.tree_policy import ROOT_ONLY
 from sequoia_core.models.generation_settings import left_out_settings
 from sequoia_core.models.language_model import HuggingFaceModel, ModelPair
-from sequoia_core.studies.bench import bench
 from sequoia_core.studies.race import own_method, race, transformers_method
 from tests.conftest import tiny_llama
 
@@ -16,12 +15,8 @@ LENGTH = 12
 LANES = {"plain": {}, "assisted": {"assisted": True, "length_hint": 3}, "lookup": {"prompt_lookup": 2}}
 SHIPPED = {
     "a penalty": {"repetition_penalty": 1.8},
-    "a suppressed beginning": {"begin_suppress_tokens": list(range(40))},
     "a forced end": {"forced_eos_token_id": 7},
     "beams": {"num_beams": 3},
-    "words to stop at": {"stop_strings": ["a"]},
-    "a time": {"max_time": 1e-6},
-    "min-p": {"min_p": 0.9},
     "top-k": {"top_k": 1},
 }
 
@@ -53,14 +48,6 @@ def test_what_a_model_ships_changes_no_text(shipped):
     assert left_out_settings(pair.target) == SHIPPED[shipped]
 
 
-def test_what_asks_for_nothing_is_not_told():
-    neutral = {"repetition_penalty": 1.0, "num_beams": 1, "top_k": 0, "min_p": None, "no_repeat_ngram_size": 0}
-    of_the_request = {"temperature": 0.6, "top_p": 0.9, "do_sample": True, "max_length": 99}
-    pair = pair_shipping(**neutral, **of_the_request, pad_token_id=1, num_assistant_tokens=7, of_their_own=3)
-    assert left_out_settings(pair.target) == {}
-    assert left_out_settings(pair_shipping(top_k=20).target, top_k=20) == {}
-
-
 @pytest.mark.parametrize("rows", [(64, 64), (80, 72), (72, 80)], ids=str)
 @pytest.mark.parametrize("sampling", [SamplingConfig(), SamplingConfig(3.0, top_p=0.9)], ids=["greedy", "sampled"])
 def test_no_id_is_written_that_does_not_exist(rows, sampling):
@@ -88,6 +75,3 @@ def test_a_lane_that_cannot_run_is_left_out_and_the_others_go_on():
     results = race(pair, [[1, 2], [3]], trees={}, sampling=SamplingConfig(), max_new_tokens=8)
     assert results["hf_generate"].tokens == results["autoregressive"].tokens == [8, 8]
     assert "stateful" in results["hf_assisted"].left_out and results["hf_assisted"].tokens == []
-    record = bench(pair, [[1, 2], [3], [4]], sampling=SamplingConfig(), max_new_tokens=8).record
-    assert list(record["lanes_left_out"]) == ["hf_assisted"] and "hf_assisted" not in record
-    assert record["hf_generate"]["tokens"] == 16 and record["settings_left_out"] == {"repetition_penalty": 1.8}

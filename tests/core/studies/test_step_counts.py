@@ -1,5 +1,3 @@
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -86,22 +84,11 @@ def test_confidence_by_hand():
     low, high = curve.interval()
     assert np.all((low < curve.rate) & (curve.rate < high) | ~some)
     assert (low[0], high[0]) == (0.0, 1.0) and np.isnan(curve.rate[0])
-    rows = json.loads(json.dumps(curve.rows(), allow_nan=False))
-    assert rows[9]["offered"] == 6 and rows[0]["rate"] is None
 
 
-@pytest.mark.parametrize(
-    ("steps", "tree", "message"),
-    [
-        ([], TREE, "steps: found none"),
-        (STEPS, chain_tree(4), "one of 6 nodes, expected the tree's 5"),
-        (STEPS, TokenTree(np.array([-1])), "tree: found one node"),
-    ],
-)
-def test_steps_that_cannot_be_counted_are_refused(steps, tree, message):
-    for count in (acceptance_by_depth, acceptance_by_confidence):
-        with pytest.raises(ValueError, match=message):
-            count(steps, tree)
+def test_steps_of_another_tree_are_refused():
+    with pytest.raises(ValueError, match="one of 6 nodes, expected the tree's 5"):
+        acceptance_by_depth(STEPS, chain_tree(4))
 
 
 def test_steps_whose_tree_a_context_has_cut_are_left_out(tiny_target):

@@ -1,12 +1,9 @@
-import json
-
 import numpy as np
 import pytest
 
 from sequoia_core import HybridTree, LookupTree
 from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.sampling import SamplingConfig
-from sequoia_core.design.bootstrap import ratio_estimate
 from sequoia_core.design.plain_trees import chain_tree, k_ary_tree
 from sequoia_core.studies.rejection_curves import sampling_grid
 from sequoia_core.studies.verifier_comparison import compare_verifiers
@@ -30,10 +27,6 @@ def test_comparison_is_complete(tiny_target, tiny_draft):
     assert ratio.low <= ratio.value <= ratio.high
     assert result.ratio("topk", "topk", HOT) == pytest.approx((1.0, 1.0, 1.0))
     assert [row["other"] for row in result.ratios()] == ["specinfer", "topk"] and len(result.rows()) == 4
-    assert json.loads(json.dumps(result.rows(), allow_nan=False)) == result.rows()
-    assert result.settings["tree"] == tree.parents.tolist()
-    with pytest.raises(ValueError, match="no run of sequoia"):
-        result.run("sequoia", SamplingConfig(0.1))
 
 
 def test_trees_of_text_already_seen_are_decoded_beside_the_fixed_one(tiny_target):
@@ -55,7 +48,6 @@ def test_trees_of_text_already_seen_are_decoded_beside_the_fixed_one(tiny_target
     assert result.run("lookup", HOT).tokens_per_step.value < 1.5
     ratios = {(row["other"], row["temperature"]): row["value"] for row in result.ratios()}
     assert {("hybrid", 0.0), ("lookup", 0.0), ("lookup", 2.0)} < set(ratios) and ratios["hybrid", 0.0] < 0.75
-    assert [row["tokens_per_step"] for row in result.rows()] == [run.tokens_per_step.value for run in result.runs]
 
 
 def test_a_step_cut_at_the_limit_counts_whole(tiny_target):
@@ -66,13 +58,3 @@ def test_a_step_cut_at_the_limit_counts_whole(tiny_target):
     run = result.runs[0]
     assert (run.committed.tolist(), run.yielded.tolist(), run.steps.tolist()) == ([5], [8], [2])
     assert run.tokens_per_step == (4.0, None, None)  # one prompt: nothing to resample
-
-
-def test_ratio_interval_covers_the_truth():
-    generator, covered = np.random.default_rng(0), 0
-    for _ in range(200):
-        steps = generator.integers(15, 25, 40)
-        tokens = generator.poisson(2.5 * steps)
-        estimate = ratio_estimate(tokens, steps)
-        covered += estimate.low <= 2.5 <= estimate.high
-    assert 175 <= covered <= 199  # nominal 190; outside with probability below 1e-3

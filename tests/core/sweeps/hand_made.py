@@ -47,11 +47,11 @@ def table(*rows: dict[str, Any]) -> pd.DataFrame:
     return pd.DataFrame(list(rows)).sort_values("key", ignore_index=True)
 
 
-def profile(draft: str = "small", *, draft_sec: float = 0.0005, target: str = "big", noise: float = 0.02, **more: Any):
-    """Return times of a pair in which larger passes cost little; two rounds that differ by `noise`."""
+def profile(draft: str = "small", *, draft_sec: float = 0.0005, target: str = "big", **more: Any):
+    """Return times of a pair in which larger passes cost little; two rounds that differ a little."""
     sizes = np.array([1, 2, 4, 8, 16])
     seconds = 0.01 * (1 + 0.02 * sizes)
-    samples = tuple((float(s), float(s * (1 + noise))) for s in seconds)
+    samples = tuple((float(s), float(s * 1.02)) for s in seconds)
     return HardwareProfile(
         sizes, seconds, draft_sec, device="a machine", dtype="float32", verify_samples=samples,
         meta={"target": target, "draft": draft}, **more,

@@ -90,8 +90,6 @@ def test_lookup_belongs_to_the_target_and_equal_names_are_told_apart():
     assert [drafter.name for drafter in comparison.drafters] == ["small (small)", "small (trained )", "lookup"]
     cell = comparison.cells[comparison.drafters[2], Setting(0.0, 1.0, "code")]
     assert len(cell.prompts) == 2 and cell.tokens_per_step.value == 3.0  # one measured twice counts once
-    two = compare(table(decoded("a", [4]), decoded("a", [2], pair="other", target="huge", target_hash="h")))
-    assert [drafter.name for drafter in two.drafters] == ["lookup, other", "lookup, small"]
 
 
 def test_models_are_told_apart_by_their_files_and_not_by_their_folders_or_the_pairs_name():
@@ -101,10 +99,6 @@ def test_models_are_told_apart_by_their_files_and_not_by_their_folders_or_the_pa
     comparison = compare(rows)
     assert [drafter.name for drafter in comparison.drafters] == ["small", "lookup"]
     assert [len(cell.prompts) for cell in comparison.cells.values()] == [3, 2]
-    assert len(vector_of(rows[rows["kind"] == "model"]).prompt_sums) == 3
-    again = {"target_hash": "trained again", "draft_hash": "too"}
-    one, other = compare(table(measured("a", EASY), measured("b", EASY) | again)).drafters
-    assert (one.name, other.name) == ("small (t, small)", "small (trained , too)") and one.base != other.base
 
 
 def test_every_size_that_has_all_prompts_is_kept():
@@ -116,9 +110,6 @@ def test_every_size_that_has_all_prompts_is_kept():
     assert comparison.notes == ("1 rows of sizes that were decoded on other prompts than most are left out",)
     assert list(cell.sizes) == [4, 8] and [len(rows) for rows in cell.sizes.values()] == [2, 2]
     assert set(cell.rows["max_size"]) == {8} and cell.tokens_per_step.value == 4.0
-    rows = [decoded(p, [4, 4], max_size=4) for p in "ab"] + [decoded(p, [4, 4], max_size=8) for p in "bc"]
-    (cell,) = compare(table(*rows)).cells.values()
-    assert list(cell.sizes) == [8]  # as many prompts, but other ones
 
 
 def test_first_children_of_uncut_rows_are_not_mixed_with_those_of_cut_ones():
@@ -130,41 +121,16 @@ def test_first_children_of_uncut_rows_are_not_mixed_with_those_of_cut_ones():
     vectors = {setting.top_p: cell.vector for (_, setting), cell in comparison.cells.items()}
     assert vectors[0.9] == vector_of(table(new)) and vectors[0.9].holds_for.first_cut
     assert vectors[1.0] == vector_of(table(plain)) and not vector_of(table(old)).holds_for.first_cut
-    for rows, column in ((table(old, new), "version"), (table(old, plain), "temperature")):
-        with pytest.raises(ValueError, match=f"{column}: found"):
-            vector_of(rows)
-
-
-def test_what_is_not_there_in_older_rows_counts_as_nothing():
-    comparison = compare(table(measured("a", EASY) | {"device": None, "offload": None}, measured("b", EASY)))
-    assert [drafter.name for drafter in comparison.drafters] == ["small"]
-
-
-def test_other_settings_are_left_out_and_said_to_be():
-    rows = table(
-        measured("a", EASY, max_size=4), measured("b", EASY), decoded("a", [4, 4]), decoded("b", [4, 4]),
-        decoded("c", [9], max_size=64), measured("c", HARD, new_tokens=64),
-    )  # fmt: skip
-    comparison = compare(rows)
-    assert comparison.max_size == 64
-    assert comparison.notes == (
-        "1 rows with another new_tokens than 32 are left out",
-        "1 rows of sizes that were decoded on other prompts than most are left out",
-    )
-    assert [len(cell.prompts) for cell in comparison.cells.values()] == [2, 2]  # a draft's rows serve any size
+    with pytest.raises(ValueError, match="version: found"):
+        vector_of(table(old, new))
 
 
 def test_rows_that_contradict_themselves_are_refused():
     for good, broken, said in (
         (decoded("a", [4, 4]), {"steps": 3.0}, "expected nodes of each step"),
-        (decoded("a", [4, 4]), {"tokens": 1.0}, "2 steps"),
-        (decoded("a", [4, 4]), {"nodes": [0, 1]}, "expected nodes of each step"),
         (decoded("a", [4, 4]), {"nodes": None}, "nodes: found rows without it"),
-        (decoded("a", [4, 4]), {"domain": None}, "domain: found rows without it"),
         (decoded("a", [4, 4]), {"kind": "race"}, "found no prompt that was measured"),
-        (measured("a", EASY), {"width": None}, "width: found rows without it"),
         (measured("a", EASY), {"sums": [40.0] * 4}, None),
-        (measured("a", EASY), {"ranks": [9]}, None),
         (measured("a", EASY), {"calibration": "{"}, None),
     ):
         with pytest.raises(ValueError, match=said):
@@ -179,7 +145,3 @@ def test_prompts_that_ended_otherwise_are_not_mixed():
     )
     (cell,) = found.cells.values()
     assert len(cell.rows) == 2
-    assert cell.vector.meta.items() >= {"prompt_ending": "chat, thinking on", "template_arguments": {}}.items()
-    both = compare(table(measured("a", [1], **on), measured("b", [1], domain="prose", **off)))
-    assert not both.notes and len(both.cells) == 3  # each kind of text may have its own
-    assert not compare(table(measured("a", [1], **on), measured("b", [1]))).notes  # an older row does not say it

@@ -21,24 +21,15 @@ SIZE, NAME = "max_size = 16", 'name = "demo"'
 @pytest.mark.parametrize(
     "old, new, said",
     [
-        ("new_tokens = 24", "new_tokens = 0", "new_tokens: found '0'"),
         ("new_tokens = 24", "new_tokenz = 24", "new_tokenz: found '24'"),
         ("new_tokens = 24", "new_tokens = 4000", "pairs.0: code prompt"),
         ("temperatures = [0.0, 0.6]", "temperatures = [0.0, -1.0]", "temperatures.1: temperature: found -1.0"),
-        ("temperatures = [0.0, 0.6]", "", "temperatures: found nothing"),
-        (DRAFTERS, 'drafters = ["model", "tree"]', "pairs.0.drafters.1: found 'tree'"),
-        (DRAFTERS, "drafters = []", "pairs.0.drafters: found 'list', expected: Value should"),
         (DRAFTERS, 'draft = "none"', "pairs.0: draft: found none"),
         (NAME, f'{NAME}\ntarget = "./nowhere"\ndraft = "./none"', "pairs.0: ./nowhere: found no such folder"),
         (NAME, f"{NAME}\n{DRAFTERS}\n[[pairs]]\n{NAME}", "pairs: found the name 'demo' twice"),
-        ("not-looping.jsonl", "nothing.jsonl", "prompts.0: "),
         ("count = 4", "count = 1", "pairs.0: found one prompt in 'code', expected at least two"),
         ("[[pairs]]", "[[pairs]", "found no readable TOML (Expected ']]' at the end of an array"),
-        ("[[pairs]]", '[[pairs]]\nname = "a"\n' * 200 + "[[pairs]]", "pairs: found 'list', expected: List"),
-        (SIZE, "seed = " + "9" * 6000, "Exceeds the limit (4300 digits)"),
-        (SIZE, "more = " + "[" * 6000, "nested too deep"),
         (SIZE, "a." * 50_000 + "a = 1", "line 4: found 50,000 dots, expected at most 200"),
-        (SIZE, "#" * 300_000, "bytes, expected at most 262,144"),
         (SIZE, f"max_size = {list(range(2, 25002))}", "temperatures: found 100,002 settings"),
     ],
 )  # fmt: skip
@@ -54,18 +45,6 @@ def test_mistakes_of_a_plan_are_named_by_place(old, new, said, tmp_path, capsys)
 def test_a_folder_that_holds_no_results_is_named(tmp_path, capsys):
     assert main(["sweep", str(write_plan(tmp_path)), "--out", str(tmp_path)]) == 2
     assert f"--out: {str(tmp_path)!r}: found other things in it" in capsys.readouterr().err
-
-
-def test_all_mistakes_are_named_at_once(tmp_path):
-    path = write_plan(tmp_path, ("not-looping", "nothing"), (NAME, f'{NAME}\ndtype = "int3"'))
-    with pytest.raises(ValueError, match=r"prompts.0: .*; pairs.0: .*int3"):
-        read_plan(path)
-
-
-def test_a_plan_may_begin_with_a_byte_order_mark(tmp_path):
-    path = write_plan(tmp_path)
-    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
-    assert len(read_plan(path).domains) == 1
 
 
 @pytest.mark.sample(1, cover=False)

@@ -8,10 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sequoia_core.sweeps import results as sweep_results
-from sequoia_core.sweeps.plan import read_plan
 from sequoia_core.sweeps.results import Results, profiles_of, races_of, read_rows, schema
-from sequoia_core.sweeps.run import missing_jobs
-from tests.sweep_plans import write_plan
 
 from .hand_made import decoded, measured, profile, row, table
 
@@ -54,15 +51,12 @@ def test_a_column_that_an_older_file_lacks_is_null(tmp_path):
     results.add([measured("new", [1], tokenizer_hash="t")])
     rows = read_rows(tmp_path).set_index("prompt")
     assert rows.loc["old", ["tokenizer_hash", "threads"]].isna().all()
+    assert list(rows.loc["old", "ranks"]) == [1, 2]
     assert rows.loc["new", ["tokenizer_hash", "threads"]].to_list() == ["t", 1]
-    assert list(rows.loc["old", "ranks"]) == [1, 2] and set(rows.columns) | {"prompt", "fault"} == set(schema().names)
     assert results.read_keys() == (set(rows["key"]), {})
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b"", {"a": [1]}, {"key": ["k"], "kind": [["model"]]}, {"key": ["k"], "kind": ["model"], "other": [1]}],
-)
+@pytest.mark.parametrize("content", [b"", {"key": ["k"], "kind": [["model"]]}])
 def test_a_file_that_is_no_results_file_is_named(content, tmp_path):
     results, path = Results(tmp_path / "out"), tmp_path / "out" / "rows" / "bad.parquet"
     with pytest.raises(ValueError, match="found no folder rows"):
@@ -71,8 +65,6 @@ def test_a_file_that_is_no_results_file_is_named(content, tmp_path):
     path.write_bytes(content) if isinstance(content, bytes) else pq.write_table(pa.table(content), path)
     with pytest.raises(ValueError, match=r"bad.parquet: found no rows of a sweep .*delete it: its rows are measured"):
         read_rows(results.folder)
-    with pytest.raises(ValueError, match="bad.parquet: found no rows of a sweep"):
-        missing_jobs(read_plan(write_plan(tmp_path)), results)
 
 
 def test_bits_that_flipped_are_found(tmp_path):
@@ -91,15 +83,9 @@ def test_a_file_that_unpacks_beyond_its_limit_is_refused_before_it_is_unpacked(t
     rows = [measured(str(prompt), [1, 2], result="x" * 10_000) for prompt in range(50)]
     write(tmp_path / "plain", rows, use_dictionary=False)
     write(tmp_path / "repeats", rows, use_dictionary=["result"])
-    nothing = pa.ListArray.from_arrays(pa.array([0, 100_000]), pa.nulls(100_000, pa.float64()))
-    (tmp_path / "nulls" / "rows").mkdir(parents=True)
-    table = pa.table({"key": ["k"], "kind": ["model"], "sums": nothing})
-    pq.write_table(table, tmp_path / "nulls" / "rows" / "0.parquet", use_dictionary=False)
-    assert all(len(read_rows(tmp_path / name)) == count for name, count in (("repeats", 50), ("nulls", 1)))
+    assert len(read_rows(tmp_path / "repeats")) == 50
     monkeypatch.setattr(sweep_results, "MAX_BYTES", 400_000)
-    for name in ("plain", "repeats", "nulls"):
-        (path,) = (tmp_path / name / "rows").glob("*")
-        assert name == "plain" or path.stat().st_size < 100_000
+    for name in ("plain", "repeats"):
         with pytest.raises(ValueError, match="rows of .* bytes in a file, too many"):
             read_rows(tmp_path / name)
 
@@ -110,9 +96,7 @@ GOOD = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "change", [{"settings": 3}, {"settings": {"device": "x"}}, {"autoregressive": {}}, {"predicted_speedup": None}]
-)
+@pytest.mark.parametrize("change", [{"settings": 3}, {"autoregressive": {}}])
 def test_records_that_are_no_race_are_refused(change):
     for result in ("{", json.dumps(GOOD | change)):
         with pytest.raises(ValueError, match="race of small: found none"):

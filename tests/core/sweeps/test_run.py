@@ -13,14 +13,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sequoia_core.command_line import sweep_command
 from sequoia_core.command_line.main import main
 from sequoia_core.sweeps import executors
 from sequoia_core.sweeps.executors import LocalWorkers
 from sequoia_core.sweeps.jobs import all_jobs
 from sequoia_core.sweeps.plan import read_plan
 from sequoia_core.sweeps.results import Results
-from sequoia_core.sweeps.run import DIED_FAULT, MAX_DEATHS, State, missing_jobs, run_sweep
+from sequoia_core.sweeps.run import DIED_FAULT, MAX_DEATHS, missing_jobs, run_sweep
 from sequoia_core.sweeps.worker import Done, run_job
 from tests.sweep_plans import Here, run_here, untimed, write_plan
 
@@ -82,7 +81,6 @@ def test_a_run_that_is_killed_goes_on_and_leaves_no_process(serial, tmp_path):
     report = json.loads(found.stdout)
     assert 0 < before < 24 and report["skipped"] == before and report["done"] == report["jobs"] == 24 - before
     assert report["failed"] == report["failed_before"] == 0  # one JSON object on stdout; progress is on stderr
-    assert found.stderr.splitlines()[-1].startswith(f"{report['jobs']} of {report['jobs']} jobs, ")
     assert untimed(out).equals(serial)
 
 
@@ -104,49 +102,13 @@ def test_a_job_that_kills_its_worker_is_given_up_by_name_and_retried_on_request(
 
 
 @pytest.mark.parametrize("death", [BrokenExecutor, KilledWorker])
-def test_jobs_that_a_dead_worker_took_along_are_tried_again_one_by_one(death, small, monkeypatch):
-    monkeypatch.setattr("sequoia_core.sweeps.run.ASK_SEC", 0.01)
+def test_a_job_with_which_workers_die_is_given_up_and_the_others_go_on(death, small, idle):
     plan, results = small
-    bad, together = list(all_jobs(plan))[1], []
-
-    class Together(Here):
-        """Ends all jobs under way at once; a deadly one takes the others along."""
-
-        def submit(self, job):
-            self.done.append((job, Future()))
-            return self.done[-1][1]
-
-        def lost(self):
-            batch, self.done = self.done, []
-            dies = any(self.deadly & set(job.keys) for job, _ in batch)
-            together.extend([len(batch)] if dies else [])
-            for job, future in batch:
-                future.set_exception(death()) if dies else future.set_result(without_measuring(job))
-            return False
-
-    state = run_sweep(plan, results, Together(bad.keys))
-    assert (state.failed, state.done) == (1, 11)
-    assert together == [4, 1] and len(together) == MAX_DEATHS
+    bad = next(all_jobs(plan))
+    here = Here(bad.keys, death)
+    state = run_sweep(plan, results, here)
+    assert (state.failed, state.done, here.deaths) == (1, 11, MAX_DEATHS)
     assert results.read_keys()[1] == dict.fromkeys(bad.keys, DIED_FAULT)
-
-
-def test_an_executor_that_is_lost_is_no_jobs_fault(small, idle):
-    class Leaving(Here):
-        """Forgets its first jobs, cancels the next ones, then works."""
-
-        def submit(self, job):
-            self.deaths += 1
-            found = super().submit(job) if self.deaths > 8 else Future()
-            if 4 < self.deaths <= 8:
-                found.cancel()
-                found.set_running_or_notify_cancel()
-            return found
-
-        def lost(self):
-            return self.deaths == 4
-
-    state = run_sweep(*small, Leaving())
-    assert (state.done, state.failed, state.rows) == (12, 0, 12)
 
 
 def test_a_mistake_of_ours_ends_the_run(small):
@@ -181,25 +143,10 @@ def test_timed_jobs_come_last_and_one_at_a_time_and_what_is_left_is_estimated_by
     assert left[13] == 2 * 100.0 and left[15] == 0.0
 
 
-def test_threads_beyond_the_cores_are_refused_or_said(monkeypatch):
+def test_threads_beyond_the_cores_are_refused(monkeypatch):
     monkeypatch.setattr(executors, "_cores", lambda: [0, 1])
     with pytest.raises(ValueError, match="threads: found 3, expected at most the 2 cores"):
         LocalWorkers(1, threads=3)
-    noted = {}
-    for count, threads in ((1, 2), (2, 1), (2, 2), (None, 2)):
-        workers = LocalWorkers(count, threads=threads)
-        noted[count, threads] = workers.note
-        workers.close()
-    assert {key: note for key, note in noted.items() if note} == {(2, 2): "4 threads share 2 cores: each takes longer"}
-
-
-def test_a_system_without_room_for_processes_is_named(tmp_path, monkeypatch):
-    def no_room(*_):
-        raise BlockingIOError(11, "no more processes")
-
-    monkeypatch.setattr(executors.ProcessPoolExecutor, "submit", no_room)
-    with pytest.raises(ValueError, match=r"found no process to start \(.*no more processes\), expected room for 2"):
-        run_here(write_plan(tmp_path), tmp_path / "out", 2)
 
 
 SCRIPT = """
@@ -231,17 +178,3 @@ def test_what_failed_before_is_said_again(tmp_path, capsys):
     report = json.loads(said.out)
     assert [report[key] for key in ("jobs", "done", "failed", "skipped", "failed_before")] == [0, 0, 0, 12, 12]
     assert "12 rows" in said.err and "it burnt" in said.err and "--retry-failed" in said.err
-    assert main(["sweep", str(path), "--out", str(tmp_path / "out"), "--dry-run", "--json", "--retry-failed"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert (report["jobs"], report["failed_before"]) == (12, 0)
-
-
-def test_lines_of_progress_come_now_and_then_and_at_the_end(capsys):
-    tell = sweep_command._lines()
-    for ended, seconds in ((0, 1), (0, 12), (1, 15), (2, 21), (2, 36), (3, 36), (4, 40), (5, 41), (5, 42)):
-        tell(State(5, done=ended, seconds=seconds, remaining_sec=100.0 * (5 - ended)))
-    assert capsys.readouterr().err.splitlines() == [
-        "0 of 5 jobs, 12 s, about 8 min left",
-        "2 of 5 jobs, 36 s, about 5 min left",
-        "5 of 5 jobs, 41 s",
-    ]

@@ -64,9 +64,7 @@ def test_times_that_do_not_fit_are_named_instead_of_a_speedup():
     for other in ({"dtype_used": "bfloat16"}, {"offload": "disk"}, {"target": "huge"}):
         changed = table(decoded("a", [2]) | other)
         assert isinstance(speeds_of(changed, profile())[1]["lookup"], str), other
-    said = answer(rows, profile("another", target="huge"))
-    assert said.best is None and said.words == "At T = 0, code: no speedup is predicted."
-    assert "small (no times of big ← small in float32), lookup (no times of big in float32), " in said.beside
+    assert answer(rows, profile("another", target="huge")).best is None
 
 
 def test_the_answer_is_the_fastest_and_how_far_the_next_is_behind():
@@ -85,8 +83,6 @@ def test_none_pays_where_no_interval_lies_above_1():
     assert "none pays, no interval lies above 1×; the best is small, 1.00×" in found.words
     alone = speeds_of(rows, slow)[1]["small"]
     assert alone.tree.size == 1 and alone.speedup.value == pytest.approx(1.0) and not alone.pays
-    found = answer(table(decoded("a", [8, 8])), profile(noise=0.0))  # its times alone have an interval
-    assert found.best is None and "none pays, one prompt gives no interval; the best is lookup" in found.words
 
 
 def test_two_that_cannot_be_told_apart_are_said_to_be():
@@ -98,8 +94,6 @@ def test_two_that_cannot_be_told_apart_are_said_to_be():
     )
     found = answer(rows, profile(draft_sec=1e-4))
     assert found.best.name == "small + lookup" and "; the two cannot be told apart: on the same prompts" in found.beside
-    apart = table(decoded("a", [8]), decoded("b", [8]), decoded("c", [8], both=True), decoded("d", [8], both=True))
-    assert "they share too few prompts" in answer(apart, profile()).beside
 
 
 def test_a_pair_is_compared_on_the_prompts_that_both_have():
@@ -131,20 +125,8 @@ def test_of_several_sizes_the_fastest_here_counts():
     found = [speeds_of(rows, times)[1]["lookup"] for times in (profile(), dear)]
     assert [speed.sizes for speed in found] == [(8, 2), (4, 2)]
     assert found[0].prompts["steps"].tolist() == [6] * 3 and found[1].prompts["steps"].tolist() == [8] * 3
-    assert "one size only" not in answer(rows, profile()).beside
-    one = rows[rows["max_size"] == 4]
-    assert "Trees of one size only were decoded of lookup; another may be faster" in answer(one, profile()).beside
     larger = table(*(decoded(p, [9], nodes=n, max_size=n) for p in "ab" for n in (16, 32)))
     assert speeds_of(larger, profile())[1]["lookup"].sizes == (16, 1)  # beyond the profile nothing is known
-
-
-def test_what_may_be_faster_and_may_be_slower_is_not_said_to_come_next():
-    unsure = {"a": [16, 16], "b": [2] * 16, "c": [16, 16]}
-    rows = table(*(decoded(p, [3] * 10) for p in "abc"), *(decoded(p, unsure[p], both=True) for p in "abc"))
-    found = answer(rows, profile(draft_sec=1e-5))
-    assert found.best.name == "lookup"
-    assert found.beside.startswith("small + lookup may be faster, ")
-    assert "its interval reaches below 1×; " in found.beside and "on the same prompts lookup has " in found.beside
 
 
 def test_two_on_different_times_are_compared_by_their_speedups():
@@ -159,12 +141,3 @@ def test_two_on_different_times_are_compared_by_their_speedups():
     ratio = paired_ratio(first, second)
     assert ratio.value == pytest.approx(first.speedup.value / second.speedup.value)
     assert ratio.low < ratio.value < ratio.high  # times of two profiles are off each by itself
-
-
-def test_each_target_has_an_answer():
-    huge = {"target": "huge", "target_hash": "h", "pair": "other"}
-    rows = table(*(decoded(p, [8, 8]) for p in "ab"), *(decoded(p, [1] * 16, nodes=8) | huge for p in "ab"))
-    comparison, _, speeds = speeds_of(rows, profile(), profile(target="huge"))
-    small, other = sorted(which_pays(comparison, speeds, CODE), key=lambda found: found.best is None)
-    assert small.words.startswith("At T = 0, code, big, float32: lookup, small pays")
-    assert "huge" in other.words and "none pays" in other.words

@@ -3,7 +3,6 @@
 import json
 import shutil
 from dataclasses import replace
-from itertools import groupby
 
 import numpy as np
 import pytest
@@ -20,7 +19,6 @@ from sequoia_core.sweeps.jobs import all_jobs
 from sequoia_core.sweeps.plan import read_plan
 from sequoia_core.sweeps.results import Results, races_of, read_rows, vector_of
 from sequoia_core.sweeps.worker import run_job
-from tests.gguf_files import need_llama_cpp, write_demo
 from tests.sweep_plans import DEMO, write_plan
 
 
@@ -64,9 +62,9 @@ def test_rows_are_what_measuring_each_prompt_gives(serial, tmp_path):
 @pytest.mark.slow
 def test_a_race_is_a_timed_job_for_each_way_of_sampling_and_its_speeds_are_read_back(tmp_path):
     plan = read_plan(write_plan(tmp_path, count=2, tokens=8, more="race = true\nprofile = false"))
-    parts = {timed: list(jobs) for timed, jobs in groupby(all_jobs(plan), key=lambda job: job.timed)}
-    assert list(parts) == [False, True] and [job.kind for job in parts[True]] == ["race", "race"]
-    done = run_job(parts[True][1])
+    timed = [job for job in all_jobs(plan) if job.timed]
+    assert [job.kind for job in timed] == ["race", "race"]
+    done = run_job(timed[1])
     assert not done.faults
     Results(tmp_path / "out").add(done.rows)
     (found,) = races_of(read_rows(tmp_path / "out")).to_dict("records")
@@ -76,7 +74,6 @@ def test_a_race_is_a_timed_job_for_each_way_of_sampling_and_its_speeds_are_read_
     for name in ("chain", "sequoia", "specinfer", "adaptive", "hf_assisted"):
         rates = record[name]["tokens_per_sec"], record["autoregressive"]["tokens_per_sec"]
         assert found[name] == pytest.approx(rates[0] / rates[1]) and found[name] > 0
-    assert "autoregressive" not in found
 
 
 def test_a_prompt_that_fails_leaves_the_others(tmp_path, monkeypatch):
@@ -122,8 +119,6 @@ def test_a_head_is_kept_and_compared_by_depth(tmp_path):
     vector, (sums, *_) = vector_of(rows), rows["sums"]
     assert vector.by_depth.probs.shape == (DEPTHS, int(rows["width"].iloc[0])) and len(sums) == vector.levels.size
     np.testing.assert_allclose(vector.levels[0], vector.probs)
-    with pytest.raises(ValueError, match="sums: found lists of another length"):
-        vector_of(rows.assign(sums=[each[:-1] for each in rows["sums"]]))
 
 
 def test_both_is_never_calibrated_by_the_prompt_that_it_decodes(tmp_path, monkeypatch):
@@ -167,15 +162,6 @@ def test_files_that_are_others_than_when_the_plan_was_read_are_not_measured(tmp_
     assert words in done.faults[job.keys[0]]
 
 
-def test_another_version_of_the_measurement_is_not_run(tmp_path, monkeypatch):
-    job = first(plan_of(tmp_path), "model")
-    monkeypatch.setattr("sequoia_core.sweeps.jobs.MEASURE_VERSION", 2)
-    assert run_job(job).faults == dict.fromkeys(
-        job.keys,
-        "found version 2 of the measurement on this worker, expected 1: install the same version everywhere",
-    )
-
-
 def test_a_pair_that_does_not_load_fails_its_jobs_alone_and_lookup_needs_no_draft(tmp_path):
     shutil.copytree(DEMO / "draft", tmp_path / "draft")
     plan = plan_of(tmp_path, {"target": DEMO / "target", "draft": tmp_path / "draft"})
@@ -199,16 +185,3 @@ def test_a_job_has_the_threads_of_its_plan(tmp_path):
     torch.set_num_threads(1)
     done = run_job(job)
     assert torch.get_num_threads() == 2 and done.rows[0]["threads"] == 2
-    run_job(replace(job, common=job.common | {"threads": 1}))
-    assert torch.get_num_threads() == 1
-
-
-def test_a_pair_of_gguf_files_is_measured(tmp_path):
-    need_llama_cpp()
-    files = {part: write_demo(part, tmp_path / f"{part}.gguf", "float32") for part in ("target", "draft")}
-    plan = plan_of(tmp_path, files, tokens=8)
-    for kind in ("lookup", "model", "both"):
-        job = first(plan, kind)
-        done = run_job(job)
-        assert not done.faults and done.rows[0]["target_hash"] == content_hash(files["target"])
-        assert done.rows[0]["passes_by"] == "llama.cpp" and done.rows[0]["dtype"] == ""
