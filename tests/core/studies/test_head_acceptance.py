@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sequoia_core.decoding.loop import autoregressive, decode
-from sequoia_core.decoding.sampling import SamplingConfig, draft_probabilities
+from sequoia_core.decoding.sampling import SamplingConfig, draft_probabilities, probabilities
 from sequoia_core.decoding.verifiers import GREEDY
 from sequoia_core.design.acceptance import AcceptanceVector, of_levels
 from sequoia_core.design.optimal_trees import expected_tokens, optimal_tree, tree_limit
@@ -77,6 +77,24 @@ def test_text_is_read_in_pieces_without_a_difference(temperature, monkeypatch):
     if temperature == 0.0:
         monkeypatch.setattr(ranks_along_text, "CHUNK", 7)
         assert ranks(measure_acceptance(texts, pair, **options)) == ranks(whole)
+
+
+def test_sampled_acceptance_is_the_rules_own_by_depth():
+    """The sum over ranks of Sequoia's rule is one minus the residual's mass, whatever is drawn, with all ranks."""
+    target = tiny_llama(6, vocab=8, scale=1.0)
+    head, text = random_head(target, scale=2.0), [1, 2, 3, 4, 5, 6, 7, 0, 1, 3]
+    vector = measure_acceptance(
+        [text], pair_of(target, head), sampling=SamplingConfig(1.0), width=1, max_new_tokens=None
+    )
+    for depth in range(DEPTHS):
+        wanted = 0.0
+        for place in range(1 + depth, len(text)):
+            row = probabilities(plain_row(head, text[:place], true=place - depth)[None], SamplingConfig(1.0))[0]
+            other = target.plain_logits(torch.tensor(text[:place]))[-1].softmax(-1)
+            wanted += float(torch.minimum(row, other).sum().detach())  # of one child, on average over its draws
+        found = vector.by_depth.prompt_sums[0, depth, 0]
+        assert 0 < found < len(text) and abs(found - wanted) < 3.0
+    assert vector.by_depth.prompt_trials[0].tolist() == list(range(9, 9 - DEPTHS, -1))
 
 
 def test_a_plan_goes_by_depth():

@@ -15,6 +15,7 @@ from scipy.stats import chi2
 from sequoia_core.decoding.loop import decode
 from sequoia_core.decoding.sampling import (
     SamplingConfig,
+    sample_without_replacement,
     take_most_likely,
 )
 from sequoia_core.decoding.verifiers import GREEDY, VERIFIERS, sequoia_rule
@@ -65,6 +66,25 @@ def test_the_greedy_law_is_the_argmax():
             law, accepted = next_token_distribution(target, draft, k, "greedy")
             assert law.tolist() == np.eye(len(target))[target.argmax()].tolist()
             assert accepted == (target.argmax() in take_most_likely(torch.tensor(draft)[None], k)[0])
+
+
+@both_ways
+@pytest.mark.parametrize("name", ALL)
+def test_the_badges_are_what_enumeration_finds(name):
+    """One child: as likely accepted as any rule could make it. P inside the k children: one is always accepted."""
+    generator, best, covered = np.random.default_rng(4), [], []
+    for target, draft in itertools.chain(random_rows(200, seed=3), rows()):
+        k = 1 if name == "greedy" else int(generator.integers(1, len(target) + 1))
+        some = int(generator.integers(1, k + 1))
+        inside, q = np.zeros((2, len(target)))
+        q[:k], inside[:some] = generator.dirichlet(np.ones(k)), generator.dirichlet(np.ones(some))
+        covered.append(next_token_distribution(inside, q, k, name)[1])
+        if name == "greedy":
+            target, draft = (np.eye(len(row))[row.argmax()] for row in (target, draft))
+        best.append(next_token_distribution(target, draft, 1, name)[1] - np.minimum(target, draft).sum())
+    assert np.allclose(best, 0.0, atol=1e-12) == ALL[name].optimal_transport
+    assert np.allclose(covered, 1.0, atol=1e-12) == ALL[name].cover
+    assert max(best) < 1e-12 or name == "topk"  # no rule can do better for a draw from Q
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +139,23 @@ def unpaired(draft_sampling, rule):
 def test_the_wrong_rule_for_a_top_k_fill_is_caught(small_pair, monkeypatch):
     monkeypatch.setitem(VERIFIERS, "broken", unpaired(take_most_likely, sequoia_rule))
     report = check(small_pair, samples=500, verifier="broken")
+    assert not report.passed and report.p_value < 1e-20, describe(report)
+
+
+def test_draft_keys_reused_in_every_step_are_caught(small_pair, monkeypatch):
+    run = itertools.count()
+
+    def decode_with_one_key(*args, **options):
+        seed = next(run)
+
+        def reuse(probs, k, generator, first):
+            return sample_without_replacement(probs, k, torch.Generator().manual_seed(seed), first)
+
+        monkeypatch.setitem(VERIFIERS, "broken", unpaired(reuse, sequoia_rule))
+        return decode(*args, **options)
+
+    monkeypatch.setattr(lossless, "decode", decode_with_one_key)
+    report = check(small_pair, samples=1000, verifier="broken")
     assert not report.passed and report.p_value < 1e-20, describe(report)
 
 
