@@ -7,6 +7,7 @@ import pytest
 
 from sequoia_core.files.model_names import ASSETS
 from sequoia_core.models.prompting import Prompting
+from sequoia_core.sweeps import jobs as sweep_jobs
 from sequoia_core.sweeps.content import PairHashes, content_hash
 from sequoia_core.sweeps.jobs import all_jobs
 from sequoia_core.sweeps.plan import Domain, PairSection, Plan, PlanFile, PromptSection, read_plan
@@ -77,6 +78,13 @@ def test_a_setting_changes_the_keys_of_what_depends_on_it(plan, changed):
     assert set(before) == ALL
     assert {kind for kind in ALL if not before[kind] & after[kind]} == changed
     assert all(before[kind] == after[kind] for kind in ALL - changed)
+
+
+def test_another_version_of_the_measurement_changes_all_keys(monkeypatch):
+    before = keys_of(PLAN)
+    monkeypatch.setattr(sweep_jobs, "MEASURE_VERSION", sweep_jobs.MEASURE_VERSION + 1)
+    after = keys_of(PLAN)
+    assert not any(before[kind] & after[kind] for kind in ALL)
 
 
 def test_lookup_and_both_are_decoded_at_each_size_and_the_rest_once():

@@ -111,6 +111,33 @@ def test_a_job_with_which_workers_die_is_given_up_and_the_others_go_on(death, sm
     assert results.read_keys()[1] == dict.fromkeys(bad.keys, DIED_FAULT)
 
 
+@pytest.mark.parametrize("death", [BrokenExecutor, KilledWorker])
+def test_jobs_that_a_dead_worker_took_along_are_tried_again_one_by_one(death, small, monkeypatch):
+    monkeypatch.setattr("sequoia_core.sweeps.run.ASK_SEC", 0.01)
+    plan, results = small
+    bad, together = list(all_jobs(plan))[1], []
+
+    class Together(Here):
+        """Ends all jobs under way at once; a deadly one takes the others along."""
+
+        def submit(self, job):
+            self.done.append((job, Future()))
+            return self.done[-1][1]
+
+        def lost(self):
+            batch, self.done = self.done, []
+            dies = any(self.deadly & set(job.keys) for job, _ in batch)
+            together.extend([len(batch)] if dies else [])
+            for job, future in batch:
+                future.set_exception(death()) if dies else future.set_result(without_measuring(job))
+            return False
+
+    state = run_sweep(plan, results, Together(bad.keys))
+    assert (state.failed, state.done) == (1, 11)
+    assert together == [4, 1] and len(together) == MAX_DEATHS
+    assert results.read_keys()[1] == dict.fromkeys(bad.keys, DIED_FAULT)
+
+
 def test_a_mistake_of_ours_ends_the_run(small):
     with pytest.raises(ZeroDivisionError):
         run_sweep(*small, Here(next(all_jobs(small[0])).keys, ZeroDivisionError))
