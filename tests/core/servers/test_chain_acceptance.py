@@ -95,9 +95,14 @@ def of_records(*requests: ServerRequest, positions: tuple[int, ...]) -> ServerCo
 LONG, SHORT = ServerRequest((4, 0, 2), (4, 4, 4), 8), ServerRequest((1,), (4,), 0)
 
 
+def test_one_request_has_no_interval_over_requests():
+    one = chain_acceptance(of_records(LONG, positions=(2, 2, 1, 1)))
+    assert one.tokens(4) == (pytest.approx(8 / 3), None, None) and not one.has_interval
+
+
 def test_an_answer_of_one_token_takes_no_part():
     found = chain_acceptance(of_records(LONG, SHORT, ServerRequest((), (), 0), positions=(3, 2, 1, 1)))
-    assert found.tokens(4) == (pytest.approx(8 / 3), None, None)  # one request has no interval over requests
+    assert found.tokens(4).value == pytest.approx(8 / 3)
     with pytest.raises(ValueError, match="expected answers of two tokens or more"):
         chain_acceptance(of_records(SHORT, positions=(1, 0, 0, 0)))
 
