@@ -10,6 +10,8 @@ from sequoia_core.command_line.main import main
 from sequoia_core.command_line.measured_words import (
     bench_parts,
     generate_parts,
+    server_check_parts,
+    sweep_parts,
 )
 from sequoia_core.command_line.output import report
 from sequoia_core.design.acceptance import AcceptanceVector
@@ -18,6 +20,7 @@ from sequoia_core.design.conditions import SEQUOIA, Conditions
 from sequoia_core.design.profile import HardwareProfile
 from sequoia_core.files.model_names import DEMO_PAIR
 from sequoia_core.models.pair_spec import PairSpec
+from tests.core.servers.samples import WIRED, vllm_text
 
 ASSETS = Path(__file__).parents[3] / "assets"
 VECTOR = str(ASSETS / "acceptance" / "demo-t0.json")
@@ -130,3 +133,33 @@ def test_a_race_has_a_row_for_each_method_the_fastest_first(shown):
     order = [words.index(name) for name in ("planned tree *", "best chain 180", "no draft 100", "HF generate 40.0")]
     assert order == sorted(order) and "is inside its predicted interval" in words
     assert words.endswith("Next: sequoia measure --draft d --temperature 0.6 --out vector.json")
+
+
+def test_every_command_says_its_result(said, tmp_path):
+    tree, log, after = str(tmp_path / "tree.json"), tmp_path / "log.jsonl", tmp_path / "after"
+    words = said("tree", "--acceptance", VECTOR, "--size", "12", "--depth", "3", "--out", tree)
+    assert "3.26 tokens are expected per target pass" in words
+    assert "yours 3.257 the best of its size and depth 3.257" in said("score", "--acceptance", VECTOR, "--tree", tree)
+    assert " 8 1.932 2.643 3.095" in said("table", "--acceptance", VECTOR, "--max-size", "200", "--max-depth", "9")
+    log.write_text('{"prompt_ids": [1, 2, 3, 9], "token_ids": [1, 2, 3, 9, 1, 2, 3, 9]}\n' * 2)
+    assert said("lookup", "--responses", str(log)).startswith("2 requests, 16 tokens.")
+    after.write_text(vllm_text(*WIRED))
+    assert "2.53 tokens per step instead of 1.04" in said("doctor", "--after", str(after))
+    log.write_text('{"text": "import os"}')
+    words = said("measure", "--width", "3", "--prompts", str(log), "--max-new-tokens", "12")
+    assert "12 positions of 1 prompt" in words and "Nothing was saved" in words
+
+
+def test_a_checked_server_has_a_row_for_each_length(shown):
+    speed = {"predicted": Estimate(1.6, 1.6, 1.6).to_json(), "measured": Estimate(1.6123, 1.51, 1.72).to_json()}
+    row = speed | {"k": 4, "tokens_per_sec": 100.0, "planned_from": False}
+    row |= {"tokens_per_step": 2.5, "predicted_tokens_per_step": 2.4}
+    result = {"engine": "vllm", "method": "draft", "requests": 16, "max_new_tokens": 128, "rows": [row], "notes": []}
+    result |= {"median_abs_error": 0.0312, "best": 4, "chosen": 4, "chosen_over_best": speed["measured"]}
+    words = shown(server_check_parts(result | {"same_text": 1.0}, None))
+    assert "4 1.60× 1.61× [1.51, 1.72] 2.50 (2.40) 100.0" in words and "predicted to 3.12 %" in words
+
+
+def test_a_sweep_ends_with_what_to_do_about_failures(shown):
+    sweep = {"jobs": 4, "done": 3, "failed": 1, "skipped": 2, "failed_before": 0, "rows": 9, "seconds": 200.0}
+    assert "3 of 4 jobs done, 1 failed, in 3 min: 9 rows" in shown(sweep_parts(sweep, Path("plan.toml"), Path("out")))

@@ -157,3 +157,5 @@ def test_the_command_says_and_keeps_it(tmp_path, capsys):
         assert main(["audit", *asked, "--json"]) == 0
         result = json.loads(capsys.readouterr().out)
         assert json.loads(out.read_text()) == result and result["lossless"] is True
+        assert main(["audit", *asked, "--temperature", "0"]) == 0
+    assert capsys.readouterr().out.startswith("Lossless: 2 of 2 answers of 128 tokens are the same")
