@@ -11,10 +11,8 @@ from tests.core.servers.samples import (
     BEFORE,
     LLAMA_PMIN,
     NGRAM,
-    SGLANG_TEXT,
     WIRED,
     llama_text,
-    step_records,
     vllm_text,
 )
 
@@ -50,8 +48,8 @@ def files(tmp_path):
     """Readings of servers by name."""
     for name, text in (
         ("after", vllm_text(*AFTER)), ("before", vllm_text(*BEFORE)), ("ngram", vllm_text(*NGRAM)),
-        ("wired", vllm_text(*WIRED)), ("pmin", llama_text(*LLAMA_PMIN)), ("sglang", SGLANG_TEXT),
-        ("steps", step_records().decode()), ("bench", json.dumps(ROWS)), ("empty", "# HELP vllm:x y\nvllm:x 1\n"),
+        ("wired", vllm_text(*WIRED)), ("pmin", llama_text(*LLAMA_PMIN)),
+        ("bench", json.dumps(ROWS)), ("empty", "# HELP vllm:x y\nvllm:x 1\n"),
         ("log", '{"prompt": "a", "response": "b"}'),
         ("off", "# HELP vllm:generation_tokens_total x\nvllm:generation_tokens_total 900\n"),
     ):  # fmt: skip

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sequoia_core.command_line.main import main
-from tests.core.servers.samples import AFTER, WIRED, vllm_text
+from tests.core.servers.samples import vllm_text
 
 
 @pytest.fixture
@@ -18,20 +17,15 @@ def found(call):
 def test_the_verdict_with_evidence_and_what_mending_brings(found, files):
     wrong = found("--after", files("wired"), "--timed", "0=60,3=45")
     assert wrong["verdict"] == "wired wrong" and wrong["evidence"][0]["of"] == 8000
-    assert wrong["mended"]["supposed"] == "70% at every position" and wrong["mended"]["speedup"] > 1.5
+    assert wrong["mended"]["speedup"] == pytest.approx(45 / 60 * 2.533 / (1 + 295 / 8000))
     assert [each["verdict"] for each in wrong["also"]] == ["fine but costs too much"]
     sound = found("--after", files("after"), "--before", files("before"))
     assert sound["verdict"] == "healthy" and sound["mended"]["tokens_per_step"] is None and sound["drafts"] == 689
     assert found("--after", files("after"), "--before", files("empty"))["verdict"] == "healthy"
 
 
-def test_another_period_is_compared_with(found, files, tmp_path):
+def test_another_period_is_compared_with(found, files):
     assert found("--after", files("wired"), "--earlier", files("after"))["verdict"] == "worse than before"
-    # the first of two readings is a period, too
-    later = vllm_text(*(a + w for a, w in zip(AFTER[:3], WIRED[:3], strict=True)), (759, 363, 295), 9000, 30)
-    (tmp_path / "first").write_text(vllm_text(693, 2079, 1122, (469, 358, 295), 2056, 17))
-    (tmp_path / "last").write_text(later.replace("1673.0", "1417.0"))
-    assert found("--after", files("last"), "--before", files("first"))["verdict"] == "worse than before"
 
 
 def test_what_cannot_be_planned_has_a_verdict(found, files):
@@ -45,12 +39,3 @@ def test_server_plan_says_what_the_doctor_does(files, call):
     for name, said in (("wired", "Wired wrong: "), ("limited", "K is the limit: "), ("pmin", "Drafts rarely: ")):
         assert any(line.startswith(said) for line in call("server-plan", "--after", files(name))["warnings"])
     assert "sequoia doctor" not in json.dumps(call("server-plan", "--after", files("after")))
-
-
-def test_people_read_sentences(files, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "60")
-    assert main(["doctor", "--after", files("wired"), "--timed", "0=60,2=50,3=45"]) == 0
-    words = " ".join(capsys.readouterr().out.split())
-    assert "Wired wrong. A weak draft does better" in words and "Check next: the head's layer ids" in words
-    assert "first position accepted: 3.6% (3.2% to 4.1%) of 8,000" in words
-    assert "If mended (supposed: 70% at every position): 2.53 tokens per step instead of 1.04" in words

@@ -12,7 +12,6 @@ import pytest
 from sequoia_core.design.acceptance import AcceptanceVector
 from sequoia_core.design.planning import plan_tree
 from sequoia_core.design.profile import HardwareProfile
-from tests.chat_pair import save_chat_pair
 
 ASSETS = Path(__file__).parents[3] / "assets"
 VECTOR = str(ASSETS / "acceptance" / "llama3-70b-8b-cnn.json")
@@ -53,27 +52,9 @@ def test_what_entries_are_can_be_said(call, refusal, tmp_path):
     assert "--entries rest-first, rest-last or ranks" in refusal(*shape)
 
 
-def test_score_of_a_tree_too_large_for_the_search_says_what_is_missing(call, tmp_path):
-    noisy, tree = tmp_path / "noisy.csv", tmp_path / "chain.json"
-    noisy.write_text("0.2\n0.6\n")
-    tree.write_text(json.dumps({"format": "sequoia-tree", "version": 1, "parents": list(range(-1, 150_000))}))
-    scored = call("score", "--acceptance", str(noisy), "--tree", str(tree))
-    assert (scored["size"], scored["depth"]) == (150_001, 150_000)
-    assert scored["expected_tokens"] == pytest.approx(1.25)
-    assert scored["optimal_expected_tokens"] is None and "150001" in scored["warning"]
-
-
 def test_a_table_is_null_where_there_is_no_tree(call):
     rows = call("table", "--acceptance", VECTOR, "--max-size", "6", "--max-depth", "2")["expected_tokens"]
     assert len(rows) == 7 and rows[:2] == [[None] * 3, [1.0] * 3] and rows[2][0] is None
-
-
-def test_measure(call, prompts, tmp_path):
-    out = tmp_path / "vector.json"
-    options = ["--temperature", "0.6", "--top-p", "0.9", "--width", "5", "--out", str(out), *SHORT]
-    result = call("measure", "--prompts", prompts, *options)
-    assert len(result["probs"]) == len(result["ci_low"]) == len(result["ci_high"]) == 5 and result["trials"] <= 36
-    assert call("tree", "--acceptance", str(out), "--size", "6")["size"] == 6
 
 
 def test_measure_goes_on_from_a_cut_run(call, refusal, prompts, tmp_path):
@@ -112,23 +93,10 @@ def test_a_target_alone_writes_the_same_text_by_trees_of_text_already_seen(call)
     assert "text already seen" in alone["tree"]["source"] and alone["tree"]["size"] <= 64
 
 
-@pytest.mark.slow
-def test_a_draft_with_less_context_is_a_warning_of_one_line(tmp_path):
-    target, draft = save_chat_pair(tmp_path)
-    config = Path(draft) / "config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"max_position_embeddings": 16}))
-    command = [sys.executable, "-m", "sequoia_core", "generate", "--target", target, "--draft", draft, "--raw"]
-    command += ["--prompt", "x" * 30, *SHORT]
-    run = subprocess.run(command, capture_output=True, text=True, cwd=ASSETS.parent)
-    assert run.returncode == 0 and run.stderr.count("\n") == 1
-    assert run.stderr.startswith("warning: draft: found a context of 16 tokens, expected 42 for the prompt")
-
-
 def test_generate_repeats_itself_with_every_verifier(call):
     arguments = ["generate", "--prompt", "def add(a, b):\n", "--temperature", "0.7", "--seed", "3", *SHORT]
     for verifier in ("sequoia", "traversal"):
         result = call(*arguments, "--verifier", verifier)
-        assert len(result["tokens"]) <= 12 and isinstance(result["text"], str)
         assert result["tokens_per_step"] == pytest.approx(len(result["tokens"]) / result["steps"])
         assert call(*arguments, "--verifier", verifier)["tokens"] == result["tokens"]
 
@@ -158,23 +126,16 @@ def test_a_machine_that_was_not_profiled_plans_by_the_profile_that_the_app_uses(
     )
     arguments = ["generate", "--prompt", "x", "--max-new-tokens", "1", "--dtype", "bfloat16"]
     monkeypatch.setattr("sequoia_core.models.device.describe_device", lambda device: "Another, 9 threads")
-    source = call(*arguments)["tree"]["source"]
+    call(*arguments)
     assert planned[0][0] == AcceptanceVector.load(ASSETS / "acceptance" / "demo-t0.json")
     default = HardwareProfile.load(ASSETS / "profiles" / "cpu-2core-bfloat16.json")
     assert planned[0][1].to_bytes() == default.to_bytes()
-    assert source.startswith("planned for other measurements: measured on Intel")
-    assert source.endswith("not on Another, 9 threads")
-    monkeypatch.setattr("sequoia_core.models.device.describe_device", lambda device: "Intel(R) Xeon(R) Processor, 9")
-    monkeypatch.setattr("sequoia_core.native.instruction_sets.instructions_in_use", lambda: "AVX2")
-    assert call(*arguments)["tree"]["source"].endswith("same processor name; instruction set not recorded")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
-@pytest.mark.parametrize("options", [["--json"], []])
-def test_output_that_cannot_be_written_is_one_line(options):
+def test_output_that_cannot_be_written_is_one_line():
     with open("/dev/full", "w") as full:
-        command = [*PROGRAM, *options]
-        run = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, cwd=ASSETS.parent)
+        run = subprocess.run(PROGRAM, stdout=full, stderr=subprocess.PIPE, text=True, cwd=ASSETS.parent)
     assert run.returncode == 2 and run.stderr.count("\n") == 1 and "No space left on device" in run.stderr
 
 
@@ -187,10 +148,8 @@ def test_a_reader_that_stops_early_ends_it_quietly_as_other_programs(options):
     assert run.returncode == 128 + signal.SIGPIPE
 
 
-@pytest.mark.parametrize("options", [["--json"], []])
-def test_output_that_goes_nowhere_is_no_fault(options):
-    command = [*PROGRAM, *options]
-    run = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *command], cwd=ASSETS.parent, capture_output=True, text=True)
+def test_output_that_goes_nowhere_is_no_fault():
+    run = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *PROGRAM], cwd=ASSETS.parent, capture_output=True, text=True)
     assert (run.returncode, run.stderr) == (0, "")
 
 
@@ -223,7 +182,6 @@ def test_lookup_replays_a_log_without_a_model(call, tmp_path):
     own, shared = found["tokens_per_step"]["own"], found["tokens_per_step"]["shared"]
     assert 1.0 < own["2"] < own["16"] <= shared["16"]
     assert all(low <= own[n] <= high for n, (low, high) in found["interval"]["own"].items())
-    assert found["best_n"] in (8, 16, 32) and found["predicted_speedup"] is None
     text.write_text('{"prompt": "def f(a): return a", "response": "def f(a): return a"}')
     again = call("lookup", "--responses", str(text), "--profile", PROFILE)
     assert not again["exact"] and "estimate" in again["warnings"][0] and again["predicted_speedup"] > 1.0

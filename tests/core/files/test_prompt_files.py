@@ -6,20 +6,17 @@ import json
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
 from sequoia_core.files.bounded_process import BoundedProcess, LimitError
 from sequoia_core.files.prompt_files import (
     MAX_PROMPT_BYTES,
     READER,
-    check_text,
     load_prompts,
     prompts_from_bytes,
     request,
     text_columns,
 )
-from sequoia_core.models.prompting import encode_prompt
 from tests.hostile_files import damaged
 
 CSV = b'id,question,answer\n1,"why, though?",because\n2,"two\nlines",\n3,,empty\n'
@@ -46,15 +43,11 @@ def test_a_column_is_chosen_by_name():
     assert prompts_from_bytes(CSV.replace(b",", b"\t"), "a.tsv", "answer") == ["because", "empty"]
     rows = b'{"id": "x", "question": "why?", "text": "no"}\n{"question": "how?"}'
     assert prompts_from_bytes(rows, "a.jsonl", "question") == ["why?", "how?"]
-    data = parquet(id=[1, 2, 3], question=["why?", None, "how?"], answer=["a", "b", "c"])
-    assert prompts_from_bytes(data, "a.parquet", "question") == ["why?", "how?"]
 
 
 def test_without_a_choice_the_usual_name_or_the_only_text_is_taken():
     assert prompts_from_bytes(b"id,Prompt,note\n1,hello,x\n", "a.CSV") == ["hello"]
     assert prompts_from_bytes(b"id,words,score\n1,hello,0.5\n2,7,1e3\n", "a.csv") == ["hello", "7"]
-    assert prompts_from_bytes(b'{"id": 1, "words": "hello"}', "a.jsonl") == ["hello"]
-    assert prompts_from_bytes(parquet(id=[1, 2], words=["a", "b"]), "a.parquet") == ["a", "b"]
     assert prompts_from_bytes("\ufefftext\ngrüße\n".encode(), "a.csv") == ["grüße"]
 
 
@@ -104,31 +97,21 @@ def test_columns_of_text_can_be_chosen():
     assert text_columns(CSV, "a.csv") == ["question", "answer"]
     assert text_columns(b'{"id": 1, "a": "x", "b": "y"}\n{"a": "z", "b": ""}', "a.jsonl") == ["a"]
     assert text_columns(parquet(id=[1], words=["x"], flags=[True]), "a.parquet") == ["words"]
-    assert text_columns(b"one\ntwo", "a.txt") == [] and text_columns(b"", "a.csv") == []
 
 
-@pytest.mark.sample(40)
+@pytest.mark.sample(20)
 @pytest.mark.parametrize(
     ("name", "data", "column", "message"),
     [
         ("a.jsonl", b"{", None, "line 1: found no readable JSON"),
-        ("a.jsonl", CSV, None, "line 1: found 'id,question,answer', expected JSON"),
         ("a.jsonl", b'{"text": "x"}\n{"words": 1}', None, "line 2 .keys: words"),
-        ("a.jsonl", b'{"text": 3}', None, "line 1 .keys: text.*found text '3'"),
-        ("a.jsonl", b'{"text": "fine"}\n{"text": "x", "text": "y"}', None, "line 2: found the key 'text' twice"),
-        ("a.jsonl", b'{"text": "fine"}\n{"text": "\\ud800"}', None, "line 2: found half of a surrogate pair"),
-        ("a.jsonl", b"[1]", None, "entry 1"),
         ("a.jsonl", b'{"text": "x", "id": 1}', "words", 'keys: text, id.*expected an object with a "words"'),
         ("a.jsonl", b'{"source_url": "x"}', None, "or a choice of column"),  # the only text, and a label
         ("a.jsonl", b"", None, "no prompts"),
-        ("a.txt", b"\xff\xfe\x00", None, "UTF-8"),
         ("a.txt", b"PK\x03\x04\0\0", None, "binary data"),
         ("a.txt", b"text", "words", "found plain text for column 'words'"),
         ("a.csv", CSV, None, "found columns id, question, answer, expected one named text, prompt, turns"),
-        ("a.csv", CSV, "words", "found columns id, question, answer, expected one named 'words'"),
         ("a.csv", b"text,id\nx\n", None, "line 2: found 1 cells, expected the header's 2"),
-        ("a.csv", b'text\n"open', None, "line 2: found broken CSV"),
-        ("a.csv", b'messages,id\n"[3]",1\n', None, "line 2: found a turn '3'"),
         ("a.parquet", b"PAR1 not really", None, "no parquet"),
     ],
 )
@@ -136,12 +119,6 @@ def test_broken_prompt_files_are_named(name, data, column, message):
     with pytest.raises(ValueError, match=f"{name}: .*{message}") as caught:
         prompts_from_bytes(data, name, column)
     assert "\n" not in str(caught.value)
-
-
-def test_a_parquet_column_of_numbers_is_named_beside_those_of_text():
-    data = parquet(id=[1], question=["x"], answer=["y"])
-    with pytest.raises(ValueError, match="found column id of int64, expected text .*question, answer"):
-        prompts_from_bytes(data, "a.parquet", "id")
 
 
 def test_size_is_bounded(monkeypatch):
@@ -167,23 +144,12 @@ def test_only_line_feeds_end_a_line():
     assert prompts_from_bytes(f"id,text\n1,{text}\n".encode(), "a.csv") == [text]
 
 
-def test_half_of_a_surrogate_pair_is_no_prompt(demo_pair):
-    for read in (check_text, lambda text: encode_prompt(demo_pair, text)):
-        with pytest.raises(ValueError, match="prompt: found half of a surrogate pair .U.D83D. at character 1"):
-            read("a\ud83d\ud83d\ude00")
-    check_text("\U0001f600 \u2028 \0 \u202e")
-
-
 def test_columns_are_few_enough_to_choose_from():
     names = [f"c{i}" for i in range(1001)]
-    for name, data in (
-        ("a.csv", ",".join(names).encode() + b"\n"),
-        ("a.jsonl", json.dumps(dict.fromkeys(names, "x")).encode()),
-        ("a.parquet", parquet(**dict.fromkeys(names, ["x"]))),
-    ):
-        for read in (prompts_from_bytes, text_columns):
-            with pytest.raises(ValueError, match=f"{name}: .*found 1,001 columns, expected at most 1,000"):
-                read(data, name)
+    data = parquet(**dict.fromkeys(names, ["x"]))
+    for read in (prompts_from_bytes, text_columns):
+        with pytest.raises(ValueError, match="a.parquet: .*found 1,001 columns, expected at most 1,000"):
+            read(data, "a.parquet")
 
 
 MEASURED = """
@@ -203,16 +169,9 @@ print(1024 * (own - before), 1024 * child)
     ("column", "said"),
     [
         (lambda arrow: ["x" * 80_000_000], "found more than 67,108,864 characters"),
-        (
-            lambda arrow: arrow.DictionaryArray.from_arrays(arrow.array(np.zeros(30, np.int32)), ["x" * 100_000_000]),
-            "1024 MiB of memory",
-        ),
-        (
-            lambda arrow: arrow.nulls(50_000_000, arrow.string()),
-            "found 50,000,000 rows, expected at most 1,000,000",
-        ),
+        (lambda arrow: arrow.nulls(50_000_000, arrow.string()), "found 50,000,000 rows"),
     ],
-    ids=["compressed", "one text 30 times", "empty rows"],
+    ids=["compressed", "empty rows"],
 )
 def test_a_parquet_bomb_is_refused_within_limits(column, said, tmp_path):
     arrow = pytest.importorskip("pyarrow")

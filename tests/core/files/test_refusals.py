@@ -72,34 +72,17 @@ FINE = {"meta": {"a": 1}, "note": "x"}  # values of other types in a vector's fi
 HUGE = b"J" + (10**9).to_bytes(4, "little")  # a number as a pickle has it
 TENSOR = torch_bytes(torch.tensor(PROBS))
 VECTORS = [  # file, content, word of the refusal
-    ("v.json", vector_json(version=3), "version 3"),
-    ("v.json", vector_json(probs=[]), "0 entries"),
-    ("v.json", vector_json(probs=["0.5"]), "probs.0"),
-    ("v.json", vector_json(trials=10**400), "digits"),
     ("v.json", vector_json(calibration="eJw="), "packed"),
     ("v.json", vector_json(prompt_sums=[[1], []], prompt_trials=[2, 2]), "prompt_sums"),
-    ("v.json", tree_to_bytes(TREE, "native"), "format"),
-    ("v.csv", b"prob\n", "no numbers"),
-    ("v.csv", "0.6\nhello\n".encode("utf-16"), "hello"),
+    ("v.exe", b"0.6\n0.2\n", "ending"),
     ("v.csv", b"1,0.6\n3,0.2", "gaps"),
-    ("v.csv", b"2,0.6\n3,0.2", "gaps"),
-    ("v.csv", b"0.6\n0.6", "sum"),
-    ("v.csv", b"nan\n0.1", "nan"),
-    ("v.csv", b"0.6,1,2\n0.2,1,2", "columns"),
-    ("v.csv", b"0.1\n" * 5000, "5,000"),
     ("v.csv", b"0.5\n" * 400_000, "bytes"),
-    ("v.npy", npy_bytes(np.array([[0.0]])), "1-D real"),
-    ("v.npy", npy_bytes(np.array(PROBS)) + b"more", "expected"),
     ("v.npy", npy_header(new="(" * 5000), "expected"),
-    ("v.npy", npy_header("(3,)", "(9999999999,)"), "expected"),
-    ("v.npy", npy_header("(3,)", "(False,)"), "expected"),
     ("v.npy", npy_header("'<f8'", "('f8', (1000000000,))"), "expected"),
     ("v.npy", npy_header("'<f8'", "'O'"), "expected"),
-    ("v.npy", npy_header("'shape'", "'shapes'"), "expected"),
     ("v.safetensors", save_safetensors({"a": torch.zeros(2), "b": torch.zeros(2)}), "expected"),
     ("v.pt", torch_bytes(torch.tensor(PROBS).to_sparse()), "a 1-D real vector"),
     ("v.pt", torch_bytes({"p": torch.tensor(PROBS)}), "a 1-D real vector"),
-    ("v.pt", torch_bytes(torch.nn.Linear(1, 1)), "a 1-D real vector"),
     ("v.pt", torch_bytes(torch.zeros(1).expand(10**9)), "1,000,000,000"),
     ("v.pt", rewritten_archive(TENSOR, lambda name, content: content.replace(b"K\x03t", HUGE + b"t")), "expected"),
     ("v.pt", with_pickle(b"\x80\x02c__builtin__\nbytearray\n" + HUGE + b"\x85R."), "bytearray"),
@@ -149,16 +132,6 @@ def test_one_changed_byte_is_read_or_refused_in_a_line(name):
             read(changed, name)
         except ValueError as error:
             checked_line(str(error), name)
-
-
-@pytest.mark.parametrize("ending", ["json", "csv", "npy", "safetensors", "pt"])
-def test_a_vector_is_what_its_ending_says(ending):
-    data = WHOLE[f"v.{ending}"][1]
-    for forged in ("v.json", "v.csv", "v.npy", "v.safetensors", "v.pt"):
-        if forged != f"v.{ending}":
-            refusal(vector, data, forged)
-    for unknown in ("v.exe", "v", "v.npz"):
-        refusal(vector, data, unknown, "ending")
 
 
 def test_nothing_of_a_zip_bomb_is_unpacked():

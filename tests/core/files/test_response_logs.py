@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from sequoia_core.files import response_logs
 from sequoia_core.files.response_logs import Recorded, load_responses, responses_from_bytes
 
 SAME = [
@@ -59,30 +58,17 @@ def test_order_is_kept_and_empty_answers_left_out(tmp_path):
         assert load_responses(path) == [Recorded("1", "a")]
 
 
-@pytest.mark.sample(20)
 @pytest.mark.parametrize(
     ("data", "message"),
     [
         (b"", "log: found no answers"),
         (b"prompt,response\na,b\n", "line 1: found 'prompt,response', expected JSON: .*.not CSV or parquet"),
-        (b'"a"', "line 1: found 'a', expected an object such as"),
         (b'{"prompt": "a", "response": "b"}\n{"text": "c"}', "line 2: found keys text, expected prompt and response"),
-        (b'[{"prompt": "a", "response": "b"}, 3]', "entry 2: found '3', expected an object"),
         (b'{"prompt": 3, "response": "b"}', "line 1: found prompt '3', expected text"),
         (b'{"prompt_ids": [true], "token_ids": [1]}', "found prompt_ids"),
-        (b'{"messages": [7]}', "found a turn '7'"),
-        (b'{"prompt": "a", "choices": ["x"]}', "found no answers"),
-        (b'{"prompt": "a", "response": "\\ud800"}', "surrogate"),
-        (b"PAR1\xff\xfe\x00", "not UTF-8, expected JSON"),
     ],
 )
 def test_what_is_no_log_is_refused_in_one_line(data, message):
     with pytest.raises(ValueError, match=message) as error:
         responses_from_bytes(data, "log")
     assert "\n" not in str(error.value) and len(str(error.value)) < 500
-
-
-def test_a_file_that_is_too_large_is_refused(monkeypatch):
-    monkeypatch.setattr(response_logs, "MAX_LOG_BYTES", 10)
-    with pytest.raises(ValueError, match="found 32 bytes, expected at most 10"):
-        responses_from_bytes(lines({"prompt": "a", "response": "b"}), "log")

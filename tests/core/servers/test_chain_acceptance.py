@@ -26,10 +26,7 @@ from tests.core.servers.samples import (
     AFTER,
     BEFORE,
     DRAFTS_BY_K,
-    LLAMA_PMIN,
     NGRAM,
-    SGLANG_TEXT,
-    llama_text,
     read,
     step_records,
     vllm_text,
@@ -69,15 +66,11 @@ def test_replayed_records_take_the_drafts_that_servers_took(by_step):
     tokens = 16 * 127  # the first token of each answer comes from the prompt's pass
     assert {k: round(tokens / by_step.tokens_per_step[k]) for k in DRAFTS_BY_K} == DRAFTS_BY_K
     assert by_step.replayed and by_step.tokens(4).value == pytest.approx(2.949, abs=1e-3)
-    uncut = chain_acceptance(read(step_records()))
-    assert "past their ends" in uncut.notes[0]
-    assert uncut.tokens_per_step[1] == pytest.approx(by_step.tokens_per_step[1], rel=0.01)
 
 
 def test_intervals_are_over_requests_where_there_are_requests(by_step, by_counters):
     assert by_step.by_request and by_step.trials == 16
     assert not by_counters.by_request and by_counters.trials == 689
-    assert "independent" in by_counters.notes[0] and not by_step.notes
     # requests differ more than independent drafts would
     assert by_step.high[0] - by_step.low[0] > 2 * (by_counters.high[0] - by_counters.low[0])
     for chains in (by_step, by_counters):
@@ -104,8 +97,7 @@ LONG, SHORT = ServerRequest((4, 0, 2), (4, 4, 4), 8), ServerRequest((1,), (4,), 
 
 def test_one_request_has_no_interval_over_requests():
     one = chain_acceptance(of_records(LONG, positions=(2, 2, 1, 1)))
-    assert one.tokens(4) == (pytest.approx(8 / 3), None, None) and one.tokens(1).value == pytest.approx(8 / 4)
-    assert not one.has_interval and "One request has no interval" in " ".join(one.notes)
+    assert one.tokens(4) == (pytest.approx(8 / 3), None, None) and not one.has_interval
 
 
 def test_an_answer_of_one_token_takes_no_part():
@@ -120,7 +112,6 @@ def test_drafts_in_some_steps_only_yield_less_in_all():
     assert chains.survival[0] == pytest.approx(212 / 352)
     share = 352 / (2048 - 16 - 654)
     assert chains.tokens(4).value == pytest.approx(1 + share * 654 / 352)
-    assert "Only 26% of steps have a draft" in chains.notes[-1]
 
 
 def test_records_of_drafts_in_some_steps_only_are_not_replayed():
@@ -132,21 +123,6 @@ def test_records_of_drafts_in_some_steps_only_are_not_replayed():
     assert found.tokens(4).value == pytest.approx(20 / 16)
 
 
-def test_what_tells_nothing_of_another_k_is_never_planned_from():
-    with pytest.raises(ValueError, match="found drafts filled to 56% of K = 4, expected at least 95%"):
-        chain_acceptance(read(llama_text(*LLAMA_PMIN)))
-    with pytest.raises(ValueError, match="found averages of sglang alone, expected counts by position"):
-        chain_acceptance(read(SGLANG_TEXT))
-
-
-def test_a_saved_matrix_brings_its_counts_back(by_counters):
-    again = counts_of_matrix(by_counters.to_matrix())
-    assert again.positions == by_counters.counts.positions and again.drafts == 689
-    assert np.allclose(chain_acceptance(again).tokens_per_step, by_counters.tokens_per_step)
-    with pytest.raises(ValueError, match="found a matrix of 1 ranks, expected rank 1 alone with its trials"):
-        counts_of_matrix(replace(by_counters.to_matrix(), trials=None))
-
-
 def test_published_rates_are_chains_without_an_interval():
     """Tokens per step of their whole drafts, as the same tables state them."""
     stated = {"gemma-4-31b-dflash": 4.91, "qwen3-8b-peagle": 3.5, "qwen3.5-9b-mtp": 3.23}
@@ -156,8 +132,9 @@ def test_published_rates_are_chains_without_an_interval():
         assert chains.survival.round(3).tolist() == matrix.probs[:-1, 0].cumprod().round(3).tolist()
         assert chains.tokens(chains.longest) == (pytest.approx(tokens, abs=0.006), None, None)
         assert "for chains only" in chains.notes[0] and chains.counts.source in chains.notes[0]
-        again = counts_of_matrix(chains.to_matrix())
-        assert again.positions == chains.counts.positions and again.notes == chains.counts.notes
+        assert counts_of_matrix(chains.to_matrix()).positions == chains.counts.positions
+    with pytest.raises(ValueError, match="found a matrix of 1 ranks, expected rank 1 alone with its trials"):
+        counts_of_matrix(replace(chains.to_matrix(), trials=None, meta={}))
 
 
 def test_a_position_that_is_never_reached_is_no_division_by_zero():
@@ -190,7 +167,3 @@ def test_a_vector_measured_by_one_rule_tells_of_the_other(tiny_target, tiny_draf
     assert f"the same texts yield {gain:.2f} times" in other_rule_note(ours, MATCH)
     with pytest.raises(ValueError, match="without the outcome of rejection at each position, expected one measured"):
         counts_of_vector(theirs, "vllm", REJECTION)
-    again = type(ours).loads(ours.to_bytes(), "v.json")
-    assert again == ours and counts_of_vector(again, "", MATCH).requests == match.requests
-    with pytest.raises(ValueError, match="rule: found 'exact', expected one of match, rejection"):
-        counts_of_vector(ours, "vllm", "exact")

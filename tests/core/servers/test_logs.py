@@ -35,17 +35,12 @@ def test_the_three_forms_of_a_request_agree(line):
     assert (found.accepted_tokens, found.draft_tokens, found.mean_length) == (56, 80, 3.8)
     assert found.positions == ((18, 15, 13, 10) if line is RATES else ())
     assert found.drafts == (None if line is TOTALS else 20)
-    if line is TOTALS:  # 77 tokens, the first from no step: 20 steps
-        alone = counts_of_log(line)
-        assert alone.mean_length is None and any("lengths are in the log" in note for note in alone.notes)
 
 
 def test_running_totals_count_once_and_with_a_request_that_accepted_nothing():
     found = counts_of_log(LENGTH + MEAN + "\n" + FIRST + NOTHING + SECOND)
     assert (found.source, found.drafts, found.draft_tokens) == ("running totals", 22, 88)
     assert found.positions == (18, 15, 13, 10) and found.coverage == 1.0 and found.requests_done == 2
-    alone = counts_of_log(NOTHING)
-    assert (alone.accepted_tokens, alone.mean_length) == (0, 1.0)
 
 
 def test_running_totals_that_begin_again_or_belong_elsewhere():
@@ -80,7 +75,3 @@ def test_totals_of_the_first_vllm_engine_are_read_to_the_last():
     assert found.mean_length == pytest.approx(84 / 30) and not found.positions
     with pytest.raises(ValueError, match="line 1: found 50 accepted of 40 draft tokens"):
         counts_of_log(line.format("1.250", 50, 40, 28))
-    with pytest.raises(ValueError, match="line 1: found 41 draft tokens at K = 4, expected whole drafts"):
-        counts_of_log(line.format("0.500", 20, 41, 28))
-    with pytest.raises(ValueError, match="line 1: found 31 emitted tokens, expected 10 to 30"):
-        counts_of_log(line.format("0.500", 20, 40, 31))
