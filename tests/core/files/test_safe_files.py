@@ -1,5 +1,6 @@
 """Careful reading and writing: only regular files are replaced, JSON is read strictly, faults are one line."""
 
+import errno
 import os
 import stat
 import subprocess
@@ -83,6 +84,21 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path):
     told = subprocess.run([sys.executable, "-c", FULL_DISK, str(path)], capture_output=True, text=True)
     assert "out.json: cannot be written (File too large)" in told.stdout, told.stderr
     assert path.read_bytes() == b"old" and left_behind(tmp_path) == ["out.json"]
+
+
+def test_a_disk_that_is_really_full(tmp_path):
+    """A file system of 64 KB, where one may be mounted."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", disk], capture_output=True).returncode:
+        pytest.skip("mounting a small file system needs privileges")
+    try:
+        write_atomic(disk / "out.json", b"old")
+        with pytest.raises(ValueError, match=f"cannot be written .{os.strerror(errno.ENOSPC)}"):
+            write_atomic(disk / "out.json", b"x" * 200_000)
+        assert (disk / "out.json").read_bytes() == b"old" and left_behind(disk) == ["out.json"]
+    finally:
+        subprocess.run(["umount", disk], check=True)
 
 
 def test_json_is_read():

@@ -5,7 +5,9 @@ import pytest
 from tests.core.servers.samples import (
     AFTER,
     BEFORE,
-    LLAMA,
+    LLAMA_AFTER,
+    LLAMA_BEFORE,
+    LLAMA_PMIN,
     NGRAM,
     SGLANG_TEXT,
     llama_text,
@@ -21,6 +23,19 @@ def test_two_readings_of_vllm_are_subtracted():
     assert counts.positions == (466, 356, 294, 256)
     assert (counts.tokens, counts.requests_done) == (2048, 16)
     assert counts.filled == 1 and counts.coverage == 1 and not counts.censored
+
+
+def test_llama_cpp_counts_by_the_same_names():
+    counts = read(llama_text(*LLAMA_AFTER), llama_text(*LLAMA_BEFORE))
+    assert (counts.engine, counts.drafts, counts.positions) == ("llama.cpp", 2728, (1832, 1396, 1152, 996))
+    assert counts.coverage == pytest.approx(0.969, abs=1e-3)  # of 64 requests the first tokens are unknown
+    pmin = read(llama_text(*LLAMA_PMIN))
+    assert pmin.censored and pmin.filled == pytest.approx(0.56, abs=0.01)
+
+
+def test_one_reading_counts_from_the_start_and_says_so():
+    counts = read(vllm_text(*AFTER))
+    assert counts.drafts == 693 and "since the server's start" in counts.notes[0]
 
 
 def test_a_counter_that_fell_began_again_at_0():
@@ -40,15 +55,40 @@ def test_an_engine_that_was_created_later_began_again_though_it_counted_further(
     assert read(vllm_text(*AFTER) + vllm_text(*AFTER, engine="1"), before).drafts == 689
 
 
+def test_several_engines_without_the_time_of_their_start_are_a_doubt():
+    def two(first, second):
+        lines = vllm_text(*first) + vllm_text(*second, engine="1")
+        return "".join(f"{line}\n" for line in lines.splitlines() if "_created" not in line)
+
+    assert any("would not be noticed" in note for note in read(two(AFTER, AFTER), two(BEFORE, BEFORE)).notes)
+    assert not any("would not be noticed" in note for note in read(two(AFTER, AFTER)).notes)
+
+
+def test_a_server_that_never_drafted_is_read_too():
+    nothing = read(vllm_text(0, 0, 0, (0, 0), 500, 2))
+    assert (nothing.drafts, nothing.tokens, nothing.positions) == (0, 500, (0, 0))
+    between = read(vllm_text(*AFTER), vllm_text(*AFTER))
+    assert (between.drafts, between.tokens) == (0, 0)
+    assert read(vllm_text(*AFTER), "# HELP vllm:x y\nvllm:x 1\n").drafts == 693  # an earlier reading before any draft
+
+
 def test_several_models_or_engines_are_a_choice():
     models = vllm_text(*AFTER) + vllm_text(*NGRAM, model="other")
     with pytest.raises(ValueError, match="found models demo, other, expected one: say which model"):
         read(models)
     assert read(models, model="other").drafts == 352
-    engines = vllm_text(*AFTER) + llama_text(*LLAMA)
+    engines = vllm_text(*AFTER) + llama_text(*LLAMA_AFTER)
     with pytest.raises(ValueError, match="found engines llama.cpp, vllm, expected one: say which engine"):
         read(engines)
     assert read(engines, engine="llama.cpp").drafts == 2732
+    with pytest.raises(ValueError, match="no counters of speculative decoding of sglang"):
+        read(engines, engine="sglang")
+
+
+def test_sglang_tells_averages_alone():
+    counts = read(SGLANG_TEXT)
+    assert (counts.engine, counts.source, counts.mean_length, counts.drafts) == ("sglang", "averages", 2.65, None)
+    assert counts.positions == () and "averages" in counts.notes[0]
 
 
 def test_labels_may_hold_anything_and_prefixes_are_names():
@@ -59,6 +99,7 @@ def test_labels_may_hold_anything_and_prefixes_are_names():
 
 
 GOOD = vllm_text(*AFTER)
+DRAFTS = 'vllm:spec_decode_num_drafts_total{engine="0",model_name="demo"} 693.0'
 
 
 @pytest.mark.sample(20)
@@ -66,16 +107,27 @@ GOOD = vllm_text(*AFTER)
     ("text", "said"),
     [
         (GOOD.replace("} 693.0", "} NaN"), "line 3: found vllm:spec_decode_num_drafts_total = NaN, expected a count"),
+        (GOOD.replace("} 693.0", "} 1e17"), "= 1e17, expected a count"),
         (GOOD.replace("} 693.0", "} 692.5"), "= 692.5, expected a count"),
+        (GOOD.replace("} 693.0", "} many"), "= many, expected a count"),
+        ("# HELP x y\n", "found nothing, expected metrics of vLLM"),
+        (GOOD.replace("} 693.0", "}"), "line 3: found 'vllm:spec_decode_num_drafts_total"),
         (GOOD.replace("} 358.0", "} 470.0"), "470 accepted at position 2 of 469 accepted at position 1"),
         (GOOD.replace("} 1378.0", "} 1379.0"), "found 1,379 accepted tokens, expected 1,378"),
         (GOOD.replace("} 2772.0", "} 1000.0"), "found 1,378 accepted of 1,000 draft tokens"),
         (GOOD.replace('position="1"} 358', 'position="7"} 358'), r"found positions \[0, 2, 3, 7\]"),
+        (GOOD.replace('position="1"} 358', 'position="99999"} 358'), "found position '99999', expected 0 to 1023"),
         (GOOD.replace('engine="0",model', "engine=0,model"), "found labels 'engine=0"),
+        (GOOD + DRAFTS + "\n", "found vllm:spec_decode_num_drafts_total twice"),
+        ('vllm:spec_decode_num_drafts_total{engine="0",engine="1"} 1\n', "line 1: found labels .* each once"),
+        (f"vllm:spec_decode_num_drafts_total{' ' * 20_000}x y\n", "found 20,036 characters, expected at most 16,384"),
+        (GOOD[:170], "found an end within a line"),
+        ("# HELP node_cpu x\nnode_cpu 1\nnode_load1 2\n", "found node_cpu, node_load1, expected metrics of vLLM"),
         (
             SGLANG_TEXT.replace("0.55", "1.2"),
             "line 2: found sglang:spec_accept_rate = 1.2, expected a rate",
         ),
+        (SGLANG_TEXT.replace("2.65", "0.0"), "spec_accept_length: found 0, expected 1 or more"),
     ],
 )
 def test_broken_text_is_refused_in_one_line(text, said):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from sequoia_core.servers import records
-from tests.core.servers.samples import AFTER, read, step_record, step_records, vllm_text
+from tests.core.servers.samples import AFTER, STEPS, read, step_record, step_records, vllm_text
 
 TIMINGS = {"prompt_n": 6, "predicted_n": 32, "predicted_ms": 29.092, "draft_n": 29, "draft_n_accepted": 23}
 TABLE = """subset,num_drafts,num_draft_tokens,acceptance_length,acceptance_at_pos_0,acceptance_at_pos_1
@@ -17,9 +17,22 @@ VLLM_LOG = (
     "Accepted throughput: 0.68 tokens/s, Drafted throughput: 0.80 tokens/s, Accepted: 169 tokens, Drafted: 198 tokens, "
     "Per-position acceptance rate: 0.919, 0.788, Avg Draft acceptance rate: 85.4%\n"
 )
+LLAMA_LOG = """0.00.542.015 I slot print_timing: id  0 | task 1 |  eval time = 201.17 ms /   128 tokens (  1.58 ms per token)
+0.00.542.022 I slot print_timing: id  0 | task 1 | draft acceptance = 0.54777 (   86 accepted /   157 generated), mean len =  3.15
+0.00.936.247 I slot print_timing: id  0 | task 44 |  prompt eval time = 14.85 ms /    59 tokens (  0.25 ms per token)
+0.00.936.247 I slot print_timing: id  0 | task 44 |  eval time = 377.05 ms /   128 tokens (  2.97 ms per token)
+0.00.936.266 I slot print_timing: id  0 | task 44 | draft acceptance = 0.21014 (   58 accepted /   276 generated), mean len =  1.84
+"""  # noqa: E501
 SGLANG_LOG = (
     "[2026-09-18 13:10:01 TP0] Decode batch, #running-req: 2, #token: 90, accept len: 2.50, accept rate: 0.50\n"
 )
+
+
+def test_records_by_step_keep_every_request():
+    counts = read(step_records())
+    assert (counts.engine, counts.source, counts.ordered, counts.drafts) == ("vllm", "records by step", True, 567)
+    assert counts.positions == (370, 274, 222, 185, 152, 125, 104, 93)
+    assert [len(request.accepted) for request in counts.requests] == list(map(len, STEPS))
 
 
 def test_whole_answers_tell_how_long_they_are():
@@ -61,6 +74,12 @@ def test_windows_of_a_vllm_log_add_up():
     assert counts.positions == (182, 156) and "rounded" in counts.notes[0]
 
 
+def test_a_llama_cpp_log_tells_totals_of_requests():
+    counts = read(LLAMA_LOG)
+    assert (counts.source, counts.accepted_tokens, counts.draft_tokens, counts.tokens) == ("totals", 144, 433, 256)
+    assert counts.drafts == 109 and counts.mean_length == pytest.approx(1 + 144 / 109, abs=0.01)
+
+
 def test_an_sglang_log_begins_with_the_time_in_brackets_and_is_no_json():
     counts = read(SGLANG_LOG * 3)
     assert (counts.engine, counts.source, counts.mean_length) == ("sglang", "averages", 2.5)
@@ -70,23 +89,38 @@ def changed(**fields):
     return [step_record("205") | fields]
 
 
-@pytest.mark.sample(20)
+@pytest.mark.sample(40)
 @pytest.mark.parametrize(
     ("content", "said"),
     [
         ("", "found an empty file"),
         (b"\x00\x01binary", "found binary data, expected text"),
+        (b"\xff\xfe\xfa", "found bytes that are not UTF-8"),
+        ("<html>404</html>", "found HTML or XML"),
         ("hello", "found no line of speculative decoding"),
+        ("[{}, 3]", "found 2 objects without counts"),
         ('{"num_spec_steps": 1e400}', "found 1e400"),
         (changed(num_spec_steps=4), "request 1: num_spec_steps: found 4, expected 3"),
         (changed(per_step_accepted=[9, 0, 0]), "step 1: found 9 accepted of 8"),
         (changed(per_step_accepted=[1.5, 0, 0]), "per_step_accepted: found"),
+        (changed(per_step_accepted=[0, 0]), "found 2 steps accepted and 3 drafted"),
+        (changed(num_spec_tokens=10**9), "num_spec_tokens: found '1000000000'"),
+        (changed(per_step_accepted=None, acceptance_histogram=[2**50]), "acceptance_histogram: found"),
         ([step_record("2"), step_record("2", 4)], r"found num_spec_tokens \[4, 8\]"),
         ([step_record("2"), {"timings": TIMINGS}], "found llama.cpp and vllm"),
+        ({"timings": TIMINGS | {"draft_n": "x"}}, "request 1: draft_n: found 'x'"),
+        ({"timings": TIMINGS | {"draft_n_accepted": 40}}, "expected answers that were speculated"),
         (TABLE.replace("0.6", "1.6"), "line 2: found no row of counts"),
+        (TABLE.replace("500.0", ""), "line 3: found no row of counts"),
+        (TABLE.splitlines()[0], "found another table"),
         (VLLM_LOG.replace("0.919", "9.19"), "expected numbers from 0 to 1"),
+        (VLLM_LOG + VLLM_LOG.replace("0.919, 0.788", "0.9"), "found 2 and 1 positions"),
         (VLLM_LOG.replace("Drafted: 198", "Drafted: 98"), "found a window of .* accepted of"),
+        (LLAMA_LOG.replace("/   157", "/    57"), "line 2: found 86 accepted of 57 draft tokens"),
+        (LLAMA_LOG.replace("mean len", "acceptance rate per position = (0.5, 1.5), mean len"), "line 2: found rates"),
+        (SGLANG_LOG.replace("2.50", "0.00"), "line 1: accept len: found 0"),
         (SGLANG_LOG.replace("0.50", "1.50"), "line 1: accept rate: found 1.50"),
+        (SGLANG_LOG + "accept len: " + " " * 20_000 + "2.5", "line 2: found 20,015 characters"),
     ],
     ids=str,
 )
@@ -102,8 +136,11 @@ def test_only_metrics_have_an_earlier_reading():
 
 
 def test_an_engine_that_is_named_refuses_others():
+    assert read(step_records(), engine="vllm").drafts == 567
     with pytest.raises(ValueError, match="found what vllm writes, expected sglang"):
         read(step_records(), engine="sglang")
+    with pytest.raises(ValueError, match="engine: found 'triton', expected auto, vllm"):
+        read(step_records(), engine="triton")
 
 
 def test_too_many_steps_are_refused(monkeypatch):
