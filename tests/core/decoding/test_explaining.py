@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from sequoia_core.decoding.explaining import acceptance_at, likely
+from sequoia_core.decoding.explaining import acceptance_at
 from sequoia_core.decoding.growing.policies import LookupTree
 from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.loop import decode
@@ -126,8 +126,3 @@ def test_nothing_is_recorded_unless_asked_for_and_the_text_is_the_same(models):
     assert all(len(step.target_probs) == len(step.draft_probs) == step.tree.size for step in explained)
     assert [step.new_tokens for step in plain] == [step.new_tokens for step in explained]
     assert all(len(rows.target) == 3 for step in explained for rows in step.path_rows)
-
-
-def test_the_most_likely_of_a_row_by_hand():
-    assert likely(np.array([0.1, 0.0, 0.6, 0.3]), 2) == ((2, 0.6), (3, 0.3))
-    assert likely(np.array([0.0, 1.0]), 9) == ((1, 1.0),)

@@ -126,9 +126,3 @@ def test_a_policy_names_its_own_verifier_and_those_that_are_exact(tiny_target, t
     with pytest.raises(ValueError, match="verifier: found 'sequoia', expected topk"):
         decode(PROMPT, **models, tree=policy, sampling=SamplingConfig(1.0), verifier="sequoia")
     decode(PROMPT, **models, tree=policy, verifier="sequoia")  # at temperature 0 all are one
-
-
-def test_a_policy_that_no_drafter_supports_is_refused(tiny_target, tiny_draft, monkeypatch):
-    monkeypatch.setattr(assemble, "DRAFTERS", assemble.DRAFTERS[:-1])
-    with pytest.raises(ValueError, match="tree: found a TakingTurns"):
-        next(decode(PROMPT, pair_of(tiny_target, tiny_draft), tree=TakingTurns((RAGGED,))))

@@ -2,7 +2,6 @@
 
 import warnings
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +17,6 @@ from sequoia_core.design.optimal_trees import optimal_tree
 from sequoia_core.studies.step_timers import growing_tree
 from tests.conftest import calibration_of, linear_profile, pair_of, tiny_llama, tokens_of
 
-ASSETS = Path(__file__).parents[4] / "assets"
 PROMPT = [3, 14, 15, 9, 2, 6]
 RECIPES = ["deterministic", "sampled"]
 
@@ -112,17 +110,6 @@ def test_static_uses_the_planned_tree_that_it_is_given():
         assert policy.recipe == "static" and policy.fixed == planned
 
 
-@pytest.mark.sample(1, cover=False)
-@pytest.mark.parametrize("draft", ["", "-large"])
-@pytest.mark.parametrize("temperature", ["0", "0.6"])
-def test_with_the_target_on_disk_trees_that_grow_are_expected_to_beat_the_planned_one(draft, temperature):
-    vector = AcceptanceVector.load(ASSETS / "acceptance" / f"demo{draft}-t{temperature}.json")
-    measured = HardwareProfile.load(ASSETS / "scenarios" / "profiles" / f"demo-pair{draft}-disk.json")
-    found = AdaptiveTree(profile=measured, calibration=vector.calibration)
-    assert found.recipe == ("deterministic" if temperature == "0" else "sampled")
-    assert found.expected[found.recipe].tokens_per_sec > 1.05 * found.expected["static"].tokens_per_sec
-
-
 @pytest.mark.parametrize("per_node", [0.1, 5.0])
 def test_a_static_policy_has_the_bounds_of_its_tree_and_decodes_by_it(tiny_target, tiny_draft, per_node):
     policy = AdaptiveTree(profile=linear_profile(per_node, per_node), calibration=calibration_of(0.6), recipe="static")
@@ -144,7 +131,6 @@ def test_a_calibration_of_another_pair_or_temperature_is_named_once_and_decodes_
     for holds_for, temperature, said in (
         (None, 1.0, None),
         (own, 1.0, None),
-        (None, 0.5, "measured for temperature 1.0, not 0.5: the text stays exact"),
         (own, 0.5, "measured for temperature 1.0, not 0.5: the text stays exact"),
         (replace(own, draft="another"), 1.0, f"measured for draft another, not {tiny_draft.name}: the text"),
     ):
