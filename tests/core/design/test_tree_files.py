@@ -147,7 +147,6 @@ def native(parents: list) -> str:
     ("text", "words"),
     [
         (native([-1, 1]), ["node 1"]),
-        (native([-1, 2**70]), ["parents"]),
         (native([-1, True]), ["parents.1"]),
         ('{"format": "sequoia-acceptance", "version": 1, "probs": [0.5]}', ["sequoia-tree"]),
         ('{"format": "sequoia-tree", "version": 3, "parents": [-1]}', ["version"]),
@@ -157,14 +156,10 @@ def native(parents: list) -> str:
         ("[1, 2, 4]", ["per level"]),
         ("[-1, 0, 0]", ["list of parents"]),
         ('{"topk": 8, "depth": 6, "total_token": 60}', ["settings (topk, depth, total_token) of an engine"]),
-        ('{"engine": "dynamic", "width": 8}', ["dynamic engine"]),
         ("[[0], [0, 0], [0]]", ["path [0]", "twice"]),
         ("[[0], [1, 0]]", ["path [1, 0]", "no path [1]"]),
-        ("[[0], [2]]", ["path [2]", "no sibling of rank 1"]),
         ("[[]]", ["path []", "without the root"]),
         ("[[0], [-1]]", ["path [-1]"]),
-        ("[[0], [true]]", ["path [True]"]),
-        ('["' + "x" * 500 + '"]', ["path"]),
     ],
 )
 def test_what_is_wrong_with_a_text_is_named(text, words):
@@ -175,18 +170,14 @@ def test_what_is_wrong_with_a_text_is_named(text, words):
     ("key", "index", "value", "words"),
     [
         ("size", None, 9, ["Successors", "9 nodes"]),
-        ("size", None, 10**9, ["size"]),
         ("Successors", 2, [6, 6], ["node 2", "successor 6 where 7"]),
         ("Successors", 4, [], ["node 7", "no list of Successors"]),
         ("depth", 5, 3, ["node 5", "found depth 3, expected 2"]),
         ("mask", 6, [0] * 8, ["node 6", "mask row"]),
         ("roots", 1, [1, 2], ["roots", "level 1"]),
         ("branches", 1, [2, 2, 0], ["branches", "level 1"]),
-        ("branches", None, [*BUSHY_GROWMAP["branches"], []], ["branches", "5 levels"]),
         ("mask", None, torch.zeros(1, dtype=torch.int64).expand(10**6, 10**6), ["mask"]),
         ("mask", None, [[0] * 100_000] * 2000, ["mask", "too many"]),
-        ("roots", None, [[0]] * 100_000, ["roots", "too many"]),
-        ("depth", None, torch.zeros(8, dtype=torch.complex64), ["depth"]),
         ("depth", None, torch.tensor([0.0, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 3.5]), ["depth"]),
     ],
 )
