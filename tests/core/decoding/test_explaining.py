@@ -89,14 +89,9 @@ def test_how_often_a_child_is_accepted_stands_beside_the_best_possible(models, v
             seen, found = seen + 1, rows.accepted
             assert set(found) == {"sequoia", "specinfer", "topk", "best"}
             target, draft = as_row(rows.target), as_row(rows.draft)
-            likeliest = np.argsort(-draft)[:children]
-            assert found["topk"] == pytest.approx(target[likeliest].sum(), abs=1e-9)
-            exact = exact_rank_acceptance("sequoia", target, draft, children).sum()
-            assert found["sequoia"] == pytest.approx(exact, abs=0.1)  # of 32 samples
-            assert found["specinfer"] == pytest.approx(
-                exact_rank_acceptance("specinfer", target, draft, children).sum(), abs=1e-9
-            )
-            assert verifier != "sequoia" or exact <= found["best"] + 1e-6
+            for name, within in {"sequoia": 0.1, "specinfer": 1e-9, "topk": 1e-9}.items():  # the first of 32 samples
+                exact = exact_rank_acceptance(name, target, draft, children).sum()
+                assert found[name] == pytest.approx(exact, abs=within)
             if verifier == "topk":
                 assert found["best"] == found["topk"]
                 continue

@@ -91,11 +91,6 @@ def test_without_rows_by_prompt_there_is_a_value_and_no_interval():
     assert predicted(pooled, times=timed).speedup.low is None and predicted(known, times=timed).speedup.low is not None
 
 
-def test_a_policy_may_look_at_more_children_than_the_rows_have():
-    wide = TreeBounds(max_size=16, max_depth=4, beam=4, branch=16)
-    assert predicted(calibration_of(0.7), wide).tokens_per_step.value > 1.5
-
-
 @pytest.mark.parametrize(("kind", "share"), [("most likely", 1.0), ("drawn", 0.5)])
 def test_nodes_are_judged_by_the_tables_of_how_they_were_drawn(kind, share):
     """Drawn tokens that are accepted half as often as the most likely ones of the same probability."""
