@@ -91,17 +91,6 @@ def assert_records_plain_probabilities(policy, temperature=0.7, by_draft=True, h
         sequence += step.new_tokens
 
 
-def all_of_steps(tree, pair, temperature, verifier):
-    """Return what the steps of a run recorded, to be compared bit for bit."""
-    return [
-        (s.tree, s.tokens, s.new_tokens, s.outcomes, s.draft_probs, s.target_probs, s.trials, s.finished)
-        for s in decode(
-            PROMPT, pair, tree=tree, sampling=SamplingConfig(temperature), verifier=verifier, max_new_tokens=60,
-            generator=torch.Generator().manual_seed(6),
-        )
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize(("temperature", "verifier"), [(0.0, "sequoia"), *((0.8, name) for name in VERIFIERS)])
 def test_a_policy_that_always_answers_the_same_tree_decodes_as_that_tree(
     temperature, verifier, tiny_target, tiny_draft
@@ -109,7 +98,14 @@ def test_a_policy_that_always_answers_the_same_tree_decodes_as_that_tree(
     """Bit for bit, though one goes through the drafters and judges of any shape, the other through a fixed tree's."""
 
     def steps(tree):
-        return all_of_steps(tree, pair_of(tiny_target, tiny_draft), temperature, verifier)
+        found = decode(
+            PROMPT, pair_of(tiny_target, tiny_draft), tree=tree, sampling=SamplingConfig(temperature),
+            verifier=verifier, max_new_tokens=60, generator=torch.Generator().manual_seed(6),
+        )  # fmt: skip
+        return [
+            (s.tree, s.tokens, s.new_tokens, s.outcomes, s.draft_probs, s.target_probs, s.trials, s.finished)
+            for s in found
+        ]
 
     assert steps(TakingTurns((RAGGED,))) == steps(RAGGED) == steps(FixedTree(RAGGED))
 

@@ -8,10 +8,8 @@ PARENTS = np.array([-1, 0, 0, 0, 1, 1, 2, 4, 4])
 
 def test_derived_arrays_of_a_small_tree():
     tree = TokenTree(PARENTS)
-    assert (tree.size, tree.depth) == (9, 3)
-    assert tree.depths.tolist() == [0, 1, 1, 1, 2, 2, 2, 3, 3]
+    assert tree.size == 9
     assert tree.child_ranks.tolist() == [0, 1, 2, 3, 1, 2, 1, 1, 2]
-    assert [level.tolist() for level in tree.levels] == [[0], [1, 2, 3], [4, 5, 6], [7, 8]]
     assert tree.child_counts.tolist() == [3, 2, 1, 0, 2, 0, 0, 0, 0]
     assert list(tree.children(1)) == [4, 5] and list(tree.children(8)) == []
     assert tree.paths()[7:] == [(1, 1, 1), (1, 1, 2)] and tree.paths()[0] == ()
