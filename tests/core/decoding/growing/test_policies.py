@@ -88,11 +88,8 @@ def test_greedy_text_is_the_targets_own(name, kind, tiny_target, tiny_draft, tin
 
 SAMPLED = {
     "most likely": (adaptive("deterministic", MEASURED), "topk"),
-    "most likely, budget alone": (adaptive("deterministic"), "topk"),
     "drawn": (adaptive("sampled", MEASURED), "sequoia"),
-    "drawn, budget alone": (adaptive("sampled"), "sequoia"),
     "drawn, from the leaves": (adaptive("sampled", MEASURED), "traversal"),
-    "drawn, from the leaves, budget alone": (adaptive("sampled"), "traversal"),
     "SpecExec": (spec_exec, "topk"),
     "look-ups": (look_up, "topk"),
     "look-ups, misleading": (look_up, "topk"),
@@ -103,9 +100,7 @@ SAMPLED = {
 
 @both_ways
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if "alone" in name else ()) for name in SAMPLED]
-)
+@pytest.mark.parametrize("name", SAMPLED)
 def test_sampled_text_follows_the_target(name, sampling):
     """Rows are recalled; that the passes behind them are right, the recorded probabilities show."""
     target, draft = (recalled(tiny_llama(seed, vocab=16, layers=1, scale=1.0)) for seed in (1, 2))
