@@ -52,8 +52,8 @@ def test_surface_is_its_formula():
 def test_a_tree_scores_as_its_place_on_the_surface():
     for measured in (profile(), profile(widths=(1, 4, 8), width_sec=(0.05, 0.1, 0.3))):
         surface = speedup_surface(VECTOR, measured, max_depth=8)
-        for size in (1, 2, 7, 20, 32):
-            tree = optimal_tree(VECTOR, size=size, depth=8)
+        for size, depth in ((1, 8), (2, 8), (7, 2), (20, 8), (32, 4), (32, 8)):
+            tree = optimal_tree(VECTOR, size=size, depth=depth)
             place = surface.speedup[tree.size, tree.depth]
             assert predicted_speedup(tree, VECTOR, measured) == pytest.approx(place)
     assert more_ranks_wanted(tree, VECTOR).startswith("The tree uses all 3 ranks")
