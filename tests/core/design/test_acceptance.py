@@ -30,21 +30,10 @@ def test_probs_are_a_read_only_copy():
         vector.probs[0] = 1
 
 
-@pytest.mark.parametrize(
-    ("probs", "message"),
-    [
-        ([], "0 entries"),
-        ([0.1, np.nan], "rank 2: found nan"),
-        ([1.2], "rank 1: found 1.2"),
-        ([0.7, 0.4], "sum of 1.1"),
-        ([0.0] * 10_000, "10,000 entries"),
-        ([[0.5], [0.2]], "shape (2, 1)"),
-    ],
-)
+@pytest.mark.parametrize(("probs", "message"), [([0.5, -0.01], "rank 2: found -0.01"), ([True, False], "bool")])
 def test_broken_rules_are_named(probs, message):
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match=f"{message}.*expected"):
         AcceptanceVector(np.array(probs))
-    assert message in str(caught.value) and "expected" in str(caught.value)
 
 
 @pytest.mark.parametrize(

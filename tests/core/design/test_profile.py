@@ -63,7 +63,6 @@ GOOD = {
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format": "sequoia-tree"}, "found 'sequoia-tree', expected a file with format"),
         ({"device": "x" * 10_000_000}, "bytes, expected a profile of at most 1000000"),
         ({"sizes": list(range(1, 100_001))}, "verify_sec: found 3 times, expected one for each of 100000 sizes"),
         ({"meta": {"draft": "x" * 500_000}}, "meta.draft: .*at most 4096"),
