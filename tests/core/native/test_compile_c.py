@@ -73,14 +73,13 @@ def start(folder, home) -> str:
 @needs_compiler
 @pytest.mark.parametrize("ending", [".so", ".sha256"])
 def test_a_damaged_cache_is_built_anew_and_never_loaded(ending, source, tmp_path):
-    """Cut after the headers, a library kills the process that loads it: SIGBUS."""
+    """Cut after the headers, a library kills the process that loads it: SIGBUS. The other file is lost."""
     home = tmp_path / "home"
     assert start(tmp_path, home) == "5"
     library = next((home / "sequoia-studio").glob("*.so"))
     whole = library.read_bytes()
     file = library.with_suffix(ending)
-    content = file.read_bytes()
-    file.write_bytes(content[: min(4096, len(content) // 2)])
+    file.write_bytes(whole[:4096]) if ending == ".so" else file.unlink()
     assert start(tmp_path, home) == "5"
     assert native.is_whole(library) and len(library.read_bytes()) == len(whole)
 
