@@ -9,7 +9,7 @@ import torch
 from sequoia_core import HybridTree
 from sequoia_core.decoding.growing.compiled_growing import CompiledGrower
 from sequoia_core.decoding.growing.expansion import Nodes, TokenCosts, TreeBounds
-from sequoia_core.decoding.growing.running_lookup import LookUp
+from sequoia_core.decoding.growing.running_lookup import LookUp, likely_beside, likely_by_both
 from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.growing.top_k_expansion import TopKExpansion
 from sequoia_core.decoding.loop import autoregressive, decode
@@ -124,6 +124,11 @@ def test_the_draft_changes_the_chance_of_what_was_looked_up():
         assert chance[favoured] > before[favoured] and chance.get(other, 0.0) < before[other]
         assert after.scores[1:][after.parents[1:] == 0].sum() <= 1.0 + 1e-9
         assert len({(p, t) for p, t in zip(after.parents.tolist(), after.tokens.tolist(), strict=True)}) == after.size
+
+
+def test_each_source_raises_what_both_say_and_lowers_what_only_the_other_says():
+    assert likely_by_both(0.9, 0.9) > likely_by_both(0.9, 0.5) > likely_by_both(0.1, 0.5) > likely_by_both(0.1, 0.1)
+    assert likely_beside(0.9, 0.7) < likely_beside(0.3, 0.7) < likely_beside(0.0, 0.7) == 0.7
 
 
 def test_below_what_the_draft_adds_text_is_looked_up_again():
