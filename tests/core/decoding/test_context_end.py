@@ -64,10 +64,6 @@ def gpt2(context: int):
 def model_of(request, tmp_path_factory):
     """Return what makes a model of one kind with some context, as a target or as a draft."""
 
-    def in_folder(context: int) -> str:
-        model = compiled_family("Llama", max_position_embeddings=context)
-        return save(model, tmp_path_factory.mktemp("model"))
-
     def make(context: int, *, target: bool):
         if request.param == "GGUF":
             need_llama_cpp()
@@ -79,7 +75,7 @@ def model_of(request, tmp_path_factory):
             return tiny_llama(1, context=context)
         if compiled()[0] is None:
             pytest.skip("llama_x86.c cannot be built here")
-        folder = in_folder(context)
+        folder = save(compiled_family("Llama", max_position_embeddings=context), tmp_path_factory.mktemp("model"))
         tier = "disk" if target and request.param == "streamed" else None
         model = load_pair(folder, folder, device="cpu", dtype="bfloat16", offload=tier).target
         assert type(model._backend) is (CompiledLlama if tier is None else StreamedLlama)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from sequoia_core.decoding.explaining import acceptance_at, likely
 from sequoia_core.decoding.growing.policies import LookupTree
 from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.loop import decode
@@ -89,14 +88,9 @@ def test_how_often_a_child_is_accepted_stands_beside_the_best_possible(models, v
             seen, found = seen + 1, rows.accepted
             assert set(found) == {"sequoia", "specinfer", "topk", "best"}
             target, draft = as_row(rows.target), as_row(rows.draft)
-            likeliest = np.argsort(-draft)[:children]
-            assert found["topk"] == pytest.approx(target[likeliest].sum(), abs=1e-9)
-            exact = exact_rank_acceptance("sequoia", target, draft, children).sum()
-            assert found["sequoia"] == pytest.approx(exact, abs=0.1)  # of 32 samples
-            assert found["specinfer"] == pytest.approx(
-                exact_rank_acceptance("specinfer", target, draft, children).sum(), abs=1e-9
-            )
-            assert verifier != "sequoia" or exact <= found["best"] + 1e-6
+            for name, within in {"sequoia": 0.1, "specinfer": 1e-9, "topk": 1e-9}.items():  # the first of 32 samples
+                exact = exact_rank_acceptance(name, target, draft, children).sum()
+                assert found[name] == pytest.approx(exact, abs=within)
             if verifier == "topk":
                 assert found["best"] == found["topk"]
                 continue
@@ -106,7 +100,7 @@ def test_how_often_a_child_is_accepted_stands_beside_the_best_possible(models, v
     assert seen or verifier == "traversal"
 
 
-def test_acceptance_is_not_known_of_children_that_were_looked_up_nor_of_very_many(models):
+def test_acceptance_is_not_known_of_children_that_were_looked_up(models):
     target, _ = models
     tree = LookupTree(TextIndex(), max_size=4, max_depth=2)
     options = {"sampling": SamplingConfig(1.0), "details": StepDetails(likely=3)}
@@ -114,9 +108,6 @@ def test_acceptance_is_not_known_of_children_that_were_looked_up_nor_of_very_man
     steps = list(decode(PROMPT * 3, pair_of(target), tree=tree, max_new_tokens=12, **options))
     assert any(step.tree.size > 1 for step in steps)
     assert all(rows.accepted is None for step in steps for rows in step.path_rows)
-    row = np.full(20, 0.05)
-    assert acceptance_at(row, row, 17, VERIFIERS["sequoia"]) is None
-    assert set(acceptance_at(row, row, 16, VERIFIERS["sequoia"])) == {"sequoia", "specinfer", "topk", "best"}
 
 
 def test_nothing_is_recorded_unless_asked_for_and_the_text_is_the_same(models):
@@ -126,8 +117,3 @@ def test_nothing_is_recorded_unless_asked_for_and_the_text_is_the_same(models):
     assert all(len(step.target_probs) == len(step.draft_probs) == step.tree.size for step in explained)
     assert [step.new_tokens for step in plain] == [step.new_tokens for step in explained]
     assert all(len(rows.target) == 3 for step in explained for rows in step.path_rows)
-
-
-def test_the_most_likely_of_a_row_by_hand():
-    assert likely(np.array([0.1, 0.0, 0.6, 0.3]), 2) == ((2, 0.6), (3, 0.3))
-    assert likely(np.array([0.0, 1.0]), 9) == ((1, 1.0),)

@@ -25,15 +25,6 @@ def test_no_plain_shape_passes_the_best_tree_of_its_depth():
     assert "best tree, d ≤ 8" in curves and curves["one chain"][1][-1] == pytest.approx(sum(0.6**k for k in range(5)))
 
 
-def test_curves_that_agree_are_drawn_once():
-    assert "best first (Medusa)" not in growth_curves(FALLING, TABLE, depth=4)
-    table = expected_tokens_table(UNEVEN, max_size=64, max_depth=8)
-    assert "best first (Medusa)" in growth_curves(UNEVEN, table, depth=4)
-    rare = AcceptanceVector(np.array([0.01, 0.001]))
-    table = expected_tokens_table(rare, max_size=31, max_depth=8)  # all that two ranks give at depth 4
-    assert [name for name in growth_curves(rare, table, depth=4) if "best tree" in name] == ["best tree, d ≤ 4"]
-
-
 @pytest.mark.parametrize("vector", [FALLING, UNEVEN, AcceptanceVector(np.array([1.0]))])
 def test_chains_are_as_many_and_as_long_as_pays(vector):
     for size, depth in ((1, 4), (2, 4), (9, 8), (20, 3), (64, 8)):

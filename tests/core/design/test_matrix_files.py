@@ -21,13 +21,6 @@ def test_a_matrix_survives_its_file(tmp_path):
     assert again.meta == MATRIX.meta
 
 
-def test_vectors_of_versions_1_and_2_still_read(tmp_path):
-    vector = AcceptanceVector(np.array([0.7, 0.1]), trials=10)
-    for data in (vector.to_bytes(), vector.to_bytes().replace(b'"version": 2', b'"version": 1')):
-        assert acceptance_from_bytes(data, "v.json") == vector
-    assert acceptance_from_bytes(b"0.7\n0.1\n", "v.csv").probs.tolist() == [0.7, 0.1]
-
-
 def changed(**fields) -> bytes:
     return json.dumps(json.loads(matrix_bytes(MATRIX)) | fields).encode()
 
@@ -36,12 +29,9 @@ def changed(**fields) -> bytes:
     ("data", "said"),
     [
         (changed(matrix=[[0.5], [0.5, 0.2]]), "m.json: matrix: found rows of several lengths"),
-        (changed(matrix=[[1.5], [0.5]]), "m.json: level 1: rank 1: found 1.5"),
         (changed(matrix=[[0.5, 0.2], [0.7, 0.7]], trials=None), "m.json: level 2: found a sum"),
         (changed(trials=[[1]]), "m.json: trials: found shape"),
         (changed(version=4), "m.json: version: found"),
-        (changed(matrix=[[0.5]] * 5000, trials=None), "m.json: matrix"),
-        (b'{"version": 3', "m.json: found no readable JSON"),
     ],
 )
 def test_broken_matrices_are_refused(data, said):

@@ -103,13 +103,10 @@ QWEN_MOE = EXPERTS | {"model_type": "qwen3_moe"}
     [
         ({"model_type": "gpt2"}, "model_type: found 'gpt2', expected: Input should be 'llama'"),
         ({"hidden_size": None}, "hidden_size: found nothing"),
-        ({"hidden_size": "32"}, "hidden_size: found '32'"),
         ({"hidden_size": 30}, "hidden_size: found 30, expected a multiple of 4 heads"),
-        ({"num_hidden_layers": 20_000}, "num_hidden_layers: found '20000', expected: Input should be less"),
         ({"num_key_value_heads": 3}, "num_key_value_heads: found 3, expected a divisor of 4 heads"),
         ({"attention_bias": True}, "attention_bias: found True, expected false"),
         (QWEN_MOE | {"num_experts_per_tok": 5}, r".*found \[4, 5, 16\], expected sizes above 0"),
-        ({"model_type": "qwen3_moe"}, r".*found \[0, 0, 0\], expected sizes above 0"),
         (EXPERTS, ".*expected none in a llama"),
         (QWEN_MOE | {"mlp_only_layers": [0]}, ".*found layers without experts, expected them in all"),
     ],
@@ -118,14 +115,3 @@ def test_configurations_that_describe_no_such_model_are_refused(changes, message
     with pytest.raises(ValueError, match=f"config.json: {message}") as error:
         shape_of(tmp_path, **changes)
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [("[]", "JSON list"), ("x" * 1_000_001, "at most 1,000,000")],
-)
-def test_files_that_are_no_configuration_are_refused(content, message, tmp_path):
-    path = tmp_path / "config.json"
-    path.write_text(content)
-    with pytest.raises(ValueError, match=message):
-        find_shape(str(path))

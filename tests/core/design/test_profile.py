@@ -35,23 +35,17 @@ def test_sizes_and_contexts_beyond_bounds_are_refused():
     ("changes", "message"),
     [
         ({"verify_sec": [0.01, np.nan, 0.02]}, "verify_sec"),
-        ({"verify_sec": [0.01, 0.0, 0.02]}, "verify_sec"),
         ({"verify_sec": [0.01, 0.02]}, "2 times"),
         ({"sizes": [2, 4, 8]}, "sizes"),
         ({"sizes": [1, 8, 4]}, "increasing sizes"),
         ({"sizes": [1, 4, 1_000_001]}, "sizes: .*at most 1,000,000"),
-        ({"sizes": [1, 4.5, 8]}, "sizes: .*whole"),
         ({"draft_sec": 0.0}, "draft_sec"),
-        ({"draft_sec": "fast"}, "draft_sec"),
         ({"draft_widths": [1, 2]}, "draft_width_sec"),
-        ({"draft_widths": [4, 1], "draft_width_sec": [0.1, 0.1]}, "draft_widths: .*increasing"),
         ({"verify_samples": ((0.01,),)}, "verify_samples: found 1 rows, expected one for each of 3 sizes"),
         ({"context": -1}, "context: found -1"),
-        ({"meta": [1]}, "meta: found list"),
         ({"overhead_sec": [0.1, -0.1, 0.1]}, "overhead_sec: .*0 or more"),
         ({"growing_sec": [0.1]}, "growing_sec: found 1 times, expected 2"),
         ({"draft_growth_sec": -1.0}, "draft_growth_sec: found -1.0"),
-        ({"draft_samples": ((0.1,),)}, "draft_samples: found 1 rows, expected one for each of 0 widths"),
     ],
 )
 def test_bad_tables_are_refused_with_the_reason(changes, message):
@@ -69,11 +63,8 @@ GOOD = {
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format": "sequoia-tree"}, "found 'sequoia-tree', expected a file with format"),
         ({"device": "x" * 10_000_000}, "bytes, expected a profile of at most 1000000"),
-        ({"device": "x" * 500_000}, "device: .*at most 4096 characters"),
         ({"sizes": list(range(1, 100_001))}, "verify_sec: found 3 times, expected one for each of 100000 sizes"),
-        ({"context": 10**299}, "context: found 1000.*, expected 0 to 1,000,000,000 tokens"),
         ({"meta": {"draft": "x" * 500_000}}, "meta.draft: .*at most 4096"),
         ({"meta": {"bound_sec": ["x"] * 3}}, "meta.bound_sec.0"),  # it is drawn
     ],
@@ -125,13 +116,6 @@ def test_version_1_is_read_and_later_ones_are_not():
     for version in (0, 3, True, None, 10**299):
         with pytest.raises(ValueError, match="found version .*, expected 1 to 2"):
             HardwareProfile.loads(json.dumps(content | {"version": version}).encode(), "p.json")
-
-
-def test_a_longer_context_costs_what_was_measured():
-    p = profile(**WHOLE, context=100)
-    assert p.verify_at(8, 1_100) == pytest.approx(0.020 + 1_000 * 2e-6)
-    assert p.draft_at(1, 1_100) == pytest.approx(0.001 + 1_000 * 1e-7)
-    assert p.overhead_at(8, greedy=False) == pytest.approx(0.005)
 
 
 def test_resampled_profiles_are_medians_of_whole_rounds():

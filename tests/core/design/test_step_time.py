@@ -77,8 +77,3 @@ def test_reading_ends_where_computing_takes_longer():
 @pytest.mark.parametrize("told", [3, {}, STREAMING | {"layers": 0}, STREAMING | {"layers": "x"}])
 def test_an_odd_note_on_streaming_is_passed_over(told):
     assert HardwareProfile([1, 7], [1.0, 2.0], 0.1, meta={"streaming": told}).streaming is None
-
-
-def test_a_profile_of_version_1_counts_passes_alone():
-    old = HardwareProfile(sizes=[1, 7], verify_sec=[1.0, 2.0], draft_sec=0.1)
-    assert step_time(TREE, old, context=900, greedy=False).total_sec == pytest.approx(2.3)

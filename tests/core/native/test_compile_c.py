@@ -70,25 +70,16 @@ def start(folder, home) -> str:
     return run.stdout.strip()
 
 
-DAMAGES = {  # what becomes of the bytes of a file
-    "cut": lambda data: data[:4096],  # the headers, and nothing of what they promise: SIGBUS when loaded
-    "flipped": lambda data: data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 0xFF]) + data[len(data) // 2 + 1 :],
-    "lost": lambda data: None,
-}
-
-
 @needs_compiler
 @pytest.mark.parametrize("ending", [".so", ".sha256"])
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_cache_is_built_anew_and_never_loaded(damage, ending, source, tmp_path):
+def test_a_damaged_cache_is_built_anew_and_never_loaded(ending, source, tmp_path):
+    """Cut after the headers, a library kills the process that loads it: SIGBUS. The other file is lost."""
     home = tmp_path / "home"
     assert start(tmp_path, home) == "5"
     library = next((home / "sequoia-studio").glob("*.so"))
     whole = library.read_bytes()
     file = library.with_suffix(ending)
-    content = DAMAGES[damage](file.read_bytes())
-    file.unlink() if content is None else file.write_bytes(content)
+    file.write_bytes(whole[:4096]) if ending == ".so" else file.unlink()
     assert start(tmp_path, home) == "5"
     assert native.is_whole(library) and len(library.read_bytes()) == len(whole)
 
@@ -137,12 +128,6 @@ def test_no_compiler_and_one_that_hangs_are_reasons(load, monkeypatch):
     assert load() == (None, "/bin/cc took more than 60 s")
 
 
-def test_a_cache_folder_that_cannot_be_made_is_a_reason(source, load, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(source))  # a file, not a folder
-    library, reason = load()
-    assert library is None and reason
-
-
 @needs_compiler
 def test_code_that_others_could_have_written_is_not_run(source, tmp_path):
     built = native.build([source], [], tmp_path / "cache")
@@ -153,15 +138,6 @@ def test_code_that_others_could_have_written_is_not_run(source, tmp_path):
     (tmp_path / "cache").chmod(0o777)
     with pytest.raises(OSError, match="can be written by others"):
         native.build([source], [], tmp_path / "cache")
-
-
-def test_a_user_without_a_home_is_a_reason(load, monkeypatch):
-    def none():
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setattr(native.Path, "home", none)
-    assert load() == (None, "Could not determine home directory.")
 
 
 def test_switched_off(load, monkeypatch):

@@ -62,11 +62,6 @@ def instructions(request):
         yield instruction_sets.BY_NAME[request.param]
 
 
-def test_a_model_says_what_runs_it(instructions):
-    found = HuggingFaceModel(llama().to(torch.bfloat16), "by").backend
-    assert found == f"compiled code for {instructions.description}"
-
-
 FAMILIES = {
     "llama": (LlamaForCausalLM, LlamaConfig),
     "mistral": (MistralForCausalLM, MistralConfig),
@@ -225,23 +220,6 @@ def test_large_activations_stay_finite():
     compiled, ids = native(model), torch.arange(20)
     found = compiled.open(20).forward(ids, ids, causal_mask(20), keep=20)
     assert torch.isfinite(found).all()
-
-
-def test_other_defaults_of_torch_change_nothing():
-    model, ids = native(llama()), torch.arange(20)
-    wanted = model.open(20).forward(ids, ids, causal_mask(20), keep=20)
-    torch.set_default_dtype(torch.bfloat16)  # as transformers does for a while when it loads a model
-    threads = torch.get_num_threads()
-    try:
-        cache, tree_mask = model.open(40), causal_mask(20)
-        torch.set_num_threads(1)
-        cache.forward(ids[:10], ids[:10], causal_mask(10), keep=10)
-        cache.commit(0, [])
-        torch.set_num_threads(3)
-        assert torch.equal(cache.forward(ids.int(), ids, tree_mask, keep=20), wanted)
-    finally:
-        torch.set_default_dtype(torch.float32)
-        torch.set_num_threads(threads)
 
 
 def test_the_callers_arithmetic_is_left_as_it_was():

@@ -9,7 +9,7 @@ from sequoia_core.decoding.drafting import DraftRun, Reach
 from sequoia_core.decoding.growing import compiled_growing
 from sequoia_core.decoding.growing.compiled_growing import CompiledGrower
 from sequoia_core.decoding.growing.expansion import DraftChances, TokenCosts, TreeBounds
-from sequoia_core.decoding.growing.plain_growing import DraftRows, PlainGrower
+from sequoia_core.decoding.growing.plain_growing import PlainGrower
 from sequoia_core.decoding.growing.policies import SpecExecTree
 from sequoia_core.decoding.growing.sampled_expansion import SampledExpansion
 from sequoia_core.decoding.growing.text_index import TextIndex
@@ -18,7 +18,6 @@ from sequoia_core.decoding.loop import decode
 from sequoia_core.decoding.record import StepDetails
 from sequoia_core.decoding.sampling import (
     SamplingConfig,
-    sample_with_replacement,
     sample_without_replacement,
     take_most_likely,
 )
@@ -154,15 +153,3 @@ def test_a_run_is_the_same_in_one_call_pass_by_pass_and_in_python(kind, costs, s
             patch.setattr(CompiledGrower, "supports", lambda *_: False)
             assert run(prompt) == in_one_call
         assert len({tree for tree, *_ in in_one_call}) > 1
-
-
-def test_a_way_of_drawing_that_compiled_code_lacks_is_left_to_python():
-    run = run_of(random_session(0, 1.0), sample_with_replacement)
-    for sampled in (False, True):
-        expansion = random_expansion(np.random.default_rng(1), sampled)
-        assert CompiledGrower(run, expansion.bounds).supports(expansion) is not sampled
-
-
-def test_no_more_tokens_are_drawn_than_there_are():
-    tokens, _ = DraftRows(torch.tensor([[0.5, 0.3, 0.2]]), run_of(None, sample_without_replacement)).drawn(5)
-    assert sorted(tokens[0]) == [0, 1, 2]

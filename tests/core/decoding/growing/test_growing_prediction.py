@@ -85,15 +85,6 @@ def test_without_rows_by_prompt_there_is_a_value_and_no_interval():
     found, whole = predicted(pooled), predicted(known)
     assert found.tokens_per_step.low is None and found.speedup.low is None
     assert found.tokens_per_step.value == pytest.approx(whole.tokens_per_step.value, rel=0.1)
-    timed = replace(
-        profile(), verify_samples=tuple((t, 1.1 * t) for t in profile().verify_sec)
-    )  # times alone are no interval over texts
-    assert predicted(pooled, times=timed).speedup.low is None and predicted(known, times=timed).speedup.low is not None
-
-
-def test_a_policy_may_look_at_more_children_than_the_rows_have():
-    wide = TreeBounds(max_size=16, max_depth=4, beam=4, branch=16)
-    assert predicted(calibration_of(0.7), wide).tokens_per_step.value > 1.5
 
 
 @pytest.mark.parametrize(("kind", "share"), [("most likely", 1.0), ("drawn", 0.5)])

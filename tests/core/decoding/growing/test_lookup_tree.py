@@ -5,14 +5,12 @@ The statistical tests raise a false alarm with a probability below 1e-6 each; th
 
 import numpy as np
 import pytest
-import torch
 
 from sequoia_core import LookupTree
 from sequoia_core.decoding.growing import step_costs
 from sequoia_core.decoding.growing.step_costs import LOOK_UP_SEC, LOSS_SHARE, TRIALS, LookUpBudget
 from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.loop import autoregressive, decode
-from sequoia_core.decoding.sampling import SamplingConfig
 from tests.conftest import linear_profile, pair_of, tokens_of
 
 PROMPT = [3, 14, 15, 9, 2, 6, 3, 14, 15]
@@ -28,16 +26,6 @@ def misleading(target, prompt, vocab):
         for place in range(len(prompt), len(whole), 3):
             index.add([*whole[:place], (whole[place] + shift) % vocab, (whole[place] + 2 * shift) % vocab])
     return index
-
-
-def test_a_draft_that_is_there_is_left_aside(tiny_target, tiny_draft):
-    def text(draft):
-        sampling, generator = SamplingConfig(0.8), torch.Generator().manual_seed(3)
-        policy = LookupTree(TextIndex(), max_size=8)
-        options = {"sampling": sampling, "generator": generator, "max_new_tokens": 40}
-        return [step.tokens for step in decode(PROMPT, pair_of(tiny_target, draft), tree=policy, **options)]
-
-    assert text(None) == text(tiny_draft)
 
 
 def test_a_decode_leaves_the_index_as_it_was(tiny_target):
