@@ -12,7 +12,7 @@ import torch
 
 from sequoia_core.decoding.drafting import DraftRun, Reach
 from sequoia_core.decoding.growing.drafter import GrowingDrafter
-from sequoia_core.decoding.growing.expansion import TokenCosts, TreeBounds
+from sequoia_core.decoding.growing.expansion import Nodes, TokenCosts, TreeBounds
 from sequoia_core.decoding.growing.growing_tree import GrowingTree
 from sequoia_core.decoding.growing.sampled_expansion import SampledExpansion
 from sequoia_core.decoding.growing.top_k_expansion import TopKExpansion
@@ -206,9 +206,9 @@ def token_costs(seed, bounds):
     return TokenCosts(step, np.append(0.0, np.full(bounds.beam, 0.02)))
 
 
-def drawn_in_turn(seed):
+def drawn_in_turn(seed, kind=SampledExpansion):
     bounds = TreeBounds(max_size=6, max_depth=DEPTH, beam=2, branch=2)
-    return SampledExpansion(bounds, Whim(seed), np.full(2, 0.6), token_costs(seed, bounds), threshold=0.05)
+    return kind(bounds, Whim(seed), np.full(2, 0.6), token_costs(seed, bounds), threshold=0.05)
 
 
 def best_first(seed, vocab):
@@ -274,3 +274,21 @@ def test_a_head_keeps_the_law(recipe, temperature):
         np.testing.assert_allclose(found, law_after(law, (), 3), atol=2e-6)
         seen |= shapes
     assert len(seen) > 1
+
+
+class PruningAfterTheDraw(SampledExpansion):
+    """Forbidden: looks at the drawn tokens and drops those that the draft hardly believes in."""
+
+    compiled = False
+
+    def extended(self, nodes, frontier, rows):
+        grown = SampledExpansion.extended(self, nodes, frontier, rows)
+        return Nodes(*(column[(grown.probs >= 0.15) | (np.arange(grown.size) < nodes.size)] for column in grown))
+
+
+def test_pruning_after_the_draw_is_caught():
+    for seed in range(3):
+        target, draft = random_law(3, seed), random_law(3, 100 + seed)
+        law, _ = law_of_a_step(drawn_in_turn(seed, PruningAfterTheDraw), "sequoia", target, draft, 3)
+        assert law.sum() == pytest.approx(1.0, abs=1e-6)
+        assert np.abs(law - law_after(target, (), 3)).max() > 1e-3

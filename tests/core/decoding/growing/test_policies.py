@@ -88,8 +88,11 @@ def test_greedy_text_is_the_targets_own(name, kind, tiny_target, tiny_draft, tin
 
 SAMPLED = {
     "most likely": (adaptive("deterministic", MEASURED), "topk"),
+    "most likely, budget alone": (adaptive("deterministic"), "topk"),
     "drawn": (adaptive("sampled", MEASURED), "sequoia"),
+    "drawn, budget alone": (adaptive("sampled"), "sequoia"),
     "drawn, from the leaves": (adaptive("sampled", MEASURED), "traversal"),
+    "drawn, from the leaves, budget alone": (adaptive("sampled"), "traversal"),
     "SpecExec": (spec_exec, "topk"),
     "look-ups": (look_up, "topk"),
     "look-ups, misleading": (look_up, "topk"),
@@ -98,12 +101,19 @@ SAMPLED = {
 }
 
 
+NAMES = [pytest.param(name, marks=pytest.mark.slow if "alone" in name else ()) for name in SAMPLED]
+
+
 @both_ways
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
-@pytest.mark.parametrize("name", SAMPLED)
+@pytest.mark.parametrize("name", NAMES)
 def test_sampled_text_follows_the_target(name, sampling):
     """Rows are recalled; that the passes behind them are right, the recorded probabilities show."""
-    target, draft = (recalled(tiny_llama(seed, vocab=16, layers=1, scale=1.0)) for seed in (1, 2))
+    models = (recalled(tiny_llama(seed, vocab=16, layers=1, scale=1.0)) for seed in (1, 2))
+    assert_follows_the_target(name, sampling, 600, *models)
+
+
+def assert_follows_the_target(name, sampling, samples, target, draft):
     prompt, (policy, verifier) = [3, 5, 3], SAMPLED[name]
     kind = "misleading" if "misleading" in name else "told"
     index = index_of(target, kind, sampling, prompt=prompt, vocab=16, seeds=6)
@@ -111,11 +121,20 @@ def test_sampled_text_follows_the_target(name, sampling):
     tree = policy(index, known, max_size=8, max_depth=3, beam=2)
     models = {"pair": pair_of(target, draft), "tree": tree, "sampling": sampling, "verifier": verifier}
     seeded = torch.Generator().manual_seed(0)
-    report = check_losslessness(prompt, **models, samples=600, new_tokens=3, generator=seeded)
+    report = check_losslessness(prompt, **models, samples=samples, new_tokens=3, generator=seeded)
     assert report.passed and report.degrees_of_freedom > 5
     steps = list(decode(prompt, **models, max_new_tokens=40, generator=seeded))
     assert len({step.tree for step in steps}) > 1, "trees that never differ prove nothing"
     assert any(len(step.accepted_path) > 1 for step in steps), "a tree of which nothing is accepted proves little"
+
+
+@both_ways
+@pytest.mark.sample(1, cover=False)
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+@pytest.mark.parametrize("name", [name for name in NAMES if "look-ups" not in name.values[0]])
+def test_sampled_text_follows_the_target_that_a_head_reads(name, sampling):
+    target = tiny_llama(1, vocab=16, scale=1.0)
+    assert_follows_the_target(name, sampling, 200, target, random_head(target, scale=3.0, draft_vocab=12))
 
 
 @both_ways
@@ -184,8 +203,11 @@ def test_misleading_text_is_believed_less_and_less():
     ("kind", "arguments", "message"),
     [
         (SpecExecTree, {"max_size": 0, "max_depth": 2}, "max_size: found 0, expected a whole number"),
+        (SpecExecTree, {"max_size": 4, "max_depth": 2, "beam": 0}, "beam: found 0"),
+        (SpecExecTree, {"max_size": 4, "max_depth": 2, "branch": 0}, "branch: found 0"),
         (LookupTree, {"index": [1, 2]}, "index: found list, expected a TextIndex"),
         (LookupTree, {"index": TextIndex(), "max_depth": 0}, "max_depth: found 0"),
+        (HybridTree, KNOWN | {"index": TextIndex(), "max_depth": 0}, "max_depth: found 0"),
         (HybridTree, KNOWN | {"index": TextIndex(), "recipe": "both"}, "found 'both', expected auto, topk, in_turn or"),
         (AdaptiveTree, KNOWN | {"recipe": "magic"}, "found 'magic', expected auto, deterministic, sampled or static"),
         (AdaptiveTree, KNOWN | {"recipe": "static"}, "recipe: found static without a profile"),
@@ -201,3 +223,12 @@ def test_settings_out_of_range_are_named(kind, arguments, message):
 def test_trees_with_text_are_no_larger_than_what_was_profiled():
     assert LookupTree(TextIndex(), max_size=65, profile=COSTS).max_size == 64
     assert HybridTree(TextIndex(), **KNOWN | {"profile": COSTS, "max_size": 200}).max_size == 64
+
+
+@pytest.mark.parametrize("name", ["most likely", "drawn", "SpecExec", "look-ups"])
+def test_a_verifier_that_is_not_exact_for_these_trees_is_refused(name, tiny_target, tiny_draft):
+    policy, exact = SAMPLED[name]
+    tree = policy(TextIndex(), calibration_of(0.6, temperature=1.0), max_size=8, max_depth=2, beam=2)
+    other = "topk" if exact == "sequoia" else "sequoia"
+    with pytest.raises(ValueError, match=f"verifier: found '{other}', expected {exact}"):
+        decode(PROMPT, pair_of(tiny_target, tiny_draft), tree=tree, sampling=SamplingConfig(1.0), verifier=other)
