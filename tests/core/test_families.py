@@ -88,6 +88,7 @@ def assert_decodes_as_generate(
     assert len(steps) <= (most_steps or new_tokens // 4)
 
 
+@pytest.mark.sample(1, cover=False)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_greedy_output_is_identical_to_generate(family, tmp_path):
     folder = save(build(family), tmp_path)
@@ -173,6 +174,7 @@ LENGTH_DEPENDENT = {  # rotary embeddings whose angles change with the length of
 }  # fmt: skip
 
 
+@pytest.mark.sample(1, cover=False)
 @pytest.mark.parametrize("kind", LENGTH_DEPENDENT)
 def test_a_context_ends_where_the_rotation_of_cached_keys_would_change(kind, tmp_path):
     family, rope, positions, context = LENGTH_DEPENDENT[kind]

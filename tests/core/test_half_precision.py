@@ -32,6 +32,7 @@ def shortfall(model, prompt, text):
     return missed.max(), 2 * (found - precise).abs().max()
 
 
+@pytest.mark.sample(2, cover=False)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_greedy_tokens_are_the_plain_passes_choice_up_to_rounding(family):
     model = build(family).to(torch.bfloat16)
@@ -43,6 +44,7 @@ def test_greedy_tokens_are_the_plain_passes_choice_up_to_rounding(family):
         assert fewest <= len(steps) <= fewest + 2  # the draft is the target: two near-ties at most, and no wrong mask
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verifier", VERIFIERS)
 def test_decoding_in_bfloat16_is_lossless_as_far_as_few_samples_tell(verifier):
     """False alarms below 1e-6: a rounding of one part in 250 is far below what 300 samples see."""

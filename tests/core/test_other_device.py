@@ -125,7 +125,7 @@ PLACED = [(name, "both") for name in policies(0.0)] + [
 ]
 
 
-@pytest.mark.sample(len(PLACED))
+@pytest.mark.sample(8, cover=False)
 @pytest.mark.parametrize(("name", "placed"), PLACED)
 def test_greedy_text_is_that_of_the_cpu(name, placed, each_path, pair, tiny_target, tiny_draft):
     here = {"target": tiny_target, "draft": tiny_draft}
@@ -143,7 +143,7 @@ def test_greedy_text_is_that_of_the_cpu(name, placed, each_path, pair, tiny_targ
 SAMPLED = [(name, WARM) for name in policies(0.8)] + [(name, CUT) for name in ("static", "hybrid, in_turn")]
 
 
-@pytest.mark.sample(len(SAMPLED))
+@pytest.mark.sample(8, cover=False)
 @pytest.mark.parametrize(("name", "sampling"), SAMPLED)
 def test_every_policy_decodes_by_each_of_its_verifiers(name, sampling, each_path, pair):
     tree = policies(sampling.temperature)[name]
@@ -157,6 +157,7 @@ def test_every_policy_decodes_by_each_of_its_verifiers(name, sampling, each_path
         assert len(tokens_of(steps)) == 6 and all(step.path_rows for step in steps)
 
 
+@pytest.mark.sample(2, cover=False)
 @pytest.mark.parametrize("placed", ["both", "target", "draft"])
 def test_a_generator_of_the_device_repeats_its_text(placed, each_path, pair, device, tiny_target, tiny_draft):
     models = {"target": tiny_target, "draft": tiny_draft}
@@ -173,6 +174,7 @@ def test_a_generator_of_the_device_repeats_its_text(placed, each_path, pair, dev
     assert texts[0] == texts[1] != texts[2]
 
 
+@pytest.mark.sample(4, cover=False)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_loads_there_and_writes_the_text_of_the_cpu(family, device, tmp_path):
     folder = save(build(family), tmp_path)
@@ -204,7 +206,7 @@ def test_acceptance_is_measured(temperature, verifier, max_new_tokens, pair):
     assert vector.trials > 0 and vector.calibration is not None
 
 
-@pytest.mark.sample(1, cover=False)
+@pytest.mark.slow
 def test_profiles_and_studies_run(each_path, pair):
     target, draft = pair
     profile = measure_profile(pair_of(target, draft), sizes=[1, 4, 8], context=16, repeats=1)

@@ -57,6 +57,7 @@ def test_a_table_is_null_where_there_is_no_tree(call):
     assert len(rows) == 7 and rows[:2] == [[None] * 3, [1.0] * 3] and rows[2][0] is None
 
 
+@pytest.mark.slow
 def test_measure_goes_on_from_a_cut_run(call, refusal, prompts, tmp_path):
     whole, cut = tmp_path / "whole.json", tmp_path / "cut.json"
     options = ["measure", "--temperature", "0.6", "--prompts", prompts, *SHORT]
@@ -93,6 +94,7 @@ def test_a_target_alone_writes_the_same_text_by_trees_of_text_already_seen(call)
     assert "text already seen" in alone["tree"]["source"] and alone["tree"]["size"] <= 64
 
 
+@pytest.mark.slow
 def test_generate_repeats_itself_with_every_verifier(call):
     arguments = ["generate", "--prompt", "def add(a, b):\n", "--temperature", "0.7", "--seed", "3", *SHORT]
     for verifier in ("sequoia", "traversal"):
@@ -109,6 +111,7 @@ def test_bench(call, prompts):
     assert result["predicted_speedup"] > 0 and result["measured_speedup"] > 0
 
 
+@pytest.mark.slow
 def test_generate_plans_only_from_what_holds(call):
     text = ("--prompt", "def f(", "--max-new-tokens", "4")
     warm = call("generate", *text, "--temperature", "0.9")
@@ -118,6 +121,7 @@ def test_generate_plans_only_from_what_holds(call):
     assert planned["tree"]["source"].startswith("planned for other measurements: temperature 0.6, not 0")
 
 
+@pytest.mark.slow
 def test_a_machine_that_was_not_profiled_plans_by_the_profile_that_the_app_uses(call, monkeypatch):
     """Not a fixed chain, nor the first profile by name: the app's default."""
     planned = []

@@ -65,6 +65,7 @@ def test_templates_that_cannot_be_used_are_named(template: str | None, said: str
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.sample(1, cover=False)
 @pytest.mark.parametrize(
     ("template", "said"),
     [("{{ 'x' * 10**9 }}", "MiB of memory"), ("{{ 9**(9**9) }}", "more than 0.5 s")],

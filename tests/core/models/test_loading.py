@@ -176,7 +176,7 @@ def test_a_padded_pair_is_greedy_as_generate_among_real_tokens(padded_pair):
     assert max(wanted) < 60
 
 
-@pytest.mark.sample(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("verifier", ["sequoia", "specinfer", "topk"])
 def test_a_padded_pair_is_lossless_among_real_tokens(verifier, padded_pair):
     """The law compared with is cut from the model's own softmax; false alarms below 1e-6."""

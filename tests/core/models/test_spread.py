@@ -19,6 +19,7 @@ def text(pair) -> list[int]:
     return tokens_of(steps)
 
 
+@pytest.mark.slow
 def test_a_target_partly_on_disk_writes_the_same_text(monkeypatch):
     whole = load_pair(dtype="float32")
     layers = whole.target.model.config.num_hidden_layers

@@ -56,6 +56,7 @@ def test_what_is_not_to_be_had_is_a_reason(flags, name, reason, monkeypatch):
     assert llama_x86.compiled() == chosen() == (None, reason)
 
 
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("name", ["amx", "avx512-bf16"])
 def test_code_that_runs_emulated_also_builds_for_the_processor(name, tmp_path):

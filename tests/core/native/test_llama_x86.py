@@ -279,7 +279,7 @@ def continuations(demo_pair, prompts):
     return [tokens_of(autoregressive(ids, demo_pair, max_new_tokens=64)) for ids in prompts]
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(1, cover=False)
 @pytest.mark.parametrize("tree", TREES)
 def test_greedy_bfloat16_equals_autoregressive_token_for_token(tree, demo_pair, prompts, continuations):
     for ids, plain in zip(prompts, continuations, strict=True):

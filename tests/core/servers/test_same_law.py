@@ -37,6 +37,7 @@ def test_the_hardest_bias_is_found_as_often_as_stated():
     assert binom.ppf(1e-4, 1000, power(BIAS, count // 4)) <= fewer <= binom.isf(1e-4, 1000, power(BIAS, count // 4))
 
 
+@pytest.mark.sample(2, cover=False)
 @pytest.mark.parametrize("rule", BIASED, ids=lambda rule: rule.__name__)
 def test_each_planted_bias_is_found_by_the_stated_samples(rule, planted):  # noqa: F811
     biased, plain, count = law(planted(rule)), law(), samples_needed(BIAS)

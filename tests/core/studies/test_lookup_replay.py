@@ -24,6 +24,7 @@ def target():
     return recalled(tiny_llama(1, vocab=24, layers=1, scale=1.5))
 
 
+@pytest.mark.sample(1, cover=False)
 @pytest.mark.parametrize("shared", [False, True], ids=["own text", "earlier answers too"])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_a_replay_takes_the_steps_that_decoding_took(temperature, shared, target):

@@ -120,8 +120,8 @@ def test_decoding_is_lossless(verifier, setting, small_pair):
     assert report.passed and report.degrees_of_freedom > 5, describe(report)
 
 
+@pytest.mark.sample(1, cover=False)
 @both_ways
-@pytest.mark.sample(2, cover=False)
 @pytest.mark.parametrize("verifier", VERIFIERS)
 @pytest.mark.parametrize("draft", ["model", "head"])
 def test_decoding_is_lossless_as_far_as_few_samples_tell(draft, verifier, small_pair):
@@ -136,12 +136,14 @@ def unpaired(draft_sampling, rule):
     return SimpleNamespace(name="broken", draft_sampling=draft_sampling, rule=rule)
 
 
+@pytest.mark.slow
 def test_the_wrong_rule_for_a_top_k_fill_is_caught(small_pair, monkeypatch):
     monkeypatch.setitem(VERIFIERS, "broken", unpaired(take_most_likely, sequoia_rule))
     report = check(small_pair, samples=500, verifier="broken")
     assert not report.passed and report.p_value < 1e-20, describe(report)
 
 
+@pytest.mark.slow
 def test_draft_keys_reused_in_every_step_are_caught(small_pair, monkeypatch):
     run = itertools.count()
 

@@ -43,6 +43,7 @@ def counting(model, passes: list[tuple[int, int]]) -> HuggingFaceModel:
     return around_passes(model, around)
 
 
+@pytest.mark.sample(2, cover=False)
 @pytest.mark.parametrize("verifier", ["sequoia", "specinfer", "topk"])
 @pytest.mark.parametrize("offload", [None, "disk"])
 def test_a_resumed_run_gives_exactly_the_vector_of_an_uninterrupted_one(verifier, offload, pair, tmp_path):
@@ -147,7 +148,7 @@ def test_at_temperature_zero_a_replay_takes_the_very_steps_of_decoding(tree, pai
     np.testing.assert_allclose([np.mean(ranks == k) for k in range(1, 9)], vector.probs)
 
 
-@pytest.mark.sample(1, cover=False)
+@pytest.mark.slow
 @pytest.mark.parametrize("verifier", ["sequoia", "specinfer", "topk"])
 def test_a_replay_takes_as_many_steps_as_decoding_at_a_temperature(verifier, tiny_target, tiny_draft):
     """Means of two samples of 30 prompts each, 5 standard errors apart at most: a false alarm in 10^6."""

@@ -146,6 +146,7 @@ def test_pass_times_are_found_from_what_whole_trees_took():
     assert true_sec(24) == pytest.approx(np.interp(24, widths, found))
 
 
+@pytest.mark.slow
 def test_what_a_longer_context_adds_is_told_apart(monkeypatch):
     def growing(model, count, turn, cached):
         return cost(model, count, turn, cached) + (0.5 if model == "target" else 0.25) * (cached - 6)
@@ -187,6 +188,7 @@ def test_what_a_temperature_and_growing_add_is_told_apart(monkeypatch):
     assert max(made.count for made in bench.timed if made.model == "target") == 5  # the largest that was asked for
 
 
+@pytest.mark.slow
 def test_rounds_of_an_earlier_profile_count(monkeypatch):
     bench = Bench(lambda model, count, turn, cached: float(count + turn), monkeypatch, cold=0.0)
     first = bench.measure(repeats=2)

@@ -42,6 +42,7 @@ def worn():
     return draft
 
 
+@pytest.mark.slow
 def test_static_measurement_predicts_the_tree_within_its_interval(tiny_target):
     draft = worn()
     prompts = [[i, i + 1] for i in range(24)]
@@ -58,6 +59,7 @@ def test_one_held_out_prompt_is_refused(tiny_target, tiny_draft):
         static_versus_real(FIT, [[1]], pair_of(tiny_target, tiny_draft), tree=chain_tree(2))
 
 
+@pytest.mark.slow
 def test_halves_vary_apart_and_a_prompt_together_with_itself(tiny_target):
     """The same prompts on both sides, greedy: equal values, but only the paired gap knows that difficulty cancels."""
     draft, prompts = worn(), [[i, 2 * i % 64] for i in range(10)]

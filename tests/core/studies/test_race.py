@@ -42,6 +42,7 @@ def test_a_head_is_no_assistant_and_no_reason_to_leave_the_target_out(tiny_targe
     assert results["hf_generate"].tokens == results["adaptive"].steps == [9] and not trees["adaptive"].needs_draft
 
 
+@pytest.mark.slow
 def test_bench_says_where_a_method_parts_from_the_greedy_text(tiny_target, tiny_draft, monkeypatch):
     whole = benchmark.race
 

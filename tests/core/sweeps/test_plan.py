@@ -47,7 +47,7 @@ def test_a_folder_that_holds_no_results_is_named(tmp_path, capsys):
     assert f"--out: {str(tmp_path)!r}: found other things in it" in capsys.readouterr().err
 
 
-@pytest.mark.sample(1, cover=False)
+@pytest.mark.slow
 @pytest.mark.parametrize("tokens", [2, 20])
 def test_the_longest_prompt_that_is_accepted_is_decoded_whole(tmp_path, tokens):
     facts = pair_facts(PairSpec())

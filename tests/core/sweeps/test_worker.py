@@ -93,6 +93,7 @@ def test_a_prompt_that_fails_leaves_the_others(tmp_path, monkeypatch):
     assert read_rows(tmp_path / "out")["key"].to_list() == ["a", "c"]
 
 
+@pytest.mark.slow
 def test_a_worker_has_one_pair_in_memory(tmp_path, monkeypatch):
     large = f'[[pairs]]\nname = "large"\ntarget = "{DEMO / "target"}"\ndraft = "{DEMO / "draft-large"}"\n'
     plan, events = read_plan(write_plan(tmp_path, ("[[prompts]]", f"{large}[[prompts]]"), count=2, tokens=4)), []
@@ -144,6 +145,7 @@ def test_both_is_never_calibrated_by_the_prompt_that_it_decodes(tmp_path, monkey
     assert used == [[other for other in texts[:5] if other != text][:4] for text in texts]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part, other", [("draft", "draft-large"), ("tokenizer", "target")])
 def test_files_that_are_others_than_when_the_plan_was_read_are_not_measured(tmp_path, part, other):
     shutil.copytree(DEMO / "draft", tmp_path / part)

@@ -69,7 +69,7 @@ def test_a_draft_equal_to_the_target_is_always_accepted(tree, used, tiny_target)
         assert all(len(step.new_tokens) == tree.depth + 1 for step in steps[:-1])
 
 
-@pytest.mark.sample(1, cover=False)
+@pytest.mark.slow
 @pytest.mark.parametrize("verifier", VERIFIERS)
 def test_sampled_text_follows_the_target(verifier, used):
     """False alarms below 1e-6 each; rules that are not written as phases are walked as elsewhere."""
@@ -192,7 +192,7 @@ GRAPHED = {
 }
 
 
-@pytest.mark.sample(2, cover=False)
+@pytest.mark.sample(1, cover=False)
 @pytest.mark.parametrize("case", GRAPHED)
 def test_text_stays_where_phases_are_captured_and_replayed_by_the_next_run_too(case, monkeypatch):
     tree, sampling = GRAPHED[case]

@@ -26,6 +26,7 @@ def mean_size(policy, target, draft, **options):
     return np.mean([step.tree.size for step in steps[-20:]])
 
 
+@pytest.mark.sample(1, cover=False)
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_dear_nodes_make_small_trees(recipe, tiny_target, tiny_draft):
     sizes = [
@@ -62,6 +63,7 @@ def chosen_of(policy, grown_gain=1.0) -> str:
     return "static" if 1.1 * rates.get("static", 0.0) > grown_gain * rates[fastest] else fastest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_auto_takes_the_recipe_that_is_expected_to_be_faster_and_says_which(temperature):
     known = growing_tree(16, SamplingConfig(temperature), 64).calibration  # of rows that differ
@@ -85,6 +87,7 @@ STREAMED = HardwareProfile(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("temperature", "recipe"), [(0.0, "deterministic"), (1.0, "sampled")])
 def test_while_weights_stream_in_trees_may_be_deep_and_are_no_larger_than_the_best_planned_one(temperature, recipe):
     known = calibration_of(0.6, temperature=temperature)
@@ -100,6 +103,7 @@ def test_while_weights_stream_in_trees_may_be_deep_and_are_no_larger_than_the_be
     assert AdaptiveTree(profile=small, calibration=known, recipe=recipe).max_size == 8
 
 
+@pytest.mark.slow
 def test_static_uses_the_planned_tree_that_it_is_given():
     planned = optimal_tree(AcceptanceVector([0.6, 0.2, 0.1]), size=5, depth=4)
     known = {"profile": replace(linear_profile(0.02), growing_sec=[5.0, 5.0]), "planned": planned}
@@ -121,6 +125,7 @@ def test_a_static_policy_has_the_bounds_of_its_tree_and_decodes_by_it(tiny_targe
     assert tokens_of(steps) == tokens_of(autoregressive(PROMPT, pair_of(tiny_target), max_new_tokens=24))
 
 
+@pytest.mark.slow
 def test_a_calibration_of_another_pair_or_temperature_is_named_once_and_decodes_all_the_same(tiny_target, tiny_draft):
     known = calibration_of(0.6, temperature=1.0)
     own = Conditions(tiny_target.name, tiny_draft.name, 1.0)

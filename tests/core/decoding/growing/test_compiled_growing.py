@@ -87,6 +87,7 @@ def grown(kind, expansion, draft_sampling, seed, sharpness, sampling):
     return found, run.generator.get_state().tolist()
 
 
+@pytest.mark.sample(1, cover=False)
 @pytest.mark.parametrize("sampled", [False, True], ids=["the deterministic recipe", "the sampled recipe"])
 def test_both_grow_the_same_trees_from_the_same_draws(sampled):
     generator, sizes = np.random.default_rng(4), set()
@@ -123,7 +124,7 @@ def policy_of(kind, costs, temperature, index):
     return AdaptiveTree(recipe=kind, max_depth=8, **options)
 
 
-@pytest.mark.sample(9)
+@pytest.mark.sample(1, cover=False)
 @pytest.mark.parametrize("sampling", [SamplingConfig(), SamplingConfig(0.8), SamplingConfig(0.8, 0.8)], ids=str)
 @pytest.mark.parametrize("costs", [None, linear_profile(0.02)], ids=["budget alone", "costs"])
 @pytest.mark.parametrize("kind", KINDS)

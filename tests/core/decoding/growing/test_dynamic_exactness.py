@@ -250,6 +250,7 @@ def test_trees_cut_where_a_context_ends_keep_the_law(reach):
     assert max(depths) == reach.drafted(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.6, 1.0])
 @pytest.mark.parametrize("recipe", ["drawn", "most likely"])
 def test_a_head_keeps_the_law(recipe, temperature):

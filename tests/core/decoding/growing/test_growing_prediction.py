@@ -58,6 +58,7 @@ def test_a_prompt_whose_draft_promises_too_much_counts_for_less():
     assert wide.high - wide.low > 3 * (narrow.high - narrow.low)
 
 
+@pytest.mark.slow
 def test_few_trees_for_each_prompt_do_not_make_its_steps_more():
     """The inverse of a noisy mean is too large: by 1.3 % here, if nothing made up for it."""
     generator = np.random.default_rng(0)

@@ -32,7 +32,7 @@ def hybrid(kind, seed, vocab, **options):
     )
 
 
-@pytest.mark.sample(1, cover=False)
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", [PLAIN, CUT], ids=["plain", "top-p"])
 def test_in_turn_keeps_the_law_whatever_is_looked_up_and_drawn(sampling):
     seen = set()

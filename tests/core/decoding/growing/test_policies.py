@@ -67,6 +67,7 @@ GREEDY = {
 }
 
 
+@pytest.mark.sample(3, cover=False)
 @both_ways
 @pytest.mark.parametrize(
     ("name", "kind"),
@@ -104,6 +105,7 @@ SAMPLED = {
 NAMES = [pytest.param(name, marks=pytest.mark.slow if "alone" in name else ()) for name in SAMPLED]
 
 
+@pytest.mark.slow
 @both_ways
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 @pytest.mark.parametrize("name", NAMES)
@@ -128,8 +130,8 @@ def assert_follows_the_target(name, sampling, samples, target, draft):
     assert any(len(step.accepted_path) > 1 for step in steps), "a tree of which nothing is accepted proves little"
 
 
+@pytest.mark.slow
 @both_ways
-@pytest.mark.sample(1, cover=False)
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 @pytest.mark.parametrize("name", [name for name in NAMES if "look-ups" not in name.values[0]])
 def test_sampled_text_follows_the_target_that_a_head_reads(name, sampling):

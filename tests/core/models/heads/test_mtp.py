@@ -83,7 +83,7 @@ def test_rows_are_those_of_its_modules(folder):
         torch.testing.assert_close(row, wanted[count - 1 + depth], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.sample(1, cover=False)
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("temperature", [0.6, 1.0])
 @pytest.mark.parametrize("tree", [k_ary_tree(1, 3), k_ary_tree(2, 2)], ids=["chain", "tree"])
