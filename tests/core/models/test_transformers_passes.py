@@ -16,14 +16,8 @@ def test_cache_refuses_more_than_its_capacity_and_uneven_layers():
         cache.write(0, torch.zeros(1, 2, 1, 4), torch.zeros(1, 2, 1, 4))
 
 
-def test_state_space_layers_are_refused_by_name(tiny_target):
+def test_state_space_layers_are_refused_by_name():
     model = tiny_llama(3).model
     model.config.layer_types = ["linear_attention", "full_attention"]
     with pytest.raises(ValueError, match="linear_attention"):
         HuggingFaceModel(model, "hybrid")
-
-
-@pytest.mark.parametrize("size", [0, 65])
-def test_a_vocabulary_beyond_the_rows_is_refused(size, tiny_target):
-    with pytest.raises(ValueError, match=f"found a vocabulary of {size}, expected 1 to its 64 rows"):
-        HuggingFaceModel(tiny_target.model, "cut", vocab_size=size)

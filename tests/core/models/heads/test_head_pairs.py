@@ -8,8 +8,7 @@ from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.design.plain_trees import k_ary_tree
 from sequoia_core.files.model_names import DEMO_PAIR
-from sequoia_core.models.loading import load_pair, pair_facts, streaming_needs
-from sequoia_core.models.pair_spec import PairSpec
+from sequoia_core.models.loading import load_pair
 from sequoia_core.models.protocol import causal_mask, prefill
 from tests.conftest import calibration_of, pair_of, tiny_llama, tokens_of
 from tests.gguf_files import write_vocabulary
@@ -61,20 +60,10 @@ def test_looked_up_nodes_wait_for_their_parents_output():
     assert tokens_of(decode(prompt, pair, tree=tree, max_new_tokens=48)) == wanted
 
 
-def test_what_is_known_before_weights_are_read(demo_head):
-    facts = pair_facts(PairSpec(TARGET, demo_head[PUBLISHED], "cpu"))
-    assert facts.contexts == (512, 512) and facts.vocab_size == 4096
-    needs = [streaming_needs(PairSpec(TARGET, draft, "cpu", "bfloat16", "disk")) for draft in
-             (demo_head[PUBLISHED], DEMO_PAIR / "draft")]  # fmt: skip
-    assert needs[0] != needs[1]
-
-
 def test_a_head_where_it_cannot_run_is_refused_in_one_line(demo_head, tmp_path):
     path = write_vocabulary(tmp_path / "model.gguf", "gpt2", ["a", "b"])
     with pytest.raises(ValueError, match="found a draft head for a GGUF file, expected a folder as its target"):
         load_pair(path, demo_head[PUBLISHED], device="cpu")
-    with pytest.raises(ValueError, match="hidden_size: found .* as the target has: a head for another target"):
-        load_pair(DEMO_PAIR / "draft", demo_head[PUBLISHED], device="cpu")
     with pytest.raises(ValueError, match="found a draft head"):
         load_pair(demo_head[PUBLISHED], demo_head[PUBLISHED], device="cpu")
 
