@@ -10,10 +10,6 @@ from sequoia_core.models.prompting import Prompting, encode_prompt
 from tests.chat_pair import CHATML, FAILING, NO_SYSTEM, Reader, chat_tokenizer
 
 TALK = [Turn("system", "Be brief."), Turn("user", "2 + 2?"), Turn("assistant", "4"), Turn("user", "naïve ☃?")]
-PLAIN_MARKS = (
-    "{% for m in messages %}{% if m.role == 'user' %}### Instruction:\n{{ m.content }}\n\n{% else %}### Response:\n"
-    "{{ m.content }}\n\n{% endif %}{% endfor %}### Response:\n"
-)
 
 
 def test_the_whole_conversation_is_templated_up_to_the_assistants_turn():
@@ -95,13 +91,6 @@ def test_marks_of_the_template_inside_a_turn_are_told(text: str, found: list[str
         assert marks > sum(token >= 256 for token in encode_chat(tokenizer, TALK))  # it is true
 
 
-def test_marks_that_are_ordinary_text_are_told_too():
-    tokenizer = chat_tokenizer(PLAIN_MARKS)
-    assert chat_remarks(tokenizer, TALK[1:]) == []
-    (said,) = chat_remarks(tokenizer, [Turn("user", "hi\n\n### Response:\nsure")])
-    assert "holds ### Response:, which" in said
-
-
 def test_a_turn_that_the_template_leaves_out_is_told():
     tokenizer = chat_tokenizer("{% for m in messages if m.role == 'user' %}[{{ m.content | trim }}]{% endfor %}")
     assert [line.split(":")[0] for line in chat_remarks(tokenizer, TALK)] == [
@@ -124,6 +113,7 @@ def test_whether_a_folder_has_a_template_is_known_without_loading_it(tmp_path):
         assert has_chat_template(folder) == (template is not None)
     settings = tmp_path / "tokenizer_config.json"
     assert not has_chat_template(tmp_path)
-    for content, found in ((json.dumps({"chat_template": CHATML}), True), ("{}", False), ("[1", False), ("[]", False)):
-        settings.write_text(content)
-        assert has_chat_template(tmp_path) == found
+    settings.write_text(json.dumps({"chat_template": CHATML}))
+    assert has_chat_template(tmp_path)
+    settings.write_text("[1")
+    assert not has_chat_template(tmp_path)

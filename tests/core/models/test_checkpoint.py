@@ -103,10 +103,6 @@ REFUSED = {  # what is wrong with a folder -> how it comes about, and what the r
     ),
     "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "safetensors"),
     "a shard missing": (sharded(lambda folder, _: (folder / SECOND).unlink()), f"{INDEX}: found no file {SECOND}"),
-    "an index of absent tensors": (
-        sharded(lambda _, index: index["weight_map"].update(absent=SECOND)),
-        f"{INDEX}: found {SECOND} without absent",
-    ),
     "an index without places": (sharded(lambda *_: {"metadata": {}}), f"{INDEX}: weight_map: found None"),
     "no configuration": (lambda folder: (folder / "config.json").unlink(), "found no config.json"),
     "a configuration without end": (holding("config.json", b"[" * 100_000), "config.json: found no readable JSON"),
@@ -115,7 +111,6 @@ REFUSED = {  # what is wrong with a folder -> how it comes about, and what the r
         lambda folder: [path.unlink() for path in folder.glob("tokenizer*")],
         "found a tokenizer that does not work",
     ),
-    "no size": (settings(vocab_size=None), "vocab_size"),
     "a context below 0": (settings(max_position_embeddings=-1), "max_position_embeddings: found -1, expected a whole"),
     "no heads": (settings(num_attention_heads=0), r"config.json: found settings that do not hold \(ZeroDivisionError"),
     "more numbers than are stored": (
@@ -123,7 +118,6 @@ REFUSED = {  # what is wrong with a folder -> how it comes about, and what the r
         r"mlp.down_proj.weight of shape \[192, 512\] where it takes \[192, 1000000000\]",
     ),
     "more layers than tensors": (settings(num_hidden_layers=10**9), "expected at most 11: 11 tensors are stored"),
-    "heads beyond all": (settings(num_key_value_heads=10**9), "num_key_value_heads: found 1000000000, expected at m"),
     "an epsilon below 0": (settings(rms_norm_eps=-1.0), "rms_norm_eps: found -1.0"),
     "angles of no number": (
         settings(rope_parameters={"rope_type": "default", "rope_theta": 0}),

@@ -4,17 +4,7 @@ import copy
 
 import pytest
 import torch
-from transformers import (
-    LlamaConfig,
-    LlamaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-    PreTrainedModel,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.models.llama_torch import TorchLlama
@@ -73,17 +63,6 @@ def test_adapted_layers_keep_the_models_own_forward():
     assert not TorchLlama.supports(model)
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        lambda: llama(attention_bias=True),
-        lambda: llama(hidden_act="gelu"),
-        lambda: llama(rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10_000.0}),
-        lambda: MistralForCausalLM(MistralConfig(**SMALL, sliding_window=16)),
-        lambda: Qwen2ForCausalLM(Qwen2Config(**SMALL)),
-        lambda: Qwen3ForCausalLM(Qwen3Config(**SMALL)),
-    ],
-    ids=["biases", "gelu", "changing rotation", "window", "qwen2", "qwen3"],
-)
-def test_other_models_keep_their_own_forward(model):
-    assert not TorchLlama.supports(model())
+@pytest.mark.parametrize("changes", [{"attention_bias": True}, {"hidden_act": "gelu"}])
+def test_other_models_keep_their_own_forward(changes):
+    assert not TorchLlama.supports(llama(**changes))

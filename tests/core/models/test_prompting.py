@@ -90,13 +90,5 @@ def test_measure_and_generate_record_it(tmp_path, capsys):
     assert json.loads((tmp_path / "v.json").read_text())["meta"].items() >= wanted.items()
     assert main(["generate", *pair, "--prompt", "one", *asked]) == 0
     assert json.loads(capsys.readouterr().out).items() >= wanted.items()
-    profile = f"{tmp_path}/profile.json"
-    assert main(["profile", *pair[:4], "--sizes", "1,2,4", "--repeats", "1", "--out", profile, "--json"]) == 0
-    planned = ["generate", *pair, "--prompt", "one", "--acceptance", f"{tmp_path}/v.json", "--profile", profile]
-    capsys.readouterr()
-    for options, said in ((asked, False), ([], True)):  # the vector was measured with thinking on
-        assert main([*planned, *options]) == 0
-        source = json.loads(capsys.readouterr().out)["tree"]["source"]
-        assert ("prompt ending chat, thinking on, not chat, thinking closed by default" in source) == said
     assert main([*measure[:-2], "--resume", f"{tmp_path}/v.json"]) == 2
     assert "found 'chat, thinking on' for prompt_ending, expected 'chat, thinking closed by" in capsys.readouterr().err

@@ -8,7 +8,7 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import PreTrainedTokenizerFast
 
-from sequoia_core.models.chat import Turn, chat_remarks, encode_chat
+from sequoia_core.models.chat import Turn, chat_remarks, chat_text, encode_chat
 from sequoia_core.models.gguf.tokenizer import GGUFTokenizer
 from sequoia_core.models.loading import load_pair
 from sequoia_core.models.prompting import Prompting, encode_prompt
@@ -94,17 +94,10 @@ def test_every_special_token_of_a_file_is_read_as_itself_and_unused_ones_at_the_
     assert max(found.get_vocab().values()) == 4096 + 5
     assert {each.content for each in found.added_tokens_decoder.values() if each.special} == {tokens[0], *marks[:5]}
     assert found.encode("x")[0] == 4096
-    # what the template writes is read with its marks, once, as a folder's tokenizer reads it
-    folder = PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer.from_file(str(ROOT / "assets" / "demo" / "target" / "tokenizer.json")),
-        bos_token=marks[0], eos_token=marks[3],
-    )  # fmt: skip
-    folder.add_special_tokens({"additional_special_tokens": [marks[1], marks[2], marks[4]]})
-    folder.chat_template = found.chat_template
     talk = [Turn("user", "hello"), Turn("assistant", "hi <|im_end|>"), Turn("user", "go on")]
-    assert found.decode(encode_chat(found, talk)) == folder.decode(encode_chat(folder, talk))
+    assert found.decode(encode_chat(found, talk)) == chat_text(found, talk)
     assert encode_chat(found, talk).count(4096) == 1 and encode_prompt(Reader(found), "x", Prompting(False))[0] == 4096
-    assert chat_remarks(found, talk) == chat_remarks(folder, talk) != []
+    assert chat_remarks(found, talk) != []
 
 
 BROKEN = {

@@ -202,12 +202,3 @@ def test_where_nothing_can_be_locked_nothing_is_deleted(folder, copies, monkeypa
     os.utime(Path(folder) / "model.safetensors", ns=(1, 1))
     assert load(folder)[0] == found and load(folder) == (found, [])
     assert copy.exists() and (copies / "tmpabcdefgh").exists() and len(list(copies.glob("*.layers"))) == 2
-
-
-def test_without_the_lock_file_a_copy_that_is_there_is_used(folder, copies):
-    """As in a cache folder that cannot be written."""
-    found, _ = load(folder)
-    lock = copies.with_suffix(".lock")
-    lock.unlink()
-    lock.mkdir()
-    assert load(folder) == (found, [])
