@@ -31,11 +31,6 @@ def test_a_target_partly_on_disk_writes_the_same_text(monkeypatch):
     assert text(spread) == text(whole)
 
 
-def test_auto_on_one_device_is_that_device():
-    pair = load_pair(device="auto")
-    assert pair.target.device.type == pair.draft.device.type and pair.target.backend == load_pair().target.backend
-
-
 def test_a_cache_has_room_beside_the_layers_of_each_device():
     cpu, other = torch.device("cpu"), torch.device("meta")
     cache = TreeCache(3, 8, {cpu: 2, other: 1})

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from sequoia_core.design.tree import TokenTree
 from sequoia_core.files.gguf_header import MOST_SEQUENCES
 from sequoia_core.models.gguf.model import GGUFModel
 from sequoia_core.models.protocol import causal_mask
@@ -29,20 +30,12 @@ def random_tree(draw, size: int) -> list[int]:
 
 def masks(parents: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
     """Return depths [n] and the additive mask [n, n] of a tree."""
-    size = len(parents)
-    visible, depths = torch.eye(size, dtype=torch.bool), torch.zeros(size, dtype=torch.int64)
-    for node, parent in enumerate(parents):
-        if parent >= 0:
-            visible[node] |= visible[parent]
-            depths[node] = depths[parent] + 1
-    return depths, torch.zeros(size, size).masked_fill_(~visible, -torch.inf)
+    visible = torch.from_numpy(TokenTree.unchecked(np.array(parents)).ancestor_mask)
+    return visible.sum(1) - 1, torch.zeros(visible.shape).masked_fill_(~visible, -torch.inf)
 
 
 def path_to(parents: list[int], node: int) -> list[int]:
-    path = [node]
-    while parents[path[0]] >= 0:
-        path.insert(0, parents[path[0]])
-    return path
+    return TokenTree.unchecked(np.array(parents)).path_to(node)
 
 
 def read(session, ids, keep=1):

@@ -74,6 +74,7 @@ def test_what_compiled_passes_cannot_run_streams_through_its_own_modules(family,
     allowed = 1e-5 if dtype == "float32" else 0.05  # in memory other kernels may run, which round elsewhere
     expected, found = logits(resident).float(), logits(streamed).float()
     assert (expected - found).abs().max() <= allowed * expected.abs().max()
+    assert all(matrix.is_meta for matrix in streamed.model.model.layers.parameters() if matrix.ndim > 1)  # given up
 
 
 def changed(folder, *path, value):
@@ -134,15 +135,3 @@ def test_parts_that_do_not_belong_together_are_named_before_a_copy_is_made(name,
     with pytest.raises(ValueError, match=found):
         load_pair(folder, tmp_path / "plain", device="cpu", offload="disk", dtype="bfloat16")
     assert not list(copies.glob("*.layers"))
-
-
-def test_after_a_layer_its_weights_are_given_up(tmp_path):
-    folder = quantised(tmp_path, sizes={}, share=32)
-    target = load_pair(folder, tmp_path / "plain", device="cpu", offload="disk", dtype="float32").target
-    assert isinstance(target._backend, StreamedBackend)
-    layers = target.model.model.layers
-
-    def held() -> int:
-        return sum(not matrix.is_meta for layer in layers for matrix in layer.parameters() if matrix.ndim > 1)
-
-    assert held() == 0  # loading checked a pass

@@ -251,15 +251,13 @@ def held(folder: str) -> list[str]:
 
 @needs_compiler
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [StreamedBackend, StreamedLlama])
-def test_fifty_loads_leave_no_thread_descriptor_or_memory(kind, tmp_path):
-    folder = save(compiled_family("Llama") if kind is StreamedLlama else build("Llama"), tmp_path)
+def test_fifty_loads_leave_no_thread_descriptor_or_memory(tmp_path):
+    folder = save(compiled_family("Llama"), tmp_path)
 
     def load_and_run(times: int) -> tuple[int, int]:
         """Return how many files are open afterwards, and the memory in use."""
         for _ in range(times):
             target = load_pair(folder, folder, device="cpu", dtype="bfloat16", offload="disk").target
-            assert isinstance(target._backend, kind)
             logits(target)
         del target
         gc.collect()
