@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from sequoia_core.decoding.sampling import residual, sample_with_replacement
-from sequoia_core.decoding.verifiers import EXACT_SAMPLING, VERIFIERS, Offer, specinfer_rule
+from sequoia_core.decoding.verifiers import EXACT_SAMPLING, VERIFIERS, Offer
 from sequoia_core.studies.node_enumeration import next_token_distribution
 
 V = 5
@@ -30,12 +30,6 @@ def zero_accepted(target, draft, children, floor=0.25):
         yield Offer(mass, draft[token], partial(residual, target, draft))
 
 
-def other_temperature(target, draft, children):
-    """Take q of another temperature than the draft was drawn at."""
-    colder = draft**2 / (draft**2).sum()
-    return specinfer_rule(target, colder, children)
-
-
 def not_subtracted(target, draft, children):
     for token in children:
         yield Offer(target[token], draft[token], row_of(target))
@@ -46,15 +40,7 @@ def law_of_the_draft(target, draft, children):
         yield Offer(target[token], draft[token], row_of(draft))
 
 
-def not_renormalised(target, draft, children):
-    """Draw from max(P - Q, 0) as it is: what is missing to 1 falls to the last token."""
-    rest = np.maximum(target - draft, 0.0)
-    rest[-1] += 1.0 - rest.sum()
-    for token in children:
-        yield Offer(target[token], draft[token], row_of(rest))
-
-
-BIASED = (zero_accepted, other_temperature, not_subtracted, law_of_the_draft, not_renormalised)
+BIASED = (zero_accepted, not_subtracted, law_of_the_draft)
 
 
 def tables(seed=3):

@@ -8,15 +8,13 @@ import os
 import pytest
 import torch
 
-from sequoia_core import AdaptiveTree, SamplingConfig, decode, load_pair, measure_acceptance
+from sequoia_core import SamplingConfig, decode, load_pair
 from sequoia_core.decoding.loop import autoregressive
 from sequoia_core.design.plain_trees import k_ary_tree
 from sequoia_core.models import gemma
-from sequoia_core.models.tree_pass_check import check_tree_pass
 from sequoia_core.studies.losslessness import check_losslessness
-from tests.conftest import around_passes, calibration_of, tokens_of
+from tests.conftest import tokens_of
 from tests.core.models.gguf.test_tokenizer import TEXTS
-from tests.core.test_families import FAULTS
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]  # the folder takes a minute to make
 PROMPTS = [
@@ -62,14 +60,6 @@ def test_file_and_folder_have_one_tokenizer(rounded, places):
     assert ids[:2] == [2, 105]  # of BOS and of a mark that is read as such
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("pair", ["exact", "rounded"])
-def test_the_check_at_load_finds_faults_of_a_real_model(pair, fault, request):
-    loaded = request.getfixturevalue(pair)
-    with pytest.raises(ValueError, match=FAULTS[fault]):
-        check_tree_pass(around_passes(loaded.target, fault), loaded.tokenizer)
-
-
 def assert_as_generate(pair, text: str, new_tokens: int, *, ids: list[int] | None = None) -> None:
     ids = pair.tokenizer.encode(text) if ids is None else ids
     given = torch.tensor([ids])
@@ -104,12 +94,3 @@ def test_a_sampled_token_follows_the_target(exact):
     )  # fmt: skip
     assert report.passed and report.impossible == 0, report
     assert report.degrees_of_freedom >= 4
-
-
-def test_acceptance_is_measured_and_a_tree_that_grows_decodes(rounded):
-    ids = [rounded.tokenizer.encode(text) for text in PROMPTS[:2]]
-    vector = measure_acceptance(ids, rounded, sampling=SamplingConfig(0.7), width=48, max_new_tokens=12)
-    assert len(vector.probs) == 48 and 0.5 < vector.probs[0] <= vector.probs.sum() <= 1 + 1e-9
-    tree = AdaptiveTree(profile=None, max_size=12, calibration=calibration_of(0.8))
-    steps = list(decode(ids[0], rounded, tree=tree, max_new_tokens=16))
-    assert len(tokens_of(steps)) == 16 and len(steps) < 12
