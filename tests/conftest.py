@@ -77,10 +77,10 @@ def tokens_of(steps) -> list[int]:
     return [token for step in steps for token in step.new_tokens]
 
 
-def linear_profile(per_node: float = 0.1, draft_sec: float = 0.1, **more) -> HardwareProfile:
+def linear_profile(per_node: float = 0.1, draft_sec: float = 0.1) -> HardwareProfile:
     """One token takes a second; each further node and each draft pass as given."""
     sizes = np.array([1, 2, 4, 8, 16, 32, 64])
-    return HardwareProfile(sizes, 1.0 + per_node * (sizes - 1), draft_sec, **more)
+    return HardwareProfile(sizes, 1.0 + per_node * (sizes - 1), draft_sec)
 
 
 def calibration_of(sharpness: float, *, temperature: float = 0.0, prompts: int = 2) -> Calibration:
@@ -95,14 +95,13 @@ def calibration_of(sharpness: float, *, temperature: float = 0.0, prompts: int =
     return Calibration.of_samples(samples, temperature=temperature)
 
 
-def around_passes(model: HuggingFaceModel, around, name: str | None = None) -> HuggingFaceModel:
+def around_passes(model: HuggingFaceModel, around) -> HuggingFaceModel:
     """Return the model, weights shared, each pass of which goes through `around`.
 
     Args:
         around: called with (the session's own forward, session, ids, positions, tree_mask, keep) in its place.
     """
     twin = copy.copy(model)
-    twin.name = name or model.name
 
     def open_(capacity: int, states=()):
         session = model.open(capacity, states)

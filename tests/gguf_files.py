@@ -88,13 +88,7 @@ def write_random(architecture: str, out: Path, *, seed: int = 0, vocab: int = VO
 
 
 def write_vocabulary(
-    out: Path,
-    model: str,
-    tokens: list[str],
-    *,
-    types: dict[int, int] | None = None,
-    architecture: str = "llama",
-    **fields,
+    out: Path, model: str, tokens: list[str], *, types: dict[int, int] | None = None, architecture="llama", **fields
 ) -> Path:
     """Write a file with a vocabulary and no weights.
 
