@@ -8,8 +8,10 @@ from transformers import AutoConfig
 from sequoia_core.files.model_names import DEMO_PAIR
 from sequoia_core.models.architectures import check_head
 from sequoia_core.models.checkpoint import read_plan
+from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.models.loading import load_pair
 from sequoia_core.models.model_files import locate
+from tests.conftest import tiny_llama
 from tests.gguf_files import write_vocabulary
 
 LLAMA = json.loads((DEMO_PAIR / "draft" / "config.json").read_text())
@@ -66,3 +68,10 @@ def test_a_gguf_file_of_another_kind_is_called_what_it_is(architecture, found, t
     path = write_vocabulary(tmp_path / "model.gguf", "gpt2", ["a", "b"], architecture=architecture)
     with pytest.raises(ValueError, match=f"model.gguf: found {found} .*, expected a causal language model"):
         load_pair(path, "none", device="cpu", tokenizer=DEMO_PAIR / "target")
+
+
+def test_state_space_layers_are_refused_by_name():
+    model = tiny_llama(3).model
+    model.config.layer_types = ["linear_attention", "full_attention"]
+    with pytest.raises(ValueError, match="linear_attention"):
+        HuggingFaceModel(model, "hybrid")

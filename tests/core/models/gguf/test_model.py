@@ -34,7 +34,7 @@ def test_a_pair_of_files_has_everything_from_them(demo_files, demo_pair, pair):
         assert model.max_context == demo_pair.max_context and model.eos_ids == demo_pair.target.eos_ids
         assert model.vocab_size == demo_pair.target.vocab_size
     ids = demo_pair.tokenizer.encode(PROMPT)
-    assert pair.tokenizer.encode(PROMPT) == ids and pair.remarks == ()
+    assert pair.tokenizer.encode(PROMPT) == ids
     found = pair.target.plain_logits(torch.tensor(ids)).log_softmax(-1).exp()
     wanted = demo_pair.target.plain_logits(torch.tensor(ids)).log_softmax(-1).exp()
     assert (found - wanted).abs().sum(-1).max() < 0.05  # the weights lose 13 bits

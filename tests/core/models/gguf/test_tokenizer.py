@@ -127,9 +127,11 @@ def test_a_folder_whose_ids_differ_from_the_files_is_said(tmp_path):
     path = write_random("llama", tmp_path / "t.gguf")
     letters = [chr(code) for code in range(ord("!"), ord("!") + 63)]
     vocabulary = {letter: place for place, letter in enumerate([*letters, letters[0] + letters[1]])}
-    tokenizer = Tokenizer(BPE(vocabulary, [(letters[0], letters[1])]))
-    tokenizer.pre_tokenizer, tokenizer.decoder = ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    tokenizer.normalizer = normalizers.Lowercase()
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(tmp_path / "folder")
-    (remark,) = load_pair(path, "none", tokenizer=tmp_path / "folder").remarks
-    assert "other ids than llama.cpp" in remark
+    for lowered in (False, True):
+        tokenizer = Tokenizer(BPE(vocabulary, [(letters[0], letters[1])]))
+        tokenizer.pre_tokenizer, tokenizer.decoder = ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+        if lowered:
+            tokenizer.normalizer = normalizers.Lowercase()
+        PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(tmp_path / f"{lowered}")
+        found = load_pair(path, "none", tokenizer=tmp_path / f"{lowered}").remarks
+        assert ["other ids than llama.cpp" in remark for remark in found] == [True] * lowered
