@@ -16,22 +16,18 @@ SECTIONS = [
 ]  # fmt: skip
 
 
-def rehearsed(out, pytest_options):
-    arguments = ["--rehearse", "--out", str(out)]
-    code = f"import sys; sys.path[:0] = ['benchmarks', '.']; sys.argv[1:] = {arguments}; {RUN}"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False,
-        env=os.environ | {"PYTEST_ADDOPTS": pytest_options},
-    )  # fmt: skip
-    assert done.stdout, done.stderr[-2000:]
-    return done, json.loads(done.stdout.splitlines()[-1])
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # on a busy machine
 def test_every_section_runs(tmp_path):
     elsewhere = "--deselect tests/core/test_other_device.py --deselect tests/core/decoding"  # `make test` runs those
-    done, found = rehearsed(tmp_path / "gpu.json", pytest_options=elsewhere)
+    arguments = ["--rehearse", "--out", str(tmp_path / "gpu.json")]
+    code = f"import sys; sys.path[:0] = ['benchmarks', '.']; sys.argv[1:] = {arguments}; {RUN}"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False,
+        env=os.environ | {"PYTEST_ADDOPTS": elsewhere},
+    )  # fmt: skip
+    assert done.stdout, done.stderr[-2000:]
+    found = json.loads(done.stdout.splitlines()[-1])
     faults = {name: section["error"] for name, section in found["sections"].items() if "error" in section}
     assert not faults and done.returncode == 0, (faults, done.stderr[-2000:])
     assert found["rehearsal"] and found["torch"] and found["device"]
