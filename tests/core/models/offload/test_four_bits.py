@@ -74,7 +74,8 @@ def test_what_compiled_passes_cannot_run_streams_through_its_own_modules(family,
     allowed = 1e-5 if dtype == "float32" else 0.05  # in memory other kernels may run, which round elsewhere
     expected, found = logits(resident).float(), logits(streamed).float()
     assert (expected - found).abs().max() <= allowed * expected.abs().max()
-    assert all(matrix.is_meta for matrix in streamed.model.model.layers.parameters() if matrix.ndim > 1)  # given up
+    matrices = [matrix for matrix in streamed.model.model.layers.parameters() if matrix.ndim > 1]
+    assert "skip" in how or all(matrix.is_meta for matrix in matrices)  # given up; others lie where they are read
 
 
 def changed(folder, *path, value):
