@@ -33,7 +33,6 @@ def machine(monkeypatch):
     ("stored", "gpu", "compiled", "flags", "expected"),
     [
         ("bfloat16", True, False, "", "bfloat16"),
-        ("float16", True, False, "", "float16"),
         ("bfloat16", False, True, "", "bfloat16"),
         ("bfloat16", False, False, "avx2 amx_bf16", "bfloat16"),
         ("bfloat16", False, False, "avx512f", "float32"),

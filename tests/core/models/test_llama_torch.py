@@ -42,7 +42,6 @@ LLAMA3 = {
     [
         {},
         {"head_dim": 16},
-        {"tie_word_embeddings": True},
         {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}},
         {"rope_parameters": LLAMA3},
     ],
