@@ -28,19 +28,13 @@ def write_demo(name: str, out: Path, dtype: str) -> Path:
     return out
 
 
-def write_random(
-    architecture: str, out: Path, *, seed: int = 0, vocab: int = VOCAB, context: int = CONTEXT, q4_k: bool = False
-) -> Path:
-    """Write a model of random weights with a byte-level tokenizer of `vocab` tokens, none of which ends a text.
-
-    Args:
-        q4_k: matrices of layers in blocks of Q4_K, 256 numbers in 144 bytes, drawn as such; rows are wider then.
-    """
+def write_random(architecture: str, out: Path, *, seed: int = 0, vocab: int = VOCAB, context: int = CONTEXT) -> Path:
+    """Write a model of random weights with a byte-level tokenizer of `vocab` tokens, none of which ends a text."""
     import gguf
 
-    width, inner = (256, 512) if q4_k else (64, 96)
+    width, inner = 64, 96
     draw, writer = np.random.default_rng(seed), gguf.GGUFWriter(out, architecture)
-    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q4_K_M if q4_k else gguf.LlamaFileType.ALL_F32)
+    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
     writer.add_context_length(context)
     writer.add_embedding_length(width)
     writer.add_block_count(LAYERS)
@@ -65,11 +59,6 @@ def write_random(
     writer.add_add_bos_token(False)
 
     def add(name: str, *shape: int, scale: float = 0.3, around: float = 0.0) -> None:
-        if q4_k and name.startswith("blk.") and len(shape) == 2 and shape[1] % 256 == 0:
-            blocks = draw.integers(0, 256, (shape[0], shape[1] // 256, 144), dtype=np.uint8)
-            blocks[..., :4] = np.array([1e-4, 1e-3], np.float16).view(np.uint8)  # what scales and minima are times
-            writer.add_tensor(name, blocks.reshape(shape[0], -1), raw_dtype=gguf.GGMLQuantizationType.Q4_K)
-            return
         values = around + scale * draw.standard_normal(shape)
         writer.add_tensor(name, values.astype(np.float32))
 
@@ -99,13 +88,7 @@ def write_random(
 
 
 def write_vocabulary(
-    out: Path,
-    model: str,
-    tokens: list[str],
-    *,
-    types: dict[int, int] | None = None,
-    architecture: str = "llama",
-    **fields,
+    out: Path, model: str, tokens: list[str], *, types: dict[int, int] | None = None, architecture="llama", **fields
 ) -> Path:
     """Write a file with a vocabulary and no weights.
 

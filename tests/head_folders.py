@@ -99,8 +99,9 @@ def states_along(model, texts):
     return torch.cat([found[number] for number in model.reads], -1).reshape(*ids.shape, -1).clone()
 
 
-def plain_outputs(model, text, true):
-    """Return the outputs of a head along a text, of which so many tokens have true features, without any cache."""
+@torch.inference_mode()
+def plain_row(model, text, true):
+    """Return the logits [V] of a head after a text, of which so many tokens have true features, without any cache."""
     head, count = model.head, len(text)
     mask = torch.full((count, count), -torch.inf).triu(1)
     mask[1:, 0] = -torch.inf  # the first token has no feature
@@ -110,14 +111,8 @@ def plain_outputs(model, text, true):
         read = len(features)
         output = head(head.embed(torch.tensor(text[:read])), features, torch.arange(read), mask[:read, :read])
         if read == count:
-            return output
+            return model.rows(output)[-1]
         features = torch.cat([features, head.feedback(output[-1:])])
-
-
-def plain_row(model, text, true):
-    """Return the logits of a head after a text, of which so many tokens have true features, [V]."""
-    with torch.inference_mode():
-        return model.rows(plain_outputs(model, text, true))[-1]
 
 
 def teach(model, texts, steps=150):

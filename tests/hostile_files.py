@@ -20,14 +20,10 @@ MAX_LINE = 400
 
 JUNK = {
     "nothing": b"",
-    "HTML": b"<!DOCTYPE html><html>Not found</html>",
     "binary": b"\x00\x01\x02\x03" * 50,
-    "a pickle": b"\x80\x02}.",
     "not UTF-8": b'{"prob \xe9": 0.5}',
     "half an object": b'{"format": "sequoia-acceptance", "version": 1',
     "another program's": b'{"format": "other", "version": 1}',
-    "a number": b"[[7]]",
-    "NaN": b'{"x": NaN}',
     "too long a number": b'{"x": 1' + b"0" * 5000 + b"}",
     "a key twice": b'{"x": [{"k": 1, "k": 1}]}',
     "half a surrogate pair": rb'{"a": ["\ud800"]}',

@@ -29,11 +29,8 @@ def write_target(folder, form, *, scale=6.0, change=lambda tensors: None, **own)
     settings = settings | own
     torch.manual_seed(0)
     config = getattr(transformers, config_name)(**settings, eos_token_id=None, bos_token_id=None)
-    longer = getattr(transformers, config_name)(
-        **settings
-        | {"num_hidden_layers": 3}
-        | ({"layer_types": ["full_attention"] * 3} if "layer_types" in settings else {})
-    )
+    three = {"num_hidden_layers": 3, "layer_types": ["full_attention"] * 3}
+    longer = getattr(transformers, config_name)(**settings | {key: three[key] for key in three if key in settings})
     models = [getattr(transformers, f"{form}ForCausalLM")(own).eval() for own in (config, longer)]
     with torch.no_grad():
         for weights in (weights for model in models for weights in model.parameters()):

@@ -169,7 +169,6 @@ LONGROPE = {
 LENGTH_DEPENDENT = {  # rotary embeddings whose angles change with the length of the text
     "dynamic": ("Llama", {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4}, 64, 64),
     "longrope": ("Phi3", LONGROPE, 256, 64),
-    "longrope in Llama": ("Llama", LONGROPE, 256, 64),
     "yarn": ("Llama", {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4}, 128, 128),
 }  # fmt: skip
 

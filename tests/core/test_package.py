@@ -12,14 +12,6 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize(("word", "build"), [("CPU=1", "--index-url https://download.pytorch.org/whl/cpu "), ("", "")])
-def test_one_word_chooses_the_build_of_pytorch_for_processors(word, build):
-    command = ["make", "--dry-run", "--always-make", "run", *word.split()]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    (line,) = (line for line in done.stdout.splitlines() if "torch==" in line)
-    assert f"--no-deps {build}torch==" in " ".join(line.split())
-
-
 @pytest.mark.slow
 def test_an_installed_package_plans_and_decodes_without_the_checkout(tmp_path):
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir"]

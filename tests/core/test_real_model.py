@@ -12,11 +12,9 @@ from sequoia_core import AdaptiveTree, SamplingConfig, decode, load_pair, measur
 from sequoia_core.decoding.loop import autoregressive
 from sequoia_core.design.plain_trees import k_ary_tree
 from sequoia_core.models import gemma
-from sequoia_core.models.tree_pass_check import check_tree_pass
 from sequoia_core.studies.losslessness import check_losslessness
-from tests.conftest import around_passes, calibration_of, tokens_of
+from tests.conftest import calibration_of, tokens_of
 from tests.core.models.gguf.test_tokenizer import TEXTS
-from tests.core.test_families import FAULTS
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]  # the folder takes a minute to make
 PROMPTS = [
@@ -60,14 +58,6 @@ def test_file_and_folder_have_one_tokenizer(rounded, places):
             ids, skip_special_tokens=True
         )
     assert ids[:2] == [2, 105]  # of BOS and of a mark that is read as such
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("pair", ["exact", "rounded"])
-def test_the_check_at_load_finds_faults_of_a_real_model(pair, fault, request):
-    loaded = request.getfixturevalue(pair)
-    with pytest.raises(ValueError, match=FAULTS[fault]):
-        check_tree_pass(around_passes(loaded.target, fault), loaded.tokenizer)
 
 
 def assert_as_generate(pair, text: str, new_tokens: int, *, ids: list[int] | None = None) -> None:

@@ -8,18 +8,18 @@ from transformers import AutoConfig
 from sequoia_core.files.model_names import DEMO_PAIR
 from sequoia_core.models.architectures import check_head
 from sequoia_core.models.checkpoint import read_plan
+from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.models.loading import load_pair
 from sequoia_core.models.model_files import locate
+from tests.conftest import tiny_llama
 from tests.gguf_files import write_vocabulary
 
 LLAMA = json.loads((DEMO_PAIR / "draft" / "config.json").read_text())
 HEADS = {
     "EAGLE-3": {"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 1, "draft_vocab_size": 2_000},
-    "LlamaForCausalLMEagle3": {"architectures": ["LlamaForCausalLMEagle3"]},
     "speculators": {"speculators_model_type": "peagle", "speculators_config": {"algorithm": "peagle"}},
     "DFlash": {"architectures": ["DFlashDraftModel"], "block_size": 16, "dflash_config": {"mask_token_id": 3}},
     "MTP": {"architectures": ["DeepSeekMTPModel"]},
-    "assistant": {"model_type": "gemma4_assistant"},
 }
 MEDUSA = {"medusa_num_heads": 4, "medusa_num_layers": 1, "base_model_name_or_path": "a/target"}
 
@@ -35,13 +35,11 @@ def folder_of(folder, config):
     ("kind", "architecture", "found"),
     [
         ("t5", "T5ForConditionalGeneration", "an encoder-decoder (T5ForConditionalGeneration)"),
-        ("bart", None, "an encoder-decoder (bart)"),
-        ("bert", "BertForMaskedLM", "a model for another task (BertForMaskedLM)"),
         ("llama", "LlamaForSequenceClassification", "a model for another task (LlamaForSequenceClassification)"),
     ],
 )
 def test_what_does_not_write_one_text_is_refused_by_its_architecture(kind, architecture, found, tmp_path):
-    config = AutoConfig.for_model(kind).to_dict() | {"architectures": architecture and [architecture]}
+    config = AutoConfig.for_model(kind).to_dict() | {"architectures": [architecture]}
     with pytest.raises(ValueError) as caught:
         load_pair(folder_of(tmp_path / "model", config), DEMO_PAIR / "draft", device="cpu")
     expected = "expected a causal language model, which reads and writes one text"
@@ -54,9 +52,7 @@ def test_a_draft_head_is_called_one(config, tmp_path):
         load_pair(folder_of(tmp_path / "model", config), DEMO_PAIR / "draft", device="cpu")
 
 
-@pytest.mark.parametrize(
-    "tensor", ["midlayer.mlp.up_proj.weight", "d2t", "mtp.fc.weight", "embed_tokens.weight fc.weight"]
-)
+@pytest.mark.parametrize("tensor", ["d2t", "mtp.fc.weight", "embed_tokens.weight fc.weight"])
 def test_a_head_without_a_word_of_it_in_its_settings_is_told_by_its_tensors(tensor):
     with pytest.raises(ValueError, match="found a draft head"):
         check_head("head", LLAMA, ["norm.weight", *tensor.split()])
@@ -64,19 +60,18 @@ def test_a_head_without_a_word_of_it_in_its_settings_is_told_by_its_tensors(tens
 
 def test_a_target_that_brings_layers_of_a_head_along_is_none(tmp_path):
     check_head("target", LLAMA | {"num_nextn_predict_layers": 1}, ["model.embed_tokens.weight", "mtp.fc.weight"])
-    check_head("eagle", {"model_type": "eagle_2_5_vl", "architectures": ["Eagle2_5_VLForConditionalGeneration"]}, [])
     assert read_plan(locate(DEMO_PAIR / "target")).config.model_type == "llama"
 
 
-@pytest.mark.parametrize(
-    ("architecture", "found"),
-    [
-        ("t5", "an encoder-decoder"),
-        ("nomic-bert", "an encoder"),
-        ("dflash", "a draft head"),
-    ],
-)
+@pytest.mark.parametrize(("architecture", "found"), [("nomic-bert", "an encoder"), ("dflash", "a draft head")])
 def test_a_gguf_file_of_another_kind_is_called_what_it_is(architecture, found, tmp_path):
     path = write_vocabulary(tmp_path / "model.gguf", "gpt2", ["a", "b"], architecture=architecture)
     with pytest.raises(ValueError, match=f"model.gguf: found {found} .*, expected a causal language model"):
         load_pair(path, "none", device="cpu", tokenizer=DEMO_PAIR / "target")
+
+
+def test_state_space_layers_are_refused_by_name():
+    model = tiny_llama(3).model
+    model.config.layer_types = ["linear_attention", "full_attention"]
+    with pytest.raises(ValueError, match="linear_attention"):
+        HuggingFaceModel(model, "hybrid")

@@ -1,13 +1,11 @@
 """One model's files: whatever is missing, damaged or does not fit is refused in one line that names it."""
 
-import gc
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-import weakref
 from pathlib import Path
 
 import pytest
@@ -15,7 +13,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from sequoia_core.files.model_names import DEMO_PAIR
-from sequoia_core.models import checkpoint
 from sequoia_core.models.loading import load_pair
 from tests.core.test_families import build, save
 from tests.served import reply, served
@@ -90,14 +87,9 @@ INDEX, SECOND = "model.safetensors.index.json", "model-00002-of-00002.safetensor
 NORM, UP = "model.norm.weight", "model.layers.0.mlp.up_proj.weight"
 REFUSED = {  # what is wrong with a folder -> how it comes about, and what the refusal says
     "a tensor missing": (without("layers.0.self_attn.q_proj"), "no model.layers.0.self_attn.q_proj.weight;"),
-    "all layers missing": (without(".layers."), r"no model.layers.0.input_layernorm.weight, .* and 7 more;"),
     "a surplus layer": (
         weights(lambda w: w | {k.replace("s.0", "s.1"): v.clone() for k, v in w.items() if "layers.0" in k}),
         r"no place for model.layers.1.input_layernorm.weight, .* and 7 more; .*num_hidden_layers = 1 ",
-    ),
-    "another architecture": (
-        weights(lambda w: {f"decoder.{key}": value for key, value in w.items()}),
-        "no lm_head.weight.*no place for decoder.",
     ),
     "transposed": (
         weights(lambda w: w | {UP: w[UP].T.contiguous()}),
@@ -111,39 +103,21 @@ REFUSED = {  # what is wrong with a folder -> how it comes about, and what the r
     ),
     "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "safetensors"),
     "a shard missing": (sharded(lambda folder, _: (folder / SECOND).unlink()), f"{INDEX}: found no file {SECOND}"),
-    "an index of absent tensors": (
-        sharded(lambda _, index: index["weight_map"].update(absent=SECOND)),
-        f"{INDEX}: found {SECOND} without absent",
-    ),
     "an index without places": (sharded(lambda *_: {"metadata": {}}), f"{INDEX}: weight_map: found None"),
-    "an index of numbers": (sharded(lambda *_: {"weight_map": {"a": 3}}), f"{INDEX}: weight_map: found"),
     "no configuration": (lambda folder: (folder / "config.json").unlink(), "found no config.json"),
-    "a configuration of junk": (holding("config.json", b"\xff\xfe\0"), "config.json: found no readable JSON"),
     "a configuration without end": (holding("config.json", b"[" * 100_000), "config.json: found no readable JSON"),
-    "a configuration that is a list": (holding("config.json", b"[]"), "config.json: found a JSON list"),
-    "half generation settings": (holding("generation_config.json", b'{"a":'), "generation_config.json: found no"),
     "no tokenizer": (
         lambda folder: [path.unlink() for path in folder.glob("tokenizer*")],
         "found a tokenizer that does not work",
     ),
-    "half a tokenizer": (holding("tokenizer.json", b'{"a":'), "found a tokenizer that does not work"),
-    "no size": (settings(vocab_size=None), "vocab_size"),
-    "half a size": (settings(hidden_size=1.5), "hidden_size"),
-    "no layers": (settings(num_hidden_layers=0), "num_hidden_layers"),
     "a context below 0": (settings(max_position_embeddings=-1), "max_position_embeddings: found -1, expected a whole"),
     "no heads": (settings(num_attention_heads=0), r"config.json: found settings that do not hold \(ZeroDivisionError"),
-    "another number of heads": (settings(num_key_value_heads=2), "self_attn.k_proj.weight of shape"),
     "more numbers than are stored": (
         settings(intermediate_size=10**9),
         r"mlp.down_proj.weight of shape \[192, 512\] where it takes \[192, 1000000000\]",
     ),
-    "a vocabulary beyond all": (settings(vocab_size=10**19), "vocab_size: found 10000000000000000000"),
     "more layers than tensors": (settings(num_hidden_layers=10**9), "expected at most 11: 11 tensors are stored"),
-    "heads beyond all": (settings(num_key_value_heads=10**9), "num_key_value_heads: found 1000000000, expected at m"),
     "an epsilon below 0": (settings(rms_norm_eps=-1.0), "rms_norm_eps: found -1.0"),
-    "a head that is not tied": (settings(tie_word_embeddings=False), "no lm_head.weight;"),
-    "an unknown function": (settings(hidden_act="nope"), r"found settings that do not hold \(KeyError: 'nope'"),
-    "an unknown type": (settings(model_type="nope"), "config.json: found settings that do not hold"),
     "angles of no number": (
         settings(rope_parameters={"rope_type": "default", "rope_theta": 0}),
         "found logits that are not finite",
@@ -154,7 +128,6 @@ REFUSED = {  # what is wrong with a folder -> how it comes about, and what the r
         "quantised with quanto.*pip install optimum-quanto",
     ),
     "an end that is no token": (settings("generation_config.json", eos_token_id=[0, "a"]), "eos_token_id: found"),
-    "an end that is true": (settings("generation_config.json", eos_token_id=True), "eos_token_id: found"),
 }
 
 
@@ -196,26 +169,11 @@ def test_masks_that_old_checkpoints_store_are_no_surplus(tmp_path):
     assert load_pair(folder, folder, device="cpu").target.vocab_size == 64
 
 
-def test_nothing_stays_half_loaded(model, monkeypatch):
-    seen, check = [], checkpoint._check_loaded
-
-    def watched(name, loaded, report):
-        seen.append(weakref.ref(loaded))
-        check(name, loaded, report)
-
-    monkeypatch.setattr(checkpoint, "_check_loaded", watched)
-    without("model.norm")(model)
-    refusal(DRAFT, model)
-    gc.collect()
-    assert [kept() for kept in seen] == [None, None]  # neither the draft nor the target that was whole
-
-
 def test_what_a_model_ships_for_its_own_generation_is_said_to_be_left_out(model):
     assert load_pair(model, model, device="cpu").remarks == ()
     settings("generation_config.json", repetition_penalty=1.1, suppress_tokens=list(range(99)), num_beams=1)(model)
     (remark,) = load_pair(model, DRAFT, device="cpu").remarks
     assert "ships repetition_penalty 1.1, suppress_tokens [0, 1, 2" in remark and "left out here" in remark
-    assert len(remark.replace(str(model), "")) < 250
 
 
 def test_attention_asked_for_by_a_file_gives_way_to_one_that_takes_a_tree(model):
@@ -245,18 +203,14 @@ def hub(asked: list[str]):
 
 ASK_THE_HUB = """
 import sys
-from huggingface_hub import constants
 from sequoia_core.command_line.main import main
 for name in sys.argv[1:]:
-    if name == "owner/offline":
-        constants.HF_HUB_OFFLINE = True
     assert main(["generate", "--prompt", "x", "--target", name, "--draft", name]) == 2
 """
 HUB = {
     "gated/model": "found a gated hub model: accept its terms on https://huggingface.co/gated/model, then log in",
     "absent/model": "found no such folder and no such public hub model (check the name",
     "silent/model": "the hub cannot be reached (connect to the network",
-    "owner/offline": "the hub cannot be reached (connect to the network and unset HF_HUB_OFFLINE",
 }
 
 

@@ -4,17 +4,7 @@ import copy
 
 import pytest
 import torch
-from transformers import (
-    LlamaConfig,
-    LlamaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-    PreTrainedModel,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.models.llama_torch import TorchLlama
@@ -51,9 +41,7 @@ LLAMA3 = {
     "changes",
     [
         {},
-        {"num_key_value_heads": 4},
         {"head_dim": 16},
-        {"tie_word_embeddings": True},
         {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}},
         {"rope_parameters": LLAMA3},
     ],
@@ -63,38 +51,17 @@ def test_it_computes_what_the_model_computes(changes):
     torch.testing.assert_close(fused, own, atol=2e-6, rtol=1e-5)
 
 
-def test_float32_weights_are_shared_not_doubled():
-    model = llama()
-    HuggingFaceModel(model, "fused")
-    attention = model.model.layers[0].self_attn
-    joined = {p.weight.untyped_storage().data_ptr() for p in (attention.q_proj, attention.k_proj, attention.v_proj)}
-    assert len(joined) == 1
-    assert torch.isfinite(model(torch.tensor([[1, 2, 3]])).logits).all()  # and the model still runs by itself
-
-
 class Adapted(torch.nn.Linear):
     """Stands for an adapter around a layer."""
 
 
-def test_adapted_and_pruned_layers_keep_the_models_own_forward():
-    for part, other in (("o_proj", Adapted(32, 32, bias=False)), ("v_proj", torch.nn.Linear(32, 8, bias=False))):
-        model = llama()
-        assert TorchLlama.supports(model)
-        setattr(model.model.layers[1].self_attn, part, other)
-        assert not TorchLlama.supports(model)
+def test_adapted_layers_keep_the_models_own_forward():
+    model = llama()
+    assert TorchLlama.supports(model)
+    model.model.layers[1].self_attn.o_proj = Adapted(32, 32, bias=False)
+    assert not TorchLlama.supports(model)
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        lambda: llama(attention_bias=True),
-        lambda: llama(hidden_act="gelu"),
-        lambda: llama(rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10_000.0}),
-        lambda: MistralForCausalLM(MistralConfig(**SMALL, sliding_window=16)),
-        lambda: Qwen2ForCausalLM(Qwen2Config(**SMALL)),
-        lambda: Qwen3ForCausalLM(Qwen3Config(**SMALL)),
-    ],
-    ids=["biases", "gelu", "changing rotation", "window", "qwen2", "qwen3"],
-)
-def test_other_models_keep_their_own_forward(model):
-    assert not TorchLlama.supports(model())
+@pytest.mark.parametrize("changes", [{"attention_bias": True}, {"hidden_act": "gelu"}])
+def test_other_models_keep_their_own_forward(changes):
+    assert not TorchLlama.supports(llama(**changes))

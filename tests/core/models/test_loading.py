@@ -2,25 +2,22 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import PreTrainedTokenizerFast
 
 from sequoia_core.decoding.loop import autoregressive, decode
-from sequoia_core.decoding.sampling import SamplingConfig
-from sequoia_core.decoding.tree_policy import ROOT_ONLY
 from sequoia_core.design.plain_trees import branching_tree, chain_tree
 from sequoia_core.files.model_names import DEMO_PAIR
-from sequoia_core.models import loading
 from sequoia_core.models.loading import load, load_pair, pair_facts
 from sequoia_core.models.pair_spec import PairSpec
 from sequoia_core.models.pair_tokenizer import tokenizer_of
 from sequoia_core.models.prompting import encode_prompt
 from sequoia_core.models.protocol import causal_mask
-from sequoia_core.models.tree_pass_check import check_tree_pass
-from sequoia_core.studies.losslessness import check_losslessness
-from tests.conftest import pair_of, tiny_llama, tokens_of
+from tests.conftest import tiny_llama, tokens_of
 
 DRAFT = DEMO_PAIR / "draft"
 REFUSED = {  # by what is asked for alone
@@ -28,8 +25,6 @@ REFUSED = {  # by what is asked for alone
     "dtype: found 'int8'": {"dtype": "int8"},
     "offload: found 'tape', expected disk or host": {"offload": "tape"},
     "offload: found 'host' with the device cpu, expected a CUDA device": {"offload": "host"},
-    "device: found 'meta', which cannot be used here .*expected": {"device": "meta"},
-    "device: found 'nonsense', which cannot be used here .*expected": {"device": "nonsense"},
     "device: found 'cuda:99', which cannot be used here .*expected": {"device": "cuda:99"},
 }
 
@@ -43,53 +38,10 @@ def test_what_cannot_be_is_refused_before_anything_is_read(said, monkeypatch):
     assert "\n" not in str(error.value)
 
 
-def test_the_demo_target_alone_writes_what_it_writes_in_its_pair(demo_pair, monkeypatch):
-    checked = []
-    monkeypatch.setattr(loading, "check_tree_pass", lambda *each: checked.append(each[0]) or check_tree_pass(*each))
-    alone = load_pair(draft="none", device="cpu", dtype="float32")
-    assert alone.draft is None and checked == [alone.target] == list(alone.models)
-    assert (alone.target.name, alone.max_context) == ("demo target", alone.target.max_context)
-    prompt = alone.tokenizer.encode("import json\n\n\ndef ")
-    texts = [
-        tokens_of(decode(prompt, pair_of(target, draft), tree=tree, max_new_tokens=24))
-        for target, draft, tree in (
-            (alone.target, None, ROOT_ONLY), (demo_pair.target, demo_pair.draft, chain_tree(3)),
-        )
-    ]  # fmt: skip
-    assert texts[0] == texts[1]
-
-
-def test_none_is_no_draft_and_a_folder_of_that_name_is_one(tmp_path, monkeypatch):
-    shutil.copytree(DRAFT, tmp_path / "none")
-    monkeypatch.chdir(tmp_path)
-    folder = str(tmp_path / "none")
-    for given, name in (("none", None), ("./none", folder), (Path("none"), folder)):
-        draft = load_pair("none", given, device="cpu").draft
-        assert (draft and draft.name) == name
-        assert PairSpec("none", given).names == (folder, name or "none")
-
-
-@pytest.mark.parametrize(
-    ("words", "end", "said"),
-    [
-        (["a", "b"], "</s>", r"in one special token only: id 0 is '<s>' in .*; found 3 tokens \(WordLevel\) and 3 "),
-        (["a", "c"], "<s>", "in one token only: id 2 is 'b' in .* and 'c' in "),
-        (
-            ["b", "a", "c"],
-            "<s>",
-            r"in 2 of 3 ids .* id 1 is 'a' in .*; found 3 tokens \(WordLevel\) and 4 \(WordLevel\)",
-        ),
-    ],
-)
-def test_how_far_two_tokenizers_differ_is_said(words, end, said, tmp_path):
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-    from transformers import PreTrainedTokenizerFast
-
-    for name, listed, special in (("target", ["a", "b"], "<s>"), ("draft", words, end)):
-        model = WordLevel({word: index for index, word in enumerate([special, *listed])}, unk_token=special)
-        tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(model), eos_token=special)
-        tokenizer.save_pretrained(tmp_path / name)
+def test_how_far_two_tokenizers_differ_is_said(tmp_path):
+    for name, words in (("target", ["<s>", "a", "b"]), ("draft", ["<s>", "b", "a", "c"])):
+        save_words(tmp_path / name, words)
+    said = r"in 2 of 3 ids .* id 1 is 'a' in .*; found 3 tokens \(WordLevel\) and 4 \(WordLevel\)"
     with pytest.raises(ValueError, match=f"^tokenizers differ {said}.*expected a draft with the target's tokenizer$"):
         tokenizer_of([tmp_path / "target", tmp_path / "draft"], None)
 
@@ -116,36 +68,23 @@ def test_the_token_that_ends_a_text_is_no_part_of_it(tmp_path):
     assert [pair.text(tokens) for tokens in ([5, 6], [5, 6, 7], [7], [])] == ["w5 w6", "w5 w6", "", ""]
 
 
+def save_words(folder, words):
+    """Write a tokenizer of whole words."""
+    model = WordLevel({word: index for index, word in enumerate(words)}, unk_token=words[0])
+    PreTrainedTokenizerFast(tokenizer_object=Tokenizer(model)).save_pretrained(folder)
+
+
 def save_padded(folder, *, seed, rows, tokens):
     """Write a tiny model of `rows` logits whose tokenizer has `tokens` words."""
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-    from transformers import PreTrainedTokenizerFast
-
-    words = {f"w{index}": index for index in range(tokens)}
-    PreTrainedTokenizerFast(tokenizer_object=Tokenizer(WordLevel(words, unk_token="w0"))).save_pretrained(folder)
+    save_words(folder, [f"w{index}" for index in range(tokens)])
     tiny_llama(seed, vocab=rows, layers=1, scale=1.0).model.save_pretrained(folder)
     return str(folder)
-
-
-PADDINGS = {"target is larger": (72, 64), "draft is larger": (64, 72), "both padded alike": (72, 72)}
-
-
-@pytest.fixture(params=PADDINGS)
-def padded_pair(request, tmp_path):
-    target_rows, draft_rows = PADDINGS[request.param]
-    return load_pair(
-        save_padded(tmp_path / "target", seed=1, rows=target_rows, tokens=60),
-        save_padded(tmp_path / "draft", seed=2, rows=draft_rows, tokens=60),
-        device="cpu",
-    )
 
 
 @pytest.mark.parametrize(
     ("target", "draft", "real"),
     [
         ({"rows": 72, "tokens": 60}, None, 60),
-        ({"rows": 72, "tokens": 60}, {"rows": 64, "tokens": 60}, 60),
         ({"rows": 72, "tokens": 60}, {"rows": 72, "tokens": 66}, 60),  # what only the draft knows is never drafted
         ({"rows": 64, "tokens": 66}, {"rows": 72, "tokens": 66}, 64),
     ],
@@ -162,32 +101,19 @@ def test_padding_beyond_the_targets_tokens_is_cut_off_all_models(target, draft, 
         torch.testing.assert_close(logits, whole[:, :real], atol=1e-5, rtol=1e-5)
 
 
-def test_a_padded_pair_is_greedy_as_generate_among_real_tokens(padded_pair):
-    prompt, model = [3, 14, 15, 9], padded_pair.target.model
+def test_a_padded_pair_is_greedy_as_generate_among_real_tokens(tmp_path):
+    places = [save_padded(tmp_path / f"{rows}", seed=rows, rows=rows, tokens=60) for rows in (72, 64)]
+    pair, prompt = load_pair(*places, device="cpu"), [3, 14, 15, 9]
+    model = pair.target.model
     wanted = model.generate(
         torch.tensor([prompt]), do_sample=False, max_new_tokens=60, pad_token_id=0,
-        suppress_tokens=list(range(60, model.config.vocab_size)) or None,
+        suppress_tokens=list(range(60, 72)),
     )[0, 4:].tolist()  # fmt: skip
     for tree in (chain_tree(3), branching_tree([5, 2, 1])):
-        steps = decode(prompt, padded_pair, tree=tree, max_new_tokens=60)
+        steps = decode(prompt, pair, tree=tree, max_new_tokens=60)
         assert tokens_of(steps) == wanted
-    steps = autoregressive(prompt, padded_pair, max_new_tokens=60)
+    steps = autoregressive(prompt, pair, max_new_tokens=60)
     assert tokens_of(steps) == wanted
-    assert max(wanted) < 60
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("verifier", ["sequoia", "specinfer", "topk"])
-def test_a_padded_pair_is_lossless_among_real_tokens(verifier, padded_pair):
-    """The law compared with is cut from the model's own softmax; false alarms below 1e-6."""
-    options = {"sampling": SamplingConfig(1.0), "samples": 600, "generator": torch.Generator().manual_seed(0)}
-    report = check_losslessness([3], padded_pair, tree=branching_tree([3]), verifier=verifier, new_tokens=1, **options)
-    with torch.inference_mode():
-        law = padded_pair.target.model(torch.tensor([[3]])).logits[0, -1].double().softmax(-1)[:60]
-    law = law / law.sum()
-    assert report.passed and report.degrees_of_freedom > 10
-    for tokens, pooled, expected in zip(report.cells, report.pooled, report.expected, strict=True):
-        assert pooled or expected == pytest.approx(600 * float(law[tokens[0]]), rel=1e-4)
 
 
 def test_a_draft_that_cannot_read_a_real_token_is_refused_by_name(tmp_path):
@@ -205,45 +131,27 @@ def test_a_home_folder_and_a_relative_path_are_folders(tmp_path, monkeypatch):
         assert load_pair(name, name, device="cpu").target.name == str(tmp_path / "models" / "small")
 
 
-@pytest.mark.parametrize("name", ["./absent", "a/b/c", "", "a\0b", DRAFT / "config.json"])
+@pytest.mark.parametrize("name", ["./absent", "", "a\0b", DRAFT / "config.json"])
 def test_a_name_that_can_be_no_model_is_refused_without_asking_the_hub(name, monkeypatch):
     def ask(*_, **__):
         raise AssertionError("the hub was asked")
 
     monkeypatch.setattr("sequoia_core.models.model_files.hf_hub_download", ask)
-    with pytest.raises(ValueError, match=r"found .*, expected a model's folder or a hub id") as error:
+    with pytest.raises(ValueError, match=r"found .*, expected a model's folder or a hub id"):
         load_pair(name, name)
-    assert "\n" not in str(error.value)
-
-
-def broken_tokenizer(folder, **parts):
-    shutil.copytree(DRAFT, folder)
-    path = folder / "tokenizer.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | parts))
-    return folder
 
 
 TOKENIZER_FAULTS = {  # parts that make the tokenizers library panic or fail when it loads, encodes or decodes
     "chunks of length 0": {"pre_tokenizer": {"type": "FixedLength", "length": 0}},
-    "decoder strips too much": {"decoder": {"type": "Strip", "content": "x", "start": 10**18, "stop": 10**18}},
-    "no model": {"model": None},
     "no vocabulary": {"model": {"type": "BPE", "vocab": {}, "merges": []}, "added_tokens": []},
 }
 
 
 @pytest.mark.parametrize("fault", TOKENIZER_FAULTS)
 def test_a_tokenizer_that_does_not_work_is_refused_at_load(fault, tmp_path):
-    folder = broken_tokenizer(tmp_path / "model", **TOKENIZER_FAULTS[fault])
+    folder = shutil.copytree(DRAFT, tmp_path / "model")
+    path = folder / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | TOKENIZER_FAULTS[fault]))
     with pytest.raises(ValueError, match="model: found a tokenizer that .*, expected") as error:
         load_pair(folder, folder)
     assert "\n" not in str(error.value)
-
-
-def test_token_ids_far_apart_are_compared_at_once(tmp_path):
-    tokenizer = json.loads((DRAFT / "tokenizer.json").read_text())
-    tokenizer["added_tokens"].append(dict(tokenizer["added_tokens"][0], id=4 * 10**9, content="<far>"))
-    folder = broken_tokenizer(tmp_path / "far", added_tokens=tokenizer["added_tokens"])
-    tokenizer["added_tokens"][-1] |= {"id": 4 * 10**9 + 1, "content": "<further>"}
-    other = broken_tokenizer(tmp_path / "further", added_tokens=tokenizer["added_tokens"])
-    with pytest.raises(ValueError, match="tokenizers differ"):  # a loop over all ids between would take minutes
-        load_pair(folder, other, device="cpu")

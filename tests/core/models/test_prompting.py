@@ -14,7 +14,6 @@ ASKED = CHATML + "{% if enable_thinking is defined and enable_thinking is false 
 UNASKED = CHATML + "{% if not enable_thinking %}" + CLOSED + "{% endif %}"
 ALWAYS = CHATML + "<think>\n"
 BY_SYSTEM = "{% if thinking %}Think first.{% endif %}" + CHATML
-SAID = "{# thinking is this model's habit #}" + CHATML
 TURNS = [Turn("user", "What does </think> mean?")]
 
 
@@ -23,15 +22,11 @@ TURNS = [Turn("user", "What does </think> mean?")]
     [
         (None, {}, "raw"),
         (CHATML, {}, "chat"),
-        (SAID, {}, "chat"),
         (ALWAYS, {}, "chat, thinking on"),
         (ASKED, {}, "chat, thinking on"),
-        (ASKED, {"enable_thinking": True}, "chat, thinking on"),
         (ASKED, {"enable_thinking": False}, "chat, thinking off"),
         (UNASKED, {}, "chat, thinking closed by default"),
-        (UNASKED, {"enable_thinking": False}, "chat, thinking off"),
         (UNASKED, {"enable_thinking": True}, "chat, thinking on"),
-        (BY_SYSTEM, {}, "chat, thinking off"),
         (BY_SYSTEM, {"thinking": True}, "chat, thinking on"),
     ],
 )
@@ -42,7 +37,6 @@ def test_the_record_says_how_the_prompt_ended(template, arguments, ending):
     assert prompting.record(tokenizer) == wanted
     if template is not None:
         assert prompting.record(tokenizer, TURNS) == wanted
-        assert prompting.record(tokenizer, [Turn("user", " ")]) == wanted
         text = tokenizer.decode(encode_prompt(Reader(tokenizer), TURNS[0].text, prompting))
         assert text == chat_text(tokenizer, TURNS, arguments)
         assert text.endswith(CLOSED) == ("closed" in ending or ("enable_thinking" in arguments and "off" in ending))
@@ -65,13 +59,8 @@ def test_arguments_are_given_as_words_or_json():
     [
         (["enable_thinking"], "'enable_thinking': found no short name=value, expected such as enable_thinking=false"),
         (["a=1", "a=2"], "'a=2': found it twice"),
-        (["a=" + "x" * 5_000], "found no short name=value"),
-        (["=1"], "'': found no name"),
         (["two words=1"], "'two words': found no name"),
-        *(
-            ([f"{name}=1"], f"'{name}': found a name that the program itself gives, expected such as enable_thinking")
-            for name in ("messages", "bos_token", "additional_special_tokens")
-        ),
+        (["messages=1"], "'messages': found a name that the program itself gives, expected such as enable_thinking"),
     ],
 )
 def test_what_is_no_argument_is_refused_in_one_line(given, said):
@@ -101,13 +90,5 @@ def test_measure_and_generate_record_it(tmp_path, capsys):
     assert json.loads((tmp_path / "v.json").read_text())["meta"].items() >= wanted.items()
     assert main(["generate", *pair, "--prompt", "one", *asked]) == 0
     assert json.loads(capsys.readouterr().out).items() >= wanted.items()
-    profile = f"{tmp_path}/profile.json"
-    assert main(["profile", *pair[:4], "--sizes", "1,2,4", "--repeats", "1", "--out", profile, "--json"]) == 0
-    planned = ["generate", *pair, "--prompt", "one", "--acceptance", f"{tmp_path}/v.json", "--profile", profile]
-    capsys.readouterr()
-    for options, said in ((asked, False), ([], True)):  # the vector was measured with thinking on
-        assert main([*planned, *options]) == 0
-        source = json.loads(capsys.readouterr().out)["tree"]["source"]
-        assert ("prompt ending chat, thinking on, not chat, thinking closed by default" in source) == said
     assert main([*measure[:-2], "--resume", f"{tmp_path}/v.json"]) == 2
     assert "found 'chat, thinking on' for prompt_ending, expected 'chat, thinking closed by" in capsys.readouterr().err

@@ -3,9 +3,7 @@ import runpy
 import sys
 
 import pytest
-from safetensors import safe_open
 
-from scripts import make_random_model
 from scripts.make_random_model import MARK, write_random_model
 from sequoia_core.decoding.loop import decode
 from sequoia_core.design.model_shapes import find_shape
@@ -25,9 +23,8 @@ SMALLER = TINY | {"num_hidden_layers": 1, "vocab_size": 4600}
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
-@pytest.mark.parametrize("tied", [True, False])
-def test_a_written_model_loads_and_decodes(family, tied, tmp_path):
-    settings = TINY | {"model_type": family, "tie_word_embeddings": tied}
+def test_a_written_model_loads_and_decodes(family, tmp_path):
+    settings = TINY | {"model_type": family, "tie_word_embeddings": family != "llama"}
     write_random_model(settings, tmp_path / "target", dtype="float32")
     write_random_model(SMALLER, tmp_path / "draft", dtype="bfloat16")
     assert all(MARK in json.loads((tmp_path / role / "config.json").read_text()) for role in ("target", "draft"))
@@ -37,26 +34,6 @@ def test_a_written_model_loads_and_decodes(family, tied, tmp_path):
     ids = pair.tokenizer.encode("def f(x):")
     steps = decode(ids, pair, tree=chain_tree(3), max_new_tokens=6)
     assert sum(len(step.new_tokens) for step in steps) == 6
-
-
-def test_one_file_for_each_layer(tmp_path):
-    told = []
-    write_random_model(TINY, tmp_path, progress=lambda share, message: told.append(share))
-    files = sorted(tmp_path.glob("*.safetensors"))
-    assert len(files) == 1 + 3 + 1 + 1 == len(told) and told[-1] == 1.0  # embedding, layers, norm, head
-    for path in files:
-        with safe_open(path, framework="pt") as file:
-            assert len({key.split(".layers.")[-1].split(".")[0] for key in file.keys()}) == 1
-
-
-def test_equal_seeds_give_equal_files(tmp_path):
-    contents = []
-    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        write_random_model(SMALLER, tmp_path / name, seed=seed)
-        contents.append({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()})
-    assert contents[0] == contents[1]
-    changed = {name for name in contents[0] if contents[0][name] != contents[2][name]}
-    assert "config.json" in changed and len([name for name in changed if name.endswith(".safetensors")]) == 3
 
 
 def test_a_random_pair_can_be_profiled():
@@ -73,19 +50,9 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path, monke
     with pytest.raises(ValueError, match=r"new: found .* GB free on the disk, expected 2,000\.0 GB"):
         write_random_model(TINY, tmp_path / "new")
     monkeypatch.undo()
-    monkeypatch.setattr(make_random_model, "available_bytes", lambda: 10**6)
-    with pytest.raises(ValueError, match=r"new: found 0\.0 GB free in memory"):
-        write_random_model(TINY, tmp_path / "new")
-    monkeypatch.undo()
     with pytest.raises(ValueError, match="vocab_size: found 100, expected at least the 4,096 tokens"):
         write_random_model(TINY | {"vocab_size": 100}, tmp_path / "new")
-    with pytest.raises(ValueError, match="dtype: found 'int8'"):
-        write_random_model(TINY, tmp_path / "new", dtype="int8")
     assert not (tmp_path / "new").exists()
-    (tmp_path / "old").mkdir()
-    (tmp_path / "old" / "mine.txt").write_text("mine")
-    with pytest.raises(ValueError, match="old: found something there, expected a new or empty folder"):
-        write_random_model(TINY, tmp_path / "old")
     with pytest.raises(ValueError, match="d: found a vocabulary of 4500, expected at least the 4600 of t"):
         random_pair(SMALLER, TINY, names=("t", "d"))
 

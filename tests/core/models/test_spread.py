@@ -32,11 +32,6 @@ def test_a_target_partly_on_disk_writes_the_same_text(monkeypatch):
     assert text(spread) == text(whole)
 
 
-def test_auto_on_one_device_is_that_device():
-    pair = load_pair(device="auto")
-    assert pair.target.device.type == pair.draft.device.type and pair.target.backend == load_pair().target.backend
-
-
 def test_a_cache_has_room_beside_the_layers_of_each_device():
     cpu, other = torch.device("cpu"), torch.device("meta")
     cache = TreeCache(3, 8, {cpu: 2, other: 1})
@@ -50,9 +45,3 @@ def test_a_cache_has_room_beside_the_layers_of_each_device():
     for layer in (0, 1):
         torch.testing.assert_close(cache._pairs[layer][0][:, :3], rows[layer][0][:, [0, 1, 3]])
     assert {buffer.shape[0] for buffer in cache._buffers.values()} == {4, 2}
-
-
-def test_without_accelerate_it_is_said(monkeypatch):
-    monkeypatch.setattr("sequoia_core.models.loading.find_spec", lambda name: None)
-    with pytest.raises(ValueError, match="device: found auto without the package accelerate"):
-        load_pair(device="auto")

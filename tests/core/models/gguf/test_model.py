@@ -124,8 +124,6 @@ def test_settings_that_files_do_not_have_are_refused(tiny_files, tmp_path):
         load_pair(target, draft, dtype="bfloat16")
     with pytest.raises(ValueError, match="offload: found 'disk' for a GGUF file"):
         load_pair(target, draft, offload="disk")
-    with pytest.raises(ValueError, match="found no such file, expected a GGUF file"):
-        load_pair(tmp_path / "none.gguf", draft)
     other = write_random("llama", tmp_path / "other.gguf", vocab=9)
     with pytest.raises(ValueError, match="tokenizers differ in one token only: id 7 is"):
         load_pair(other, draft)
@@ -135,15 +133,9 @@ def test_llama_cpps_own_variables_are_its_options(monkeypatch):
     monkeypatch.setenv("LLAMA_ARG_CACHE_TYPE_K", "q8_0")
     monkeypatch.setenv("LLAMA_ARG_N_GPU_LAYERS", "12")
     assert LlamaCppOptions.from_environment() == LlamaCppOptions(12, None, "q8_0", "f16")
-    for variable, value, expected in (
-        ("THREADS", "many", "a whole number"),
-        ("THREADS", "0", "1 to 1024"),
-        ("CACHE_TYPE_V", "f7", "one of f32, f16"),
-    ):
-        monkeypatch.setenv(f"LLAMA_ARG_{variable}", value)
-        with pytest.raises(ValueError, match=f"LLAMA_ARG_{variable}: found '{value}', expected {expected}"):
-            LlamaCppOptions.from_environment()
-        monkeypatch.delenv(f"LLAMA_ARG_{variable}")
+    monkeypatch.setenv("LLAMA_ARG_THREADS", "many")
+    with pytest.raises(ValueError, match="LLAMA_ARG_THREADS: found 'many', expected a whole number"):
+        LlamaCppOptions.from_environment()
 
 
 def test_keys_and_values_of_another_type_give_nearly_the_same_rows(tiny_files, monkeypatch):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from sequoia_core.design.tree import TokenTree
 from sequoia_core.files.gguf_header import MOST_SEQUENCES
 from sequoia_core.models.gguf.model import GGUFModel
 from sequoia_core.models.protocol import causal_mask
@@ -29,20 +30,12 @@ def random_tree(draw, size: int) -> list[int]:
 
 def masks(parents: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
     """Return depths [n] and the additive mask [n, n] of a tree."""
-    size = len(parents)
-    visible, depths = torch.eye(size, dtype=torch.bool), torch.zeros(size, dtype=torch.int64)
-    for node, parent in enumerate(parents):
-        if parent >= 0:
-            visible[node] |= visible[parent]
-            depths[node] = depths[parent] + 1
-    return depths, torch.zeros(size, size).masked_fill_(~visible, -torch.inf)
+    visible = torch.from_numpy(TokenTree.unchecked(np.array(parents)).ancestor_mask)
+    return visible.sum(1) - 1, torch.zeros(visible.shape).masked_fill_(~visible, -torch.inf)
 
 
 def path_to(parents: list[int], node: int) -> list[int]:
-    path = [node]
-    while parents[path[0]] >= 0:
-        path.insert(0, parents[path[0]])
-    return path
+    return TokenTree.unchecked(np.array(parents)).path_to(node)
 
 
 def read(session, ids, keep=1):
@@ -58,21 +51,9 @@ def difference(found: torch.Tensor, wanted: torch.Tensor) -> float:
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_rows_of_a_tree_are_rows_of_its_paths(models, architecture):
-    model = models[architecture]
+    model, size, draw = models[architecture], 40, np.random.default_rng(1)
     assert (model.max_context, model.vocab_size, model.dtype) == (CONTEXT, VOCAB, "F32")
-    check_rows(model, 40, ALLOWED)
-
-
-def test_rows_of_a_tree_in_four_bits(tmp_path):
-    """Q4_K, whose blocks of 256 need wider rows than the demo models have."""
-    model = GGUFModel(write_random("llama", tmp_path / "q4.gguf", q4_k=True), "q4")
-    assert model.dtype == "Q4_K_M"
-    check_rows(model, 8, 0.05)  # activations are rounded to 8 bits, in other groups
-
-
-def check_rows(model: GGUFModel, size: int, allowed: float) -> None:
     check_tree_pass(model)
-    draw = np.random.default_rng(1)
     prefix, parents = draw.integers(0, VOCAB, 20).tolist(), random_tree(draw, size)
     ids = torch.tensor(draw.integers(0, VOCAB, size))
     depths, mask = masks(parents)
@@ -81,7 +62,7 @@ def check_rows(model: GGUFModel, size: int, allowed: float) -> None:
     rows = session.forward(ids, len(prefix) + depths, mask, keep=size).clone()
     for node in range(size):
         plain = model.plain_logits(torch.tensor([*prefix, *ids[path_to(parents, node)].tolist()]))[-1]
-        assert difference(rows[node], plain) < allowed, (node, model.name)
+        assert difference(rows[node], plain) < ALLOWED, (node, model.name)
 
 
 def test_after_a_thousand_commits_the_cache_is_as_new(models):

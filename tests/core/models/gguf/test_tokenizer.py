@@ -8,7 +8,7 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import PreTrainedTokenizerFast
 
-from sequoia_core.models.chat import Turn, chat_remarks, encode_chat
+from sequoia_core.models.chat import Turn, chat_remarks, chat_text, encode_chat
 from sequoia_core.models.gguf.tokenizer import GGUFTokenizer
 from sequoia_core.models.loading import load_pair
 from sequoia_core.models.prompting import Prompting, encode_prompt
@@ -94,24 +94,16 @@ def test_every_special_token_of_a_file_is_read_as_itself_and_unused_ones_at_the_
     assert max(found.get_vocab().values()) == 4096 + 5
     assert {each.content for each in found.added_tokens_decoder.values() if each.special} == {tokens[0], *marks[:5]}
     assert found.encode("x")[0] == 4096
-    # what the template writes is read with its marks, once, as a folder's tokenizer reads it
-    folder = PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer.from_file(str(ROOT / "assets" / "demo" / "target" / "tokenizer.json")),
-        bos_token=marks[0], eos_token=marks[3],
-    )  # fmt: skip
-    folder.add_special_tokens({"additional_special_tokens": [marks[1], marks[2], marks[4]]})
-    folder.chat_template = found.chat_template
     talk = [Turn("user", "hello"), Turn("assistant", "hi <|im_end|>"), Turn("user", "go on")]
-    assert found.decode(encode_chat(found, talk)) == folder.decode(encode_chat(folder, talk))
+    assert found.decode(encode_chat(found, talk)) == chat_text(found, talk)
     assert encode_chat(found, talk).count(4096) == 1 and encode_prompt(Reader(found), "x", Prompting(False))[0] == 4096
-    assert chat_remarks(found, talk) == chat_remarks(folder, talk) != []
+    assert chat_remarks(found, talk) != []
 
 
 BROKEN = {
     "no bytes": ("llama", ["<unk>", "<s>", "</s>", "▁", "a"], {"scores": [0.0] * 5}, "token for byte 0x00"),
     "no vocabulary": ("none", ["a"], {}, "none|vocabulary"),
     "no marks": ("bert", ["a", "b"], {}, "word pieces without bos_token, sep_token, unk_token"),
-    "another pre-tokenizer": ("gpt2", ["a", "b"], {"pre": "never", "merges": ["a b"]}, "never"),
 }
 
 
@@ -127,21 +119,19 @@ def test_vocabularies_that_would_end_the_process_are_refused(kind, tmp_path):
 def test_ids_that_are_no_tokens_are_refused(pieces, tmp_path):
     tokens = sorted(pieces["vocab"], key=pieces["vocab"].get)
     found = GGUFTokenizer(write_vocabulary(tmp_path / "v.gguf", "gpt2", tokens, pre="gpt-2", merges=["a b"]), "name")
-    for token in (-1, 4096, 2**31):
-        with pytest.raises(ValueError, match=f"name: found token {token}, expected ids from 0 to 4095"):
-            found.decode([5, token])
+    with pytest.raises(ValueError, match="name: found token 4096, expected ids from 0 to 4095"):
+        found.decode([5, 4096])
 
 
 def test_a_folder_whose_ids_differ_from_the_files_is_said(tmp_path):
     path = write_random("llama", tmp_path / "t.gguf")
     letters = [chr(code) for code in range(ord("!"), ord("!") + 63)]
     vocabulary = {letter: place for place, letter in enumerate([*letters, letters[0] + letters[1]])}
-    for lowered, said in ((False, 0), (True, 1)):
+    for lowered in (False, True):
         tokenizer = Tokenizer(BPE(vocabulary, [(letters[0], letters[1])]))
         tokenizer.pre_tokenizer, tokenizer.decoder = ByteLevel(add_prefix_space=False), decoders.ByteLevel()
         if lowered:
             tokenizer.normalizer = normalizers.Lowercase()
         PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(tmp_path / f"{lowered}")
-        pair = load_pair(path, "none", tokenizer=tmp_path / f"{lowered}")
-        assert len(pair.remarks) == said
-    assert "other ids than llama.cpp" in pair.remarks[0] and repr(pair).count("\n") == 0
+        found = load_pair(path, "none", tokenizer=tmp_path / f"{lowered}").remarks
+        assert ["other ids than llama.cpp" in remark for remark in found] == [True] * lowered

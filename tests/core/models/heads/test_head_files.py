@@ -48,8 +48,6 @@ def test_layers_are_counted_from_0_in_the_published_form_unless_they_begin_with_
         load_head(written(tmp_path / "neither", target, eagle_config={ids: [3, 4, 5]}), target)
     with pytest.raises(ValueError, match="reads the target's states 2, 3, 7, expected numbers from 0 to 6"):
         load_head(written(tmp_path / "deeper", target, eagle_config={ids: [1, 2, 6]}), target)
-    with pytest.raises(ValueError, match=f"{ids}: found nothing, expected which of the target's states"):
-        load_head(written(tmp_path / "none", target, SPECULATORS, **{ids: None}), target)
 
 
 def test_embeddings_are_the_targets_where_a_head_brings_none(target, tmp_path):
@@ -63,16 +61,12 @@ def test_embeddings_are_the_targets_where_a_head_brings_none(target, tmp_path):
     ("fields", "found"),
     [
         ({"hidden_size": 64}, "hidden_size: found 64, expected 32 as the target has"),
-        ({"target_hidden_size": 48}, "target_hidden_size: found 48, expected 32 as the target has"),
-        ({"vocab_size": 100}, "vocab_size: found 100, expected 64 as the target has"),
         ({"hidden_size": 48, "target_hidden_size": 32}, "found no embed_tokens.weight, expected one"),
         ({"hidden_act": "gelu"}, "hidden_act: found 'gelu', expected silu"),
         ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "rope_type: found 'dynamic', expected default"),
         ({"num_hidden_layers": 60}, "num_hidden_layers: found 60 with 13 tensors stored"),
-        ({"num_hidden_layers": 2}, "no layers.1.self_attn.q_proj.weight"),
         ({"intermediate_size": 40}, "layers.0.mlp.gate_proj.weight of shape"),
         ({"hidden_size": "32"}, "hidden_size: found '32', expected: Input should be a valid integer"),
-        ({"rms_norm_eps": None}, "rms_norm_eps: found"),
         ({"model_type": "gpt_oss"}, "model_type: found 'gpt_oss', expected llama or qwen3"),
     ],
 )
@@ -90,8 +84,6 @@ def test_the_map_of_tokens_holds_distances(target, tmp_path):
     for change, found in (
         ({"d2t": tokens}, "d2t: found token ids, expected the distance"),
         ({"d2t": tensors["d2t"].roll(1)}, "d2t: found distances that lead to other tokens"),
-        ({"d2t": tensors["d2t"][:-1]}, "d2t: found torch.int64 .39., expected int64 .40."),
-        ({"t2d": tensors["t2d"][:-1]}, "t2d: found .63., expected .64."),
         ({"d2t": tensors["d2t"].float()}, "d2t: found torch.float32"),
     ):
         with pytest.raises(ValueError, match=found):
@@ -107,13 +99,7 @@ def test_damaged_weights_are_refused_in_one_line(target, tmp_path):
     folder = written(tmp_path / "nan", target, change={"norm.weight": torch.full((32,), torch.nan)})
     with pytest.raises(ValueError, match="found numbers that are not finite in norm.weight"):
         load_head(folder, target)
-    folder = written(tmp_path / "int", target, change={"norm.weight": torch.ones(32, dtype=torch.int64)})
-    with pytest.raises(ValueError, match="norm.weight stored as torch.int64"):
-        load_head(folder, target)
     folder = written(tmp_path / "cut", target, pickled=True)
     (folder / "pytorch_model.bin").write_bytes((folder / "pytorch_model.bin").read_bytes()[:-100])
     with pytest.raises(ValueError, match="pytorch_model.bin: found what does not load"):
-        load_head(folder, target)
-    (folder / "pytorch_model.bin").unlink()
-    with pytest.raises(ValueError, match="found neither model.safetensors nor pytorch_model.bin"):
         load_head(folder, target)

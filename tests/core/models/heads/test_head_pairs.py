@@ -8,12 +8,11 @@ from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.design.plain_trees import k_ary_tree
 from sequoia_core.files.model_names import DEMO_PAIR
-from sequoia_core.models.loading import load_pair, pair_facts, streaming_needs
-from sequoia_core.models.pair_spec import PairSpec
+from sequoia_core.models.loading import load_pair
 from sequoia_core.models.protocol import causal_mask, prefill
 from tests.conftest import calibration_of, pair_of, tiny_llama, tokens_of
 from tests.gguf_files import write_vocabulary
-from tests.head_folders import PUBLISHED, SPECULATORS, head_fields, head_tensors, plain_row, random_head, write_head
+from tests.head_folders import head_fields, head_tensors, plain_row, random_head, write_head
 
 TARGET = DEMO_PAIR / "target"
 PROMPT = [3, 14, 15, 9, 2, 6]
@@ -21,19 +20,14 @@ PROMPT = [3, 14, 15, 9, 2, 6]
 
 @pytest.fixture(scope="module")
 def demo_head(demo_pair, tmp_path_factory):
-    """Return the folders of one random head for the demo target, in both forms."""
-    folders = {}
-    for form in (PUBLISHED, SPECULATORS):
-        fields = head_fields(demo_pair.target.model, form, draft_vocab=1_000)
-        folders[form] = str(write_head(tmp_path_factory.mktemp("head") / form, fields, head_tensors(fields)))
-    return folders
+    """Return the folder of a random head for the demo target."""
+    fields = head_fields(demo_pair.target.model, draft_vocab=1_000)
+    return str(write_head(tmp_path_factory.mktemp("head"), fields, head_tensors(fields)))
 
 
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("form", [PUBLISHED, SPECULATORS])
 @pytest.mark.parametrize(("dtype", "offload"), [("float32", None), ("bfloat16", None), ("bfloat16", "disk")])
-def test_a_head_is_loaded_as_any_draft_is(dtype, offload, form, demo_head, copies):
-    pair = load_pair(TARGET, demo_head[form], device="cpu", dtype=dtype, offload=offload)
+def test_a_head_is_loaded_as_any_draft_is(dtype, offload, demo_head, copies):
+    pair = load_pair(TARGET, demo_head, device="cpu", dtype=dtype, offload=offload)
     assert pair.draft.reads == (2, 5, 7) and pair.draft.vocab_size == pair.target.vocab_size == 4096
     assert "EAGLE-3" in repr(pair) and "2, 5, 7" in pair.draft.backend
     prompt = pair.tokenizer.encode("def read_lines(path):\n")
@@ -47,36 +41,18 @@ def test_the_shipped_head_drafts_the_text_that_generate_writes():
     pair = load_pair(TARGET, DEMO_PAIR / "head", device="cpu", dtype="float32")
     prompt = pair.tokenizer.encode("def read_lines(path):\n")
     wanted = pair.target.model.generate(torch.tensor([prompt]), max_new_tokens=48, do_sample=False)[0, len(prompt) :]
-    for tree in (k_ary_tree(1, 5), k_ary_tree(2, 3), SpecExecTree(max_size=24, max_depth=6, beam=4)):
+    looked_up = HybridTree(TextIndex(), max_size=16, max_depth=8, profile=None, calibration=calibration_of(0.8))
+    for tree in (k_ary_tree(1, 5), k_ary_tree(2, 3), SpecExecTree(max_size=24, max_depth=6, beam=4), looked_up):
         steps = list(decode(prompt, pair, tree=tree, max_new_tokens=48))
         assert tokens_of(steps) == wanted.tolist() and len(steps) < 24, "a head wired wrong would need 48"
-
-
-def test_looked_up_nodes_wait_for_their_parents_output():
-    """Those of a hybrid tree are read in one pass with their parents."""
-    pair = load_pair(TARGET, DEMO_PAIR / "head", device="cpu", dtype="bfloat16")
-    prompt = pair.tokenizer.encode("def first(a):\n    return a[0]\n\n\ndef second(a):\n    return a[1]\n\n\ndef third")
-    wanted = tokens_of(autoregressive(prompt, pair, max_new_tokens=48))
-    tree = HybridTree(TextIndex(), max_size=16, max_depth=8, profile=None, calibration=calibration_of(0.8))
-    assert tokens_of(decode(prompt, pair, tree=tree, max_new_tokens=48)) == wanted
-
-
-def test_what_is_known_before_weights_are_read(demo_head):
-    facts = pair_facts(PairSpec(TARGET, demo_head[PUBLISHED], "cpu"))
-    assert facts.contexts == (512, 512) and facts.vocab_size == 4096
-    needs = [streaming_needs(PairSpec(TARGET, draft, "cpu", "bfloat16", "disk")) for draft in
-             (demo_head[PUBLISHED], DEMO_PAIR / "draft")]  # fmt: skip
-    assert needs[0] != needs[1]
 
 
 def test_a_head_where_it_cannot_run_is_refused_in_one_line(demo_head, tmp_path):
     path = write_vocabulary(tmp_path / "model.gguf", "gpt2", ["a", "b"])
     with pytest.raises(ValueError, match="found a draft head for a GGUF file, expected a folder as its target"):
-        load_pair(path, demo_head[PUBLISHED], device="cpu")
-    with pytest.raises(ValueError, match="hidden_size: found .* as the target has: a head for another target"):
-        load_pair(DEMO_PAIR / "draft", demo_head[PUBLISHED], device="cpu")
+        load_pair(path, demo_head, device="cpu")
     with pytest.raises(ValueError, match="found a draft head"):
-        load_pair(demo_head[PUBLISHED], demo_head[PUBLISHED], device="cpu")
+        load_pair(demo_head, demo_head, device="cpu")
 
 
 @pytest.mark.parametrize("fields", [{}, {"norm_output": True}, {"layers": 2}, {"draft_vocab": 20}], ids=str)

@@ -15,7 +15,6 @@ from sequoia_core.models.loading import load_pair
 from sequoia_core.models.protocol import prefill
 from sequoia_core.studies.losslessness import check_losslessness
 from tests.conftest import tokens_of
-from tests.gguf_files import write_vocabulary
 from tests.mtp_folders import FORMS, PARTS, write_target
 
 PROMPT = [3, 14, 15, 9, 2, 6, 5, 35]
@@ -99,15 +98,13 @@ def test_sampled_text_follows_the_target(tree, temperature, form, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda held, parts: held.clear() or held.update(x=torch.ones(1)), "found no MTP layers"),
         (lambda held, parts: held.pop(f"{parts[2]}.weight"), "found MTP layers without .*(hnorm|pre_fc_norm_hidden)"),
-        (lambda held, parts: held.pop(f"{parts[0]}.weight"), "expected the names of Qwen 3.5"),
         (lambda held, parts: held.update({f"{parts[0]}.weight": torch.ones(32, 32)}), "{0}.weight: found the shape"),
         (lambda held, parts: held.pop(f"{parts[4]}self_attn.q_proj.weight"), "not fit: no model.layers.0.self_attn.q"),
         (lambda held, parts: held.update({f"{parts[4]}extra.weight": torch.ones(2)}), "no place for .*extra.weight"),
         (lambda held, parts: held[f"{parts[1]}.weight"].fill_(torch.nan), "{1}"),
     ],
-    ids=["none", "norm", "fc", "shape", "layer", "surplus", "nan"],
+    ids=["norm", "shape", "layer", "surplus", "nan"],
 )  # fmt: skip
 def test_layers_that_do_not_fit_are_refused_by_name(change, message, tmp_path):
     for form, parts in PARTS.items():
@@ -116,8 +113,6 @@ def test_layers_that_do_not_fit_are_refused_by_name(change, message, tmp_path):
             load_pair(path, "mtp", device="cpu")
 
 
-def test_a_target_without_such_layers_is_refused(tmp_path):
+def test_a_target_without_such_layers_is_refused():
     with pytest.raises(ValueError, match="found no MTP layers among its tensors"):
         load_pair(DEMO_PAIR / "target", "mtp", device="cpu")
-    with pytest.raises(ValueError, match="found a draft head for a GGUF file"):
-        load_pair(write_vocabulary(tmp_path / "model.gguf", "gpt2", ["a", "b"]), "mtp", device="cpu")

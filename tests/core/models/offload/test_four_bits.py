@@ -7,10 +7,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from sequoia_core.design.plain_trees import chain_tree
-from sequoia_core.models.loading import load_pair, streaming_needs
+from sequoia_core.models.loading import load_pair
 from sequoia_core.models.offload.streamed_llama import StreamedLlama
 from sequoia_core.models.offload.streamed_modules import StreamedBackend
-from sequoia_core.models.pair_spec import PairSpec
 from sequoia_core.native import instruction_sets
 from tests.core.models.offload.test_offloading import TREE, compiled_family, logits, needs_compiler
 from tests.core.native.test_instruction_sets import RUNNABLE
@@ -59,23 +58,14 @@ def test_compiled_passes_give_the_same_bits_as_in_memory(kind, instructions, tmp
     streamed.close()
 
 
-@pytest.mark.parametrize("family", ["Qwen2 tied", "Qwen3"])
-@needs_compiler
-def test_relatives_of_llama_stream_in_4_bits(family, tmp_path):
-    resident, streamed = both(quantised(tmp_path, family, share=32), "bfloat16")
-    assert isinstance(streamed._backend, StreamedLlama)
-    assert torch.equal(logits(resident), logits(streamed))
-
-
 @needs_compiler
 @pytest.mark.parametrize(
     "family, dtype, how",
     [
         *((family, "float32", {"sizes": {}, "share": 16, "zero_points": True, "scales": "float32"})
-          for family in ("Llama", "Gemma2", "Phi3", "OPT")),
+          for family in ("Gemma2", "Phi3")),
         ("Gemma2", "bfloat16", {"sizes": {}, "share": 16}),
         ("Llama", "bfloat16", {"share": 32, "skip": "down_proj"}),  # not all alike
-        ("Llama", "bfloat16", {"share": 32, "skip": "layers.0."}),
     ],
 )  # fmt: skip
 def test_what_compiled_passes_cannot_run_streams_through_its_own_modules(family, dtype, how, tmp_path):
@@ -84,30 +74,8 @@ def test_what_compiled_passes_cannot_run_streams_through_its_own_modules(family,
     allowed = 1e-5 if dtype == "float32" else 0.05  # in memory other kernels may run, which round elsewhere
     expected, found = logits(resident).float(), logits(streamed).float()
     assert (expected - found).abs().max() <= allowed * expected.abs().max()
-
-
-@needs_compiler
-def test_a_quarter_of_the_bytes_is_read_and_kept(tmp_path):
-    folder = quantised(tmp_path, share=64)
-    packed, plain = (
-        load_pair(target, "none", device="cpu", dtype="bfloat16", offload="disk").target
-        for target in (folder, tmp_path / "plain")
-    )
-    layers = [model._backend._parts.layer_bytes for model in (packed, plain)]
-    assert layers[0] / layers[1] < 0.40  # blocks of 4,096 bytes round tiny layers up
-    for model in (packed, plain):
-        backend = model._backend
-        assert (model.needs.ring, model.needs.copy) == (backend.ring.buffer_bytes, backend.copy.path.stat().st_size)
-
-
-def test_a_draft_in_4_bits_takes_what_it_takes_dequantised(tmp_path):
-    folder = quantised(tmp_path, share=32)
-    plain = str(tmp_path / "plain")
-    needs = {
-        name: streaming_needs(PairSpec(target, draft, "cpu", "float32", "disk"))
-        for name, target, draft in (("plain", plain, plain), ("draft", plain, folder))
-    }
-    assert 1.0 < needs["draft"].beside / needs["plain"].beside < 1.1  # scales come on top
+    matrices = [matrix for matrix in streamed.model.model.layers.parameters() if matrix.ndim > 1]
+    assert "skip" in how or all(matrix.is_meta for matrix in matrices)  # given up; others lie where they are read
 
 
 def changed(folder, *path, value):
@@ -133,13 +101,9 @@ WEIGHTS = ("config_groups", "group_0", "weights")
 @pytest.mark.parametrize(
     "path, value, found",
     [
-        (("format",), "int-quantized", "found weights quantised with .*int-quantized"),
         ((*WEIGHTS, "num_bits"), 8, "8 bits int"),
-        ((*WEIGHTS, "strategy"), "tensor", "scales by tensor"),
         ((*WEIGHTS, "actorder"), "group", "columns in another order"),
-        ((*WEIGHTS, "symmetric"), [3], "symmetric: .3."),
         (("config_groups", "group_0", "input_activations"), {"num_bits": 8}, "activations too"),
-        (("config_groups",), {"group_0": [WEIGHTS]}, "None bits None"),
         (("config_groups",), "x" * 10_000, "pack-quantized; expected"),
         ((*WEIGHTS, "symmetric"), True, "expected int32 .* no zero points, by config.json"),
     ],
@@ -160,12 +124,9 @@ DOWN = "model.layers.0.mlp.down_proj.weight"
     "name, change, found",
     [
         (f"{DOWN}_scale", lambda scale: scale[:, :-1].contiguous(), "expected int32 \\[n, k / 8\\]"),
-        (f"{DOWN}_scale", lambda scale: None, "_scale none"),
         (f"{DOWN}_scale", lambda scale: scale.fill_(torch.nan), f"not finite in {DOWN}_scale"),
-        (f"{DOWN}_packed", lambda packed: packed[:, :-8].contiguous(), f"{DOWN} of shape"),
         (f"{DOWN}_packed", lambda packed: None, f"no {DOWN}"),
         (f"{DOWN}_zero_point", lambda zero: zero.T.contiguous(), "_zero_point"),
-        (f"{DOWN}_zero_point", lambda zero: zero.to(torch.int8), "_zero_point none"),  # of a dtype that is not read
         ("lm_head.weight", lambda weights: weights.to(torch.int32), "lm_head.weight stored as torch.int32"),
     ],
 )
@@ -175,27 +136,3 @@ def test_parts_that_do_not_belong_together_are_named_before_a_copy_is_made(name,
     with pytest.raises(ValueError, match=found):
         load_pair(folder, tmp_path / "plain", device="cpu", offload="disk", dtype="bfloat16")
     assert not list(copies.glob("*.layers"))
-
-
-def test_after_a_layer_its_weights_are_given_up_also_where_a_pass_broke_off(tmp_path):
-    folder = quantised(tmp_path, sizes={}, share=32)
-    target = load_pair(folder, tmp_path / "plain", device="cpu", offload="disk", dtype="float32").target
-    assert isinstance(target._backend, StreamedBackend)
-    layers = target.model.model.layers
-
-    def held() -> int:
-        return sum(not matrix.is_meta for layer in layers for matrix in layer.parameters() if matrix.ndim > 1)
-
-    assert held() == 0  # loading checked a pass
-    expected = logits(target)
-    assert held() == 0
-
-    def fail(*_):
-        raise RuntimeError("broken off")
-
-    for layer in layers:
-        hook = layer.mlp.register_forward_hook(fail)
-        with pytest.raises(RuntimeError):
-            logits(target)
-        hook.remove()
-        assert torch.equal(logits(target), expected) and held() == 0

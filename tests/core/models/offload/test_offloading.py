@@ -3,7 +3,6 @@
 import errno
 import gc
 import os
-import re
 import subprocess
 import sys
 import threading
@@ -24,7 +23,6 @@ from sequoia_core.models.llama_torch import TorchLlama
 from sequoia_core.models.loading import load, load_pair, streaming_needs
 from sequoia_core.models.offload import layer_sources, tensor_files
 from sequoia_core.models.offload import needs as offload_needs
-from sequoia_core.models.offload.direct_reads import aligned_memory
 from sequoia_core.models.offload.streamed_llama import StreamedLlama
 from sequoia_core.models.offload.streamed_modules import StreamedBackend
 from sequoia_core.models.pair_spec import PairSpec
@@ -142,15 +140,13 @@ def test_shards_of_another_format_read_piece_by_piece_are_put_together(kind, tmp
 
 
 FAULTS = {
-    "changed": (lambda path: os.utime(path, ns=(1, 1)), "changed .*load the model again"),
-    "shortened": (lambda path: os.truncate(path, path.stat().st_size // 2), "changed"),
+    "shortened": (lambda path: os.truncate(path, path.stat().st_size // 2), "changed .*load the model again"),
     "vanished": (lambda path: path.unlink(), "no such file any more"),
 }
 
 
 @pytest.mark.parametrize(
-    "fault, kind",
-    [*((fault, StreamedBackend) for fault in FAULTS), ("changed", StreamedLlama), ("shortened", StreamedLlama)],
+    "fault, kind", [("shortened", StreamedBackend), ("vanished", StreamedBackend), ("shortened", StreamedLlama)]
 )
 def test_files_that_change_underneath_are_refused(fault, kind, tmp_path, copies):
     if kind is StreamedLlama and compiled()[0] is None:
@@ -202,12 +198,12 @@ def test_a_closed_model_says_so(streamed):
         streamed.open(8)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_what_a_pair_will_take_is_said_before_it_is_loaded(dtype, tmp_path, monkeypatch):
+def test_what_a_pair_will_take_is_said_before_it_is_loaded(tmp_path, monkeypatch):
     folder = save(build("Llama"), tmp_path)
-    spec = PairSpec(folder, folder, "cpu", dtype, "disk")
+    spec, alone = (PairSpec(folder, draft, "cpu", "float32", "disk") for draft in (folder, "none"))
     found = streaming_needs(spec)
     assert not readers() and not held(folder) and found.memory > 0
+    assert streaming_needs(alone).beside == 0 < found.beside
     pair = load(spec)
     assert pair.target.needs == found
     pair.target.close()
@@ -216,17 +212,6 @@ def test_what_a_pair_will_take_is_said_before_it_is_loaded(dtype, tmp_path, monk
         with pytest.raises(ValueError, match=r"found 2 MB of memory free, expected \d+ MB .*resident .*ring .*cache"):
             use(spec)
     assert not held(folder) and not readers()
-
-
-def test_a_target_alone_streams_and_takes_no_memory_for_a_draft(tmp_path):
-    folder = save(build("Llama"), tmp_path)
-    specs = [PairSpec(folder, draft, "cpu", "float32", "disk") for draft in (folder, "none")]
-    pair, alone = (streaming_needs(spec) for spec in specs)
-    assert alone.beside == 0 < pair.beside and alone.memory == pair.memory - pair.beside
-    streamed, resident = (load_pair(folder, "none", device="cpu", dtype="float32", offload=o) for o in ("disk", None))
-    assert streamed.draft is None and streamed.target.offload == "disk" and streamed.target.needs == alone
-    assert tokens_of(autoregressive(PROMPT, streamed)) == tokens_of(autoregressive(PROMPT, resident))
-    streamed.target.close()
 
 
 def test_end_tokens_come_from_the_generation_settings(tmp_path):
@@ -266,15 +251,13 @@ def held(folder: str) -> list[str]:
 
 @needs_compiler
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [StreamedBackend, StreamedLlama])
-def test_fifty_loads_leave_no_thread_descriptor_or_memory(kind, tmp_path):
-    folder = save(compiled_family("Llama") if kind is StreamedLlama else build("Llama"), tmp_path)
+def test_fifty_loads_leave_no_thread_descriptor_or_memory(tmp_path):
+    folder = save(compiled_family("Llama"), tmp_path)
 
     def load_and_run(times: int) -> tuple[int, int]:
         """Return how many files are open afterwards, and the memory in use."""
         for _ in range(times):
             target = load_pair(folder, folder, device="cpu", dtype="bfloat16", offload="disk").target
-            assert isinstance(target._backend, kind)
             logits(target)
         del target
         gc.collect()
@@ -290,8 +273,7 @@ def test_fifty_loads_leave_no_thread_descriptor_or_memory(kind, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("last", ["", "del pair\n"], ids=["kept", "dropped"])
-def test_a_process_that_ends_without_closing_ends_its_readers_first(last, tmp_path):
+def test_a_process_that_ends_without_closing_ends_its_readers_first(tmp_path):
     folder = save(build("Llama"), tmp_path)
     program = (
         "import atexit, os, sys, threading, time\n"
@@ -304,7 +286,7 @@ def test_a_process_that_ends_without_closing_ends_its_readers_first(last, tmp_pa
         "read = os.preadv\n"
         "os.preadv = lambda *arguments: time.sleep(0.5) or read(*arguments)\n"
         "list(autoregressive([1, 2, 3], pair.ignore_eos(), max_new_tokens=1))\n"
-    ) + last  # the readers are in the middle of a slow read
+    )  # the readers are in the middle of a slow read
     ended = subprocess.run(
         [sys.executable, "-c", program, folder], cwd=ROOT, capture_output=True, text=True, timeout=120
     )
@@ -321,22 +303,6 @@ def test_a_profile_of_a_streamed_target_says_how_its_layers_arrive(tmp_path):
     one_token = float(np.median(np.array(found.verify_samples[0]) + np.array(found.overhead_samples[0])))
     assert found.streaming.pass_sec == pytest.approx(one_token)
     pair.target.close()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="how memory is mapped is Linux's own")
-def test_memory_for_reads_is_of_large_pages_and_stays_out_of_forked_processes():
-    memory = aligned_memory(3 * 2**20)
-    address = np.frombuffer(memory, np.uint8).ctypes.data
-    assert address % 2**21 == 0 and len(memory) == 2**22
-    flags = None
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        if span := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
-            inside = int(span[1], 16) <= address < int(span[2], 16)
-        elif inside and line.startswith("VmFlags:"):
-            flags = set(line.split()[1:])
-    assert "sh" not in flags and "dc" in flags  # private; not copied on fork
-    if Path("/sys/kernel/mm/transparent_hugepage").exists():
-        assert "hg" in flags
 
 
 @pytest.mark.gpu

@@ -58,8 +58,7 @@ def test_a_copy_is_made_once_its_size_said_first(folder, copies):
     first, said = load(folder)
     (copy,) = copies.glob("*.layers")
     assert said[0][1] == f"making a packed copy of {copy.stat().st_size / 1e6:,.0f} MB, once"
-    assert said[-1][1].endswith("MB made") and said == sorted(said, key=lambda told: told[0])
-    assert [fraction for fraction, _ in said] == sorted(fraction for fraction, _ in said)
+    assert said[-1][1].endswith("MB made")
     assert load(folder) == (first, [])
 
 
@@ -88,20 +87,6 @@ def test_damage_that_left_the_time_is_found_and_the_copy_made_again(part, folder
     found, said = load(folder)
     assert found == first and "making a packed copy" in said[0][1]
     assert load(folder) == (first, [])
-
-
-def test_damage_that_comes_back_is_named_with_the_copy(folder, copies):
-    made = []
-
-    def spoil(fraction: float, message: str) -> None:
-        if message.endswith("made"):
-            (copy,) = copies.glob("*.layers")
-            damage(copy, 0, b"other numbers")
-            made.append(copy)
-
-    with pytest.raises(ValueError, match=rf"^{copies}/[\w-]+\.layers: found a packed copy whose part 1 was damaged"):
-        loading.load(on_disk(folder), progress=spoil)
-    assert len(made) == 2
 
 
 def test_copies_of_no_use_are_deleted(folder, copies):
@@ -175,27 +160,15 @@ def interrupt(fraction: float, message: str) -> None:
     raise KeyboardInterrupt
 
 
-def refuse_locks(monkeypatch) -> None:
-    def refuse(*_):
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(packed_layers.fcntl, "flock", refuse)
-
-
-@pytest.mark.parametrize("locks", [True, False])
-def test_of_two_first_loads_the_second_waits_and_without_locks_both_make_a_copy(locks, request, go_on, monkeypatch):
-    if not locks:
-        refuse_locks(monkeypatch)
-    writer, folder, copies = (request.getfixturevalue(name) for name in ("writer", "folder", "copies"))
+def test_of_two_first_loads_the_second_waits(writer, folder, copies, go_on):
     said = []
 
     def hear(fraction: float, message: str) -> None:
         said.append(message)
-        if fraction == 1.0 or message == WAITING:
-            go_on.set()
+        go_on.set()
 
     with closing(packed_copy(*opened(folder), progress=hear)) as found:
-        assert (set(said) == {WAITING}) == locks and (WAITING in said) == locks
+        assert set(said) == {WAITING}
         for copy in (found, writer.result(60)):
             copy.check()
     assert len(list(copies.iterdir())) == 1 and load(folder)[1] == []
@@ -229,19 +202,13 @@ def test_a_copy_in_use_is_read_on_after_the_change_of_its_model(folder, copies):
 
 
 def test_where_nothing_can_be_locked_nothing_is_deleted(folder, copies, monkeypatch):
-    refuse_locks(monkeypatch)
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(packed_layers.fcntl, "flock", refuse)
     found, _ = load(folder)
     (copy,) = copies.glob("*.layers")
     (copies / "tmpabcdefgh").write_text("perhaps being written")
     os.utime(Path(folder) / "model.safetensors", ns=(1, 1))
     assert load(folder)[0] == found and load(folder) == (found, [])
     assert copy.exists() and (copies / "tmpabcdefgh").exists() and len(list(copies.glob("*.layers"))) == 2
-
-
-def test_without_the_lock_file_a_copy_that_is_there_is_used(folder, copies):
-    """As in a cache folder that cannot be written."""
-    found, _ = load(folder)
-    lock = copies.with_suffix(".lock")
-    lock.unlink()
-    lock.mkdir()
-    assert load(folder) == (found, [])
