@@ -79,8 +79,8 @@ def states(assets: Path, monkeypatch: pytest.MonkeyPatch, full: bool):
     return found
 
 
+@pytest.mark.sample(2, cover=False)
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
-@pytest.mark.sample(len(PAGES))
 def test_no_junk_in_a_link_breaks_a_page_or_moves_a_widget(path: Path, states, full: bool) -> None:
     """Each state of a page meets a part of the junk, and its first state all of it where slow tests run."""
     found = states(path)

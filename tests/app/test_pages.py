@@ -34,12 +34,14 @@ def check(page: AppTest) -> None:
     assert [element.label for element in widgets if element.key is None] == [], "tests and links address widgets by key"
 
 
+@pytest.mark.sample(2, cover=False)
 @BY_NAME
 def test_through_the_router(path: Path, assets: Path) -> None:
     app = settled(AppTest.from_file(str(ROOT / "app.py"), default_timeout=TIMEOUT_SEC).run())
     check(app.switch_page(str(path.relative_to(ROOT))).run())
 
 
+@pytest.mark.sample(2, cover=False)
 @BY_NAME
 def test_alone_with_what_really_ships(path: Path) -> None:
     check(open_page(path.stem))

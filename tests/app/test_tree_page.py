@@ -80,6 +80,7 @@ def test_a_link_reproduces_the_view() -> None:
     assert sliders(page) == (128, 7) and page.session_state["studio_shape"] == (128, 7)
 
 
+@pytest.mark.slow
 def test_any_shape_is_drawn_and_past_the_profile_no_speedup_is_invented() -> None:
     for n in (1, 2048):
         page = open_page(PAGE, n=str(n), depth="9")
@@ -263,6 +264,7 @@ def test_growth_is_measured_on_the_pair_in_use(tiny_pair, assets) -> None:
     assert any("measured here on the demo pair, temperature 0, 3 prompts × 16" in each.value for each in page.caption)
 
 
+@pytest.mark.slow
 def test_a_vector_too_long_to_search_for_large_trees_is_searched_for_smaller_ones(assets, monkeypatch) -> None:
     """A thousand ranks that rise and fall, and gain with every level: the search gives up, the pages do not."""
     monkeypatch.setattr("sequoia_core.design.tree_search.MAX_STEPS", 1_000_000_000)  # a tenth: gives up sooner
@@ -284,6 +286,7 @@ def calibrated(folder) -> AcceptanceVector:
     return known
 
 
+@pytest.mark.slow
 def test_dynamic_trees_say_what_they_promise_or_lack(assets) -> None:
     page = open_page(PAGE, n="16", depth="4", tree_kind="Adaptive")
     assert "Adaptive trees need a vector with a calibration" in page.info[0].value

@@ -10,7 +10,6 @@ import pytest
 from tests.served_app import QUIET, Server
 
 QUICK = (  # how their names begin
-    "test_the_first_page_of_a_cold_server", "test_from_one_button_to_a_live_decode",
     "test_the_picture_and_its_controls_are_on_the_first_screen", "test_one_answer_is_written_in_two_ways",
     "test_a_node_keeps_its_element", "test_what_a_busy_server_lost", "test_keys_go_from_step", "test_one_transport",
     "test_a_decision_by_chance", "test_each_node_says", "test_the_bonus_token", "test_on_a_phone_the_tree",

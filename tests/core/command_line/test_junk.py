@@ -84,7 +84,7 @@ def without_models(monkeypatch):
         monkeypatch.setattr(f"sequoia_core.models.{place}", loaded)
 
 
-@pytest.mark.sample(10, cover=False)
+@pytest.mark.sample(5, cover=False)
 @pytest.mark.usefixtures("without_models")
 @pytest.mark.parametrize(("command", "option", "kind"), options())
 def test_junk_is_named_before_anything_is_loaded(command, option, kind, tmp_path, capfd):

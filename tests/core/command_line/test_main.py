@@ -87,6 +87,7 @@ def test_profile(call, tmp_path):
     assert call("plan", "--acceptance", VECTOR, "--profile", str(out))["size"] <= 3
 
 
+@pytest.mark.slow
 def test_a_target_alone_writes_the_same_text_by_trees_of_text_already_seen(call):
     options = ["generate", "--prompt", "def read_lines(path):\n", "--max-new-tokens", "48", "--dtype", "float32"]
     alone = call(*options, "--draft", "none", "--profile", PROFILE)
@@ -143,6 +144,7 @@ def test_output_that_cannot_be_written_is_one_line():
     assert run.returncode == 2 and run.stderr.count("\n") == 1 and "No space left on device" in run.stderr
 
 
+@pytest.mark.sample(1, cover=False)
 @pytest.mark.parametrize("options", [["--json"], [], ["--help"]])  # written by print, by rich, by typer
 def test_a_reader_that_stops_early_ends_it_quietly_as_other_programs(options):
     command = [*PROGRAM, *options]

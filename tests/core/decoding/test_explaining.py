@@ -76,6 +76,7 @@ def test_residuals_follow_each_rejection(models, verifier):
     assert verifier not in ("sequoia", "traversal") or checked
 
 
+@pytest.mark.sample(1, cover=False)
 @pytest.mark.parametrize("verifier", VERIFIERS)
 def test_how_often_a_child_is_accepted_stands_beside_the_best_possible(models, verifier):
     seen = 0

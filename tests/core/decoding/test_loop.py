@@ -210,7 +210,7 @@ def test_a_record_tells_the_whole_step(tiny_target, tiny_draft):
         assert len(set(uniforms)) == len(uniforms) and all(u * 2**24 % 1 for u in uniforms)  # in double precision
 
 
-@pytest.mark.sample(1, cover=False)
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 def test_recorded_probabilities_are_those_of_a_plain_forward(temperature):
     """Positions, tree mask and in-place commits: a wrong one of them would show here, several steps into the run."""

@@ -88,6 +88,7 @@ def test_draws_with_replacement_are_independent():
         assert_follow(law, sample_with_replacement(many[0], 2, torch.Generator().manual_seed(7), many[1]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draft_sampling", [sample_without_replacement, sample_with_replacement])
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_cuda)])
 def test_draws_from_a_large_vocabulary_follow_their_probabilities(draft_sampling, device):

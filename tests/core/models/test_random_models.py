@@ -36,6 +36,7 @@ def test_a_written_model_loads_and_decodes(family, tmp_path):
     assert sum(len(step.new_tokens) for step in steps) == 6
 
 
+@pytest.mark.slow
 def test_a_random_pair_can_be_profiled():
     pair = random_pair(TINY, SMALLER, names=("toy (random weights)", "small"), dtype="float32")
     assert pair.target.vocab_size == pair.draft.vocab_size == 4500 and pair.target.eos_ids == frozenset()

@@ -279,7 +279,7 @@ def continuations(demo_pair, prompts):
     return [tokens_of(autoregressive(ids, demo_pair, max_new_tokens=64)) for ids in prompts]
 
 
-@pytest.mark.sample(1, cover=False)
+@pytest.mark.slow
 @pytest.mark.parametrize("tree", TREES)
 def test_greedy_bfloat16_equals_autoregressive_token_for_token(tree, demo_pair, prompts, continuations):
     for ids, plain in zip(prompts, continuations, strict=True):
@@ -309,7 +309,7 @@ def test_a_tree_drafted_in_one_call_is_that_drafted_level_by_level(
     assert run() == at_once
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(1, cover=False)
 @pytest.mark.parametrize("tree", ["chain", "deterministic", "sampled"])
 def test_a_draft_that_is_not_finite_is_named(tree, demo_pair, prompts):
     broken = copy.deepcopy(demo_pair.draft.model)

@@ -17,6 +17,7 @@ def differing(laws, count, *, audits=AUDITS, seed=0, given=2):
     return sum(compare_laws(samples(laws, count, generator), given=given).p_value < FALSE_ALARM for _ in range(audits))
 
 
+@pytest.mark.slow
 def test_one_law_is_told_apart_as_rarely_as_stated():
     plain = law()
     # fails a correct test once in 10,000
@@ -37,7 +38,7 @@ def test_the_hardest_bias_is_found_as_often_as_stated():
     assert binom.ppf(1e-4, 1000, power(BIAS, count // 4)) <= fewer <= binom.isf(1e-4, 1000, power(BIAS, count // 4))
 
 
-@pytest.mark.sample(2, cover=False)
+@pytest.mark.sample(1, cover=False)
 @pytest.mark.parametrize("rule", BIASED, ids=lambda rule: rule.__name__)
 def test_each_planted_bias_is_found_by_the_stated_samples(rule, planted):  # noqa: F811
     biased, plain, count = law(planted(rule)), law(), samples_needed(BIAS)

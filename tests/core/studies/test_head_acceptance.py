@@ -29,7 +29,7 @@ def measured(tiny_target, tiny_head):
     return measure_acceptance(PROMPTS, pair_of(tiny_target, tiny_head), width=8, max_new_tokens=40)
 
 
-@pytest.mark.sample(1, cover=False)
+@pytest.mark.slow
 @pytest.mark.parametrize("tree", [chain_tree(DEPTHS), k_ary_tree(2, 3), k_ary_tree(3, 4)], ids=lambda tree: tree.size)
 def test_greedy_trees_do_along_the_measured_text_what_they_do_in_decoding(tree, measured, tiny_target, tiny_head):
     """Step by step: each node on the accepted path sees what a chain along the text sees."""

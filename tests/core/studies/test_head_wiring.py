@@ -44,6 +44,7 @@ def test_a_head_wired_as_it_was_trained_is_left_alone(head, texts, target):
     assert better_wiring(texts, pair_of(target, target)) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("read", "fits"), [((2, 3, 5), "the states below, 1, 2, 4"), ((0, 1, 3), "the states above, 1, 2, 4")]
 )
@@ -63,6 +64,7 @@ def test_features_one_position_off(shift, fits, texts, target, monkeypatch):
     assert found.what == f"each token's states given {fits}" and found.nats < found.as_filed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norms", ["norm_before_residual", "norm_output"])
 def test_a_wrong_norm(norms, head, texts, target, monkeypatch):
     monkeypatch.setattr(head, "head", _changed(head.head, **{norms: True}))

@@ -178,6 +178,7 @@ def test_a_greedy_text_that_is_not_the_targets_says_where_it_parts_and_by_what_g
     assert (found.index, found.tokens) == (0, (cell[0], (cell[0] + 1) % small_pair[0].vocab_size)) and found.gap > 0
 
 
+@pytest.mark.sample(1, cover=False)
 @pytest.mark.parametrize("new_tokens", [1, 2, 3])
 @pytest.mark.parametrize("samples", [3, 40, 300])
 def test_pooling_keeps_all_mass(new_tokens, samples, small_pair):
@@ -188,6 +189,7 @@ def test_pooling_keeps_all_mass(new_tokens, samples, small_pair):
     assert len(report.cells) == len(report.pooled) == report.degrees_of_freedom + 1
 
 
+@pytest.mark.slow
 def test_texts_that_end_early_have_cells_of_their_own(small_pair):
     stopping = HuggingFaceModel(small_pair[0].model, "stopping", eos_ids=frozenset(range(8)))
     report = check([stopping, small_pair[1]], samples=400, tree=chain_tree(3), new_tokens=3)

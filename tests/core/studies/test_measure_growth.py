@@ -20,6 +20,7 @@ PROMPTS = [[1, 2, 3], [9], [4, 8, 15]]
 FALLING = AcceptanceVector(np.array([0.6, 0.2, 0.1]))
 
 
+@pytest.mark.slow
 def test_a_draft_that_is_always_right_fills_every_chain(tiny_target):
     sure = AcceptanceVector(np.array([0.99, 0.001]))
     study = measure_growth(

@@ -125,6 +125,7 @@ def test_times_are_medians_of_warm_passes_without_the_first_round(monkeypatch):
     np.testing.assert_allclose(found.draft_width_sec, [1.125, 1.25, 2.0])
 
 
+@pytest.mark.slow
 def test_a_device_is_waited_for_before_the_clock_is_read_after_passes(monkeypatch):
     bench = Bench(cost, monkeypatch)
     bench.measure(repeats=1)
@@ -162,6 +163,7 @@ def test_what_a_longer_context_adds_is_told_apart(monkeypatch):
         bench.measure(context=59)  # trees of four levels would be cut
 
 
+@pytest.mark.slow
 def test_what_a_temperature_and_growing_add_is_told_apart(monkeypatch):
     bench = Bench(cost, monkeypatch, cold=0.0)
     for judge in (RowJudge, CompiledJudge):
@@ -200,6 +202,7 @@ def test_rounds_of_an_earlier_profile_count(monkeypatch):
         bench.measure(context=7, resume=first)
 
 
+@pytest.mark.slow
 def test_disturbed_rounds_are_timed_again_and_do_not_take_the_progress_back(monkeypatch):
     bench = Bench(lambda model, count, turn, cached: 50.0 if turn in (1, 2) else 1.0, monkeypatch, cold=0.0)
     found = bench.measure(repeats=5)

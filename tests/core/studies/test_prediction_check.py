@@ -21,6 +21,7 @@ def test_a_draft_equal_to_the_target_is_predicted_exactly(temperature, tiny_targ
     assert check.static_gap == pytest.approx((0.0, 0.0, 0.0), abs=1e-3)
 
 
+@pytest.mark.slow
 def test_prediction_rests_on_the_fitting_prompts_alone(tiny_target, tiny_draft):
     options = {"pair": pair_of(tiny_target, tiny_draft), "tree": k_ary_tree(2, 2), "max_new_tokens": 12}
     options |= {"sampling": SamplingConfig(2.0)}

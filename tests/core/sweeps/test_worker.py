@@ -175,6 +175,7 @@ def test_a_pair_that_does_not_load_fails_its_jobs_alone_and_lookup_needs_no_draf
     assert not done.faults and done.rows[0]["draft"] == "none"
 
 
+@pytest.mark.slow
 def test_trees_have_at_most_the_size_of_their_job(tmp_path):
     plan = read_plan(write_plan(tmp_path, ("max_size = 16", "max_size = [2, 8]"), count=2))
     for kind in ("lookup", "both"):

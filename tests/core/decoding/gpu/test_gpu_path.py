@@ -192,7 +192,7 @@ GRAPHED = {
 }
 
 
-@pytest.mark.sample(1, cover=False)
+@pytest.mark.slow
 @pytest.mark.parametrize("case", GRAPHED)
 def test_text_stays_where_phases_are_captured_and_replayed_by_the_next_run_too(case, monkeypatch):
     tree, sampling = GRAPHED[case]

@@ -124,7 +124,7 @@ def policy_of(kind, costs, temperature, index):
     return AdaptiveTree(recipe=kind, max_depth=8, **options)
 
 
-@pytest.mark.sample(1, cover=False)
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", [SamplingConfig(), SamplingConfig(0.8), SamplingConfig(0.8, 0.8)], ids=str)
 @pytest.mark.parametrize("costs", [None, linear_profile(0.02)], ids=["budget alone", "costs"])
 @pytest.mark.parametrize("kind", KINDS)

@@ -216,6 +216,7 @@ def best_first(seed, vocab):
     return TopKExpansion(bounds, Whim(seed), np.full(vocab - 1, 0.6), token_costs(seed, bounds) if seed % 2 else None)
 
 
+@pytest.mark.sample(1, cover=False)
 @pytest.mark.parametrize("sampling", [PLAIN, CUT], ids=["plain", "top-p"])
 def test_recipe_2_keeps_the_law_when_decisions_depend_on_drawn_tokens(sampling):
     seen = set()

@@ -139,6 +139,7 @@ def test_sampled_text_follows_the_target_that_a_head_reads(name, sampling):
     assert_follows_the_target(name, sampling, 200, target, random_head(target, scale=3.0, draft_vocab=12))
 
 
+@pytest.mark.sample(1, cover=False)
 @both_ways
 @pytest.mark.parametrize("name", [name for name in SAMPLED if name.count(",") == name.count("hybrid,")])
 def test_recorded_probabilities_are_those_of_a_plain_forward(name):

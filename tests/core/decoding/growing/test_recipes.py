@@ -56,7 +56,7 @@ def test_what_is_expected_of_ranks_is_of_the_tokens_that_a_recipe_takes(recipe):
     np.testing.assert_allclose(found, 0.5 * (probs if recipe == "deterministic" else probs / 2)[0, :2])
 
 
-@pytest.mark.sample(1, cover=False)
+@pytest.mark.slow
 @pytest.mark.parametrize(("sharpness", "per_node"), [(0.6, 0.02), (0.8, 0.1)])
 def test_trees_are_expected_to_be_held_to_the_best_rate_there_is(sharpness, per_node):
     """At the rate of single tokens, nodes would look too cheap: trees twice as large, and 5 to 8 % slower."""

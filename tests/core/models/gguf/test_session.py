@@ -65,6 +65,7 @@ def test_rows_of_a_tree_are_rows_of_its_paths(models, architecture):
         assert difference(rows[node], plain) < ALLOWED, (node, model.name)
 
 
+@pytest.mark.slow
 def test_after_a_thousand_commits_the_cache_is_as_new(models):
     """Each tree comes in two passes, the second of which hangs children below any node of the first."""
     draw, model = np.random.default_rng(3), models["llama"]
