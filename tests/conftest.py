@@ -1,9 +1,12 @@
 """Fixtures shared by all tests: the demo pair, and tiny random models that need no weights."""
 
+from __future__ import annotations
+
 import copy
 import functools
 import itertools
 import random
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -11,10 +14,11 @@ import torch
 
 from sequoia_core.design.calibration import Calibration, Sample
 from sequoia_core.design.profile import HardwareProfile
-from sequoia_core.models.heads.session import HeadModel
-from sequoia_core.models.language_model import HuggingFaceModel, ModelPair
-from sequoia_core.models.loading import load_pair
 from sequoia_core.native import sampling_ops as rows
+
+if TYPE_CHECKING:  # transformers, which takes seconds, is for the tests that use a model
+    from sequoia_core.models.heads.session import HeadModel
+    from sequoia_core.models.language_model import HuggingFaceModel, ModelPair
 
 CASES = 4  # of a test that run by default, chosen by its name; the others are slow
 torch.set_num_threads(1)  # tiny models lose more to waiting threads than they gain
@@ -56,6 +60,8 @@ def tiny_llama(
     """Return a random Llama; `scale` sharpens its logits so that argmax is far from a tie."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
+    from sequoia_core.models.language_model import HuggingFaceModel
+
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=vocab, hidden_size=32, num_hidden_layers=layers, num_attention_heads=4, num_key_value_heads=2,
@@ -69,6 +75,8 @@ def tiny_llama(
 
 def pair_of(target: HuggingFaceModel, draft: HuggingFaceModel | None = None) -> ModelPair:
     """Return models as a pair without a tokenizer, which decoding and measuring do without."""
+    from sequoia_core.models.language_model import ModelPair
+
     return ModelPair(target, draft, tokenizer=None)
 
 
@@ -191,6 +199,8 @@ def tiny_head(tiny_target) -> HeadModel:
 @pytest.fixture(scope="session")
 def demo_pair():
     """The shipped pair in float32, in which it writes what `generate` does; bfloat16 has its own tests."""
+    from sequoia_core.models.loading import load_pair
+
     return load_pair(device="cpu", dtype="float32")
 
 

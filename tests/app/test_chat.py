@@ -133,6 +133,7 @@ def test_two_turns_the_second_reads_the_first_and_its_answer(folders) -> None:
     assert run_of(page)["prompt"] == templated(("system", "Be brief."), ("user", "Again"))
 
 
+@pytest.mark.sample(1, cover=False)
 @pytest.mark.parametrize(
     ("kind", "message", "said"),
     [

@@ -37,7 +37,7 @@ TIMED = profile(0.5)
 BY_HAND = runs.DecodeRequest("by hand", TokenTree(np.array([-1])))
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(2, cover=False)
 @pytest.mark.parametrize(
     ("name", "job", "kept"),
     [

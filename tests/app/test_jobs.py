@@ -112,7 +112,7 @@ def raising(error: BaseException, *, steps: int = 0) -> Callable[[JobContext], N
     return work
 
 
-@pytest.mark.sample(4, cover=False)
+@pytest.mark.sample(1, cover=False)
 @pytest.mark.parametrize(
     ("work", "words"),
     [

@@ -41,7 +41,7 @@ def test_through_the_router(path: Path, assets: Path) -> None:
     check(app.switch_page(str(path.relative_to(ROOT))).run())
 
 
-@pytest.mark.sample(2, cover=False)
+@pytest.mark.sample(1, cover=False)
 @BY_NAME
 def test_alone_with_what_really_ships(path: Path) -> None:
     check(open_page(path.stem))

@@ -72,6 +72,7 @@ def passes_of(work: Callable[..., Any], cancel_in: int | None) -> Backend:
     return passes
 
 
+@pytest.mark.sample(2, cover=False)
 @pytest.mark.parametrize("name", WORKS)
 def test_no_pass_is_made_after_a_cancel(name: str, full: bool) -> None:
     work = WORKS[name]

@@ -87,6 +87,7 @@ def loaded_after(code: str) -> set[str]:
     return set(output.stdout.split())
 
 
+@pytest.mark.slow
 def test_the_core_loads_no_app_or_chart_library():
     everything = "; ".join(f"import sequoia_core.{module}" for module in MODULES)
     assert not loaded_after(everything) & {"streamlit", "plotly", "networkx", "pandas", "matplotlib", "ui", "pages"}

@@ -39,6 +39,12 @@ COSTS = HardwareProfile(np.array([1, 2, 4, 8, 16, 32]), 1.0 + 0.02 * np.arange(6
 WARM, CUT = SamplingConfig(0.8), SamplingConfig(0.8, 0.9, 20)
 
 
+POLICIES = (
+    "static", "SpecExec", "lookup", "adaptive, deterministic", "adaptive, sampled", "adaptive, static", "hybrid, topk",
+    "hybrid, in_turn", "hybrid, static",
+)  # fmt: skip
+
+
 @cache
 def policies(temperature: float) -> dict:
     """Return every tree policy, and every recipe of those that have some."""
@@ -94,7 +100,7 @@ def pair(device):
     return models
 
 
-PLACED = [(name, "both") for name in policies(0.0)] + [
+PLACED = [(name, "both") for name in POLICIES] + [
     (name, alone) for name in ("static", "adaptive, sampled") for alone in ("target", "draft")
 ]
 
@@ -114,7 +120,7 @@ def test_greedy_text_is_that_of_the_cpu(name, placed, each_path, pair, tiny_targ
         assert tokens_of(steps) == wanted and (len(steps) < 9 or name == "lookup")
 
 
-SAMPLED = [(name, WARM) for name in policies(0.8)] + [(name, CUT) for name in ("static", "hybrid, in_turn")]
+SAMPLED = [(name, WARM) for name in POLICIES] + [(name, CUT) for name in ("static", "hybrid, in_turn")]
 
 
 @pytest.mark.sample(3, cover=False)
@@ -131,6 +137,7 @@ def test_every_policy_decodes_by_each_of_its_verifiers(name, sampling, each_path
         assert len(tokens_of(steps)) == 6 and all(step.path_rows for step in steps)
 
 
+@pytest.mark.slow
 def test_a_generator_of_the_device_repeats_its_text(each_path, pair, device):
     texts = [
         tokens_of(
@@ -157,6 +164,7 @@ def test_every_family_loads_there_and_writes_the_text_of_the_cpu(family, device,
     assert texts[0] == texts[1]
 
 
+@pytest.mark.slow
 def test_the_demo_pair_loads_there_in_half_precision(device):
     pair = load_pair(device=str(device))
     assert pair.target.dtype == torch.bfloat16, "as stored, on a device that is not a CPU"

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.app.conftest import PAGES
 from tests.served_app import ROOT
 from ui.runs.run_files import load_run
 from ui.token_tree.standalone import run_to_html
 
 from .browser import settle
 
+PAGES = sorted((ROOT / "pages").glob("*.py"))
 SEVERE = ("serious", "critical")
 INACTIVE = """selector => {
     const widget = document.querySelector(selector)?.closest(".stElementContainer");

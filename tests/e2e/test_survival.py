@@ -14,7 +14,6 @@ import pytest
 
 from sequoia_core.design.plain_trees import branching_tree
 from sequoia_core.design.tree_files import export_tree
-from tests.chat_pair import save_chat_pair
 
 from .browser import in_popover, settle
 from .cable import Cable
@@ -38,6 +37,8 @@ def noise(tmp_path_factory: pytest.TempPathFactory) -> Noise:
     tree = branching_tree([31, 32])
     assert tree.size == NODES
     export_tree(tree, "native", folder / "tree.json")
+    from tests.chat_pair import save_chat_pair  # transformers takes seconds
+
     return Noise(*save_chat_pair(folder, template=None, context=4_096), folder / "tree.json")
 
 

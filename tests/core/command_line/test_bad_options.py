@@ -16,7 +16,7 @@ CHECK = ["server-check", "--engine", "vllm", "--target", "big", "--draft", "smal
 SAMPLED = str(ASSETS / "acceptance" / "demo-t0.6.json")
 
 
-@pytest.mark.sample(20, cover=False)
+@pytest.mark.sample(10, cover=False)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -80,6 +80,7 @@ def test_measure_on_own_text_from_a_column(call, tmp_path):
     assert "own text" in result["source"] and result["prompts"] == 2 and len(result["probs"]) == 3
 
 
+@pytest.mark.slow
 def test_profile(call, tmp_path):
     out = tmp_path / "profile.json"
     result = call("profile", "--sizes", "1,3", "--context", "16", "--repeats", "2", "--out", str(out))
@@ -137,6 +138,7 @@ def test_a_machine_that_was_not_profiled_plans_by_the_profile_that_the_app_uses(
     assert planned[0][1].to_bytes() == default.to_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 def test_output_that_cannot_be_written_is_one_line():
     with open("/dev/full", "w") as full:

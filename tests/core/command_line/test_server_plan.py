@@ -18,6 +18,7 @@ def plan(call):
     return partial(call, "server-plan")
 
 
+@pytest.mark.slow
 def test_a_profile_or_timed_settings_name_the_best_at_each_batch_size(plan, files):
     readings = ("--after", files("after"), "--before", files("before"))
     found = plan(*readings, "--profile", str(PROFILE), "--batch", "1,16")

@@ -91,6 +91,7 @@ def assert_records_plain_probabilities(policy, temperature=0.7, by_draft=True, h
         sequence += step.new_tokens
 
 
+@pytest.mark.sample(1, cover=False)
 @pytest.mark.parametrize(("temperature", "verifier"), [(0.0, "sequoia"), *((0.8, name) for name in VERIFIERS)])
 def test_a_policy_that_always_answers_the_same_tree_decodes_as_that_tree(
     temperature, verifier, tiny_target, tiny_draft

@@ -165,6 +165,7 @@ print(1024 * (own - before), 1024 * child)
 """
 
 
+@pytest.mark.sample(1, cover=False)
 @pytest.mark.parametrize(
     ("column", "said"),
     [

@@ -101,6 +101,7 @@ def test_padding_beyond_the_targets_tokens_is_cut_off_all_models(target, draft, 
         torch.testing.assert_close(logits, whole[:, :real], atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_padded_pair_is_greedy_as_generate_among_real_tokens(tmp_path):
     places = [save_padded(tmp_path / f"{rows}", seed=rows, rows=rows, tokens=60) for rows in (72, 64)]
     pair, prompt = load_pair(*places, device="cpu"), [3, 14, 15, 9]

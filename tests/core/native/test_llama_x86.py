@@ -107,7 +107,7 @@ SHAPES = [
 ]  # fmt: skip
 
 
-@pytest.mark.sample(24)
+@pytest.mark.sample(8, cover=False)
 @pytest.mark.parametrize("changes", SHAPES)
 @pytest.mark.parametrize("count", [1, 15, 16, 17, 33, 70])
 def test_logits_are_the_models_to_rounding(changes, count):
@@ -238,6 +238,7 @@ def test_what_compiled_passes_cannot_run_keeps_the_other_path():
     assert not CompiledLlama.supports(model) and not CompiledLlama.supports(llama())
 
 
+@pytest.mark.slow
 def test_what_it_allocates_is_given_back(full):
     import resource
 
@@ -287,6 +288,7 @@ def test_greedy_bfloat16_equals_autoregressive_token_for_token(tree, demo_pair, 
         assert tokens_of(steps) == plain
 
 
+@pytest.mark.sample(2, cover=False)
 @pytest.mark.parametrize(
     "sampling, verifier",
     [(SamplingConfig(), "sequoia"), *itertools.product((SamplingConfig(0.7), SamplingConfig(0.7, 0.8, 40)), VERIFIERS)],

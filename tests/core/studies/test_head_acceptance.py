@@ -42,6 +42,7 @@ def test_greedy_trees_do_along_the_measured_text_what_they_do_in_decoding(tree, 
     assert shallow.steps.tolist() != texts.steps.tolist()
 
 
+@pytest.mark.slow
 def test_each_level_is_that_of_chains_without_a_session(measured, tiny_target, tiny_head):
     text = tokens_of(autoregressive(PROMPT, pair_of(tiny_target), max_new_tokens=40))
     whole, counted = [*PROMPT, *text], np.zeros((DEPTHS, 8))

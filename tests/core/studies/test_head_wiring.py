@@ -54,7 +54,7 @@ def test_layer_ids_shifted_by_one(read, fits, head, texts, target, monkeypatch):
     assert found.what == fits and found.nats < 1 < found.as_filed and fits in str(found)
 
 
-@pytest.mark.sample(1, cover=False)
+@pytest.mark.slow
 @pytest.mark.parametrize(("shift", "fits"), [(1, "one token later"), (-1, "one token earlier")])
 def test_features_one_position_off(shift, fits, texts, target, monkeypatch):
     """Trained on states of the token before, as a program that seeds a head one position late gives them."""

@@ -122,6 +122,7 @@ def test_a_head_is_kept_and_compared_by_depth(tmp_path):
     np.testing.assert_allclose(vector.levels[0], vector.probs)
 
 
+@pytest.mark.slow
 def test_both_is_never_calibrated_by_the_prompt_that_it_decodes(tmp_path, monkeypatch):
     job = first(read_plan(write_plan(tmp_path, ("job = 1", "job = 6"), count=6, tokens=4)), "both")
     seen, measured = [], {}

@@ -25,6 +25,7 @@ def demo_head(demo_pair, tmp_path_factory):
     return str(write_head(tmp_path_factory.mktemp("head"), fields, head_tensors(fields)))
 
 
+@pytest.mark.sample(1, cover=False)
 @pytest.mark.parametrize(("dtype", "offload"), [("float32", None), ("bfloat16", None), ("bfloat16", "disk")])
 def test_a_head_is_loaded_as_any_draft_is(dtype, offload, demo_head, copies):
     pair = load_pair(TARGET, demo_head, device="cpu", dtype=dtype, offload=offload)
@@ -37,6 +38,7 @@ def test_a_head_is_loaded_as_any_draft_is(dtype, offload, demo_head, copies):
     pair.target.close()
 
 
+@pytest.mark.slow
 def test_the_shipped_head_drafts_the_text_that_generate_writes():
     pair = load_pair(TARGET, DEMO_PAIR / "head", device="cpu", dtype="float32")
     prompt = pair.tokenizer.encode("def read_lines(path):\n")
