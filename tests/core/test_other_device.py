@@ -105,7 +105,7 @@ PLACED = [(name, "both") for name in POLICIES] + [
 ]
 
 
-@pytest.mark.sample(3, cover=False)
+@pytest.mark.sample(1, cover=False)
 @pytest.mark.parametrize(("name", "placed"), PLACED)
 def test_greedy_text_is_that_of_the_cpu(name, placed, each_path, pair, tiny_target, tiny_draft):
     here = {"target": tiny_target, "draft": tiny_draft}
@@ -123,7 +123,7 @@ def test_greedy_text_is_that_of_the_cpu(name, placed, each_path, pair, tiny_targ
 SAMPLED = [(name, WARM) for name in POLICIES] + [(name, CUT) for name in ("static", "hybrid, in_turn")]
 
 
-@pytest.mark.sample(3, cover=False)
+@pytest.mark.sample(1, cover=False)
 @pytest.mark.parametrize(("name", "sampling"), SAMPLED)
 def test_every_policy_decodes_by_each_of_its_verifiers(name, sampling, each_path, pair):
     tree = policies(sampling.temperature)[name]
@@ -151,7 +151,7 @@ def test_a_generator_of_the_device_repeats_its_text(each_path, pair, device):
     assert texts[0] == texts[1] != texts[2]
 
 
-@pytest.mark.sample(2, cover=False)
+@pytest.mark.sample(1, cover=False)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_loads_there_and_writes_the_text_of_the_cpu(family, device, tmp_path):
     folder = save(build(family), tmp_path)

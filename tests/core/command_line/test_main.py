@@ -146,7 +146,7 @@ def test_output_that_cannot_be_written_is_one_line():
     assert run.returncode == 2 and run.stderr.count("\n") == 1 and "No space left on device" in run.stderr
 
 
-@pytest.mark.sample(1, cover=False)
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [["--json"], [], ["--help"]])  # written by print, by rich, by typer
 def test_a_reader_that_stops_early_ends_it_quietly_as_other_programs(options):
     command = [*PROGRAM, *options]
@@ -161,6 +161,7 @@ def test_output_that_goes_nowhere_is_no_fault():
     assert (run.returncode, run.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_letters_that_the_terminal_lacks_do_not_cost_the_result():
     ascii = os.environ | {"PYTHONIOENCODING": "ascii"}
     run = subprocess.run([*PROGRAM[:-1], "300"], cwd=ASSETS.parent, capture_output=True, env=ascii)

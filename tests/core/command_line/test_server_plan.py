@@ -81,6 +81,7 @@ def test_a_saved_matrix_is_planned_with_like_the_readings(plan, files, tmp_path)
     assert load_acceptance(out).meta["engine"] == "vllm"
 
 
+@pytest.mark.slow
 def test_a_measured_vector_is_carried_over_by_the_rule_of_engines(plan, refusal):
     greedy, sampled = (str(ASSETS / "acceptance" / f"{name}.json") for name in ("demo-t0", "demo-t0.6"))
     found = plan("--after", greedy, "--engine", "llama.cpp")

@@ -34,7 +34,7 @@ def test_an_offloaded_target_has_flat_times(call):
 EXPERTS = {"model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
 
 
-@pytest.mark.sample(1, cover=False)
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [{}, EXPERTS], ids=["dense", "experts"])
 def test_shapes_alone_are_measured_with_random_weights(more, call, tmp_path):
     path = tmp_path / "config.json"

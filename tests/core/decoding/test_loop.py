@@ -70,6 +70,7 @@ def test_sampled_runs_repeat_with_the_seed_and_differ_without(tiny_target, tiny_
     assert len({tuple(sample()) for _ in range(3)}) == 3
 
 
+@pytest.mark.sample(2, cover=False)
 @pytest.mark.parametrize("ended_by", ["eos", "length", "eos at the length"])
 @pytest.mark.parametrize("verifier", ["greedy", "sequoia", "topk", "traversal"])
 @pytest.mark.parametrize("kind", ["path", "branches"])
@@ -244,6 +245,7 @@ def test_vocabularies_of_two_sizes_are_refused_at_once(tiny_target):
         decode(PROMPT, pair_of(tiny_target, tiny_llama(2, vocab=72)), tree=chain_tree(2))
 
 
+@pytest.mark.sample(2, cover=False)
 @pytest.mark.parametrize(("temperature", "verifier"), [(0.0, "sequoia"), *((0.8, name) for name in VERIFIERS)])
 def test_a_compiled_walk_is_the_walk_by_the_rule(temperature, verifier, tiny_target, tiny_draft, monkeypatch):
     """Same seed, same steps, whether compiled code walks (where it can be built) or the rule in Python."""

@@ -151,7 +151,7 @@ STORED_OTHERWISE = {
 }
 
 
-@pytest.mark.sample(1, cover=False)
+@pytest.mark.slow
 @pytest.mark.parametrize("case", STORED_OTHERWISE)
 def test_the_same_numbers_load_however_they_are_stored(case, model, demo_pair):
     STORED_OTHERWISE[case](model)

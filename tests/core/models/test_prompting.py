@@ -17,7 +17,7 @@ BY_SYSTEM = "{% if thinking %}Think first.{% endif %}" + CHATML
 TURNS = [Turn("user", "What does </think> mean?")]
 
 
-@pytest.mark.sample(1, cover=False)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("template", "arguments", "ending"),
     [

@@ -288,7 +288,7 @@ def test_greedy_bfloat16_equals_autoregressive_token_for_token(tree, demo_pair, 
         assert tokens_of(steps) == plain
 
 
-@pytest.mark.sample(2, cover=False)
+@pytest.mark.sample(1, cover=False)
 @pytest.mark.parametrize(
     "sampling, verifier",
     [(SamplingConfig(), "sequoia"), *itertools.product((SamplingConfig(0.7), SamplingConfig(0.7, 0.8, 40)), VERIFIERS)],

@@ -21,6 +21,7 @@ VECTOR = AcceptanceVector(np.array([0.6, 0.2, 0.1]))
 PROFILE = HardwareProfile(sizes=[1, 8, 32], verify_sec=[0.010, 0.012, 0.020], draft_sec=0.0008)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, pytest.param(1e-300, marks=pytest.mark.slow)])
 def test_all_methods_write_the_same_greedy_text(temperature, tiny_target, tiny_draft):
     """1e-300 is 0 in float32, and transformers divides by it."""

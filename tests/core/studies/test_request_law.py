@@ -37,6 +37,7 @@ def texts_of(pair: ModelPair, sampling: SamplingConfig, prompt=(3, 1, 4)) -> dic
     return lanes | {"ours": written(own_method(pair, ROOT_ONLY, sampling))}
 
 
+@pytest.mark.sample(1, cover=False)
 @pytest.mark.parametrize("shipped", SHIPPED)
 def test_what_a_model_ships_changes_no_text(shipped):
     pair = pair_shipping(**SHIPPED[shipped])

@@ -39,7 +39,7 @@ def test_dear_nodes_make_small_trees(recipe, tiny_target, tiny_draft):
     assert sizes == sorted(sizes, reverse=True) and sizes[0] > 2 * sizes[2] and sizes[3] == 1.0
 
 
-@pytest.mark.sample(1, cover=False)
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_trees_follow_what_a_growing_context_makes_of_costs(recipe, tiny_target):
     """Nodes that cost nothing in a short context and much in a long one, with a draft that is always right."""

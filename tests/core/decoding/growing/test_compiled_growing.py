@@ -87,7 +87,7 @@ def grown(kind, expansion, draft_sampling, seed, sharpness, sampling):
     return found, run.generator.get_state().tolist()
 
 
-@pytest.mark.sample(1, cover=False)
+@pytest.mark.slow
 @pytest.mark.parametrize("sampled", [False, True], ids=["the deterministic recipe", "the sampled recipe"])
 def test_both_grow_the_same_trees_from_the_same_draws(sampled):
     generator, sizes = np.random.default_rng(4), set()

@@ -25,7 +25,7 @@ def folder(request, tmp_path_factory):
     return write_target(tmp_path_factory.mktemp("target") / request.param, request.param)
 
 
-@pytest.mark.sample(2, cover=False)
+@pytest.mark.sample(1, cover=False)
 @pytest.mark.parametrize("dtype_and_place", [("float32", None), ("bfloat16", None), ("float32", "disk")], ids=str)
 def test_greedy_text_is_what_generate_writes(dtype_and_place, folder, copies):
     dtype, offload = dtype_and_place
