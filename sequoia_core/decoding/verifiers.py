@@ -1,4 +1,4 @@
-"""Verifiers: given a drafted tree and both models' rows, decide which path the target accepts.
+"""Verifiers: given a node's drafted children and both models' rows, say how likely each is accepted, in turn.
 
 A verifier is a draft sampling together with the rule that is exact for it. Rules work on one node and are generators,
 so that a test can enumerate the whole distribution. `rows_walk` in `native/sampling_ops.c` repeats them: change both.
