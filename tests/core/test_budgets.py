@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 LINES = {"sequoia_core": 30_757, "ui": 12_697, "pages": 866, "tests": 24_464}
 FILE_LINES = 350  # of the engine and the app
-WORDS = 14_450
+WORDS = 14_500
 
 
 def length(path: Path) -> int:
