@@ -245,7 +245,7 @@ class CompiledDrafter(LevelDrafter):
         assert isinstance(self.session, CompiledSession) and self.fixed_plan is not None, "`supports` has seen to it"
         self._plan = self.fixed_plan
         self._call = DraftCall(
-            self.session, self._plan.levels, draws=run.draft_sampling is not take_most_likely,
+            self.session, self._plan.levels, drawn=run.draft_sampling is not take_most_likely,
             with_replacement=run.draft_sampling is sample_with_replacement, top_p=run.sampling.top_p,
             top_k=run.sampling.top_k,
         )  # fmt: skip

@@ -241,12 +241,13 @@ def token_probabilities(
         starts: int64 [m + 1]; row `which[i]` is asked for tokens starts[i] to starts[i + 1] - 1.
         tokens: int64 [c], on CPU.
     """
+    if not (sampling.plain and rows.supports(logits)):  # as of half precision, whose rows asked for are widened
+        logits, which = logits[torch.from_numpy(which).to(logits.device)].float(), np.arange(len(which))
     if sampling.plain and rows.supports(logits):
         return finite(rows.token_probabilities(logits, sampling.temperature, which, starts, tokens), role)
-    asked = logits[torch.from_numpy(which).to(logits.device)].float()
-    probs = probabilities(asked, sampling)
+    probs = probabilities(logits, sampling)
     check_probabilities(probs, role)
-    lines = torch.from_numpy(np.repeat(np.arange(len(which)), np.diff(starts)))
+    lines = torch.from_numpy(np.repeat(which, np.diff(starts)))
     return probs[lines.to(probs.device), tokens.to(probs.device)].cpu()
 
 

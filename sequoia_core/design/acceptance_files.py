@@ -213,7 +213,7 @@ def checked_prompts(raw_sums: Any, raw_trials: Any, shape: tuple[int, ...]) -> t
     if raw_sums is None:
         return None
     sums, trials = np.array(raw_sums, dtype=np.float64), np.array(raw_trials, dtype=np.int64)
-    if not len(sums) or sums.shape[1:] != shape or trials.shape != sums.shape[:-1]:
+    if not sums.size or sums.shape[1:] != shape or trials.shape != sums.shape[:-1]:
         raise ValueError(
             f"prompt_sums: found shape {sums.shape} and trials of shape {trials.shape}, expected {shape} sums for each "
             "prompt"

@@ -48,7 +48,7 @@ class DraftCall:
 
     Args:
         session: of the draft; tokens are drawn from its `vocab_size`.
-        draws, with_replacement: whether children are drawn, and how; else they are the most likely tokens.
+        drawn, with_replacement: whether children are drawn, and how; else they are the most likely tokens.
         top_p, top_k: what cuts the rows of first children.
 
     Attributes:
@@ -60,14 +60,14 @@ class DraftCall:
         session: CompiledSession,
         levels: Sequence[Any],
         *,
-        draws: bool,
+        drawn: bool,
         with_replacement: bool,
         top_p: float,
         top_k: int,
     ) -> None:
         self.session, self.levels = session, levels
         self.forwarded = sum(len(level.nodes) for level in levels)
-        self.draws = sum(len(level.nodes) * level.most_children for level in levels) if draws else 0
+        self.draws = sum(len(level.nodes) * level.most_children for level in levels) if drawn else 0
         self.nodes = levels[-1].children.stop
         self._levels = (_Level * len(levels))(
             *(
