@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from .browser import LONG_MS, choose_option, go, measure, metric, number, settle
+from .browser import LONG_MS, choose_option, go, measure, metric, settle
 
 
 @pytest.mark.timeout(900)
@@ -25,11 +25,11 @@ def test_a_target_on_disk_from_the_choice_to_unloading(page, server):
     assert "512" in metric(page, "Positions measured")  # 8 prompts of 64 tokens
 
     measure(page, "Machine", "Measure this machine", "measured here on the demo pair with its target on disk")
-    assert number(page, "Best predicted speedup") > 1
-    page.get_by_text("stream from disk, which takes").first.wait_for()
+    assert re.search(r"\d\.\d\d×", metric(page, "Best predicted speedup"))
+    page.get_by_text("layers stream from disk").first.wait_for()  # computing may take longer: either is said
 
     go(page, "Tree")
-    assert number(page, "Predicted speedup") > 1
+    assert re.search(r"\d\.\d\d×", metric(page, "Predicted speedup"))
     go(page, "Live")
     page.get_by_role("button", name="Start").first.click()
     page.get_by_text(re.compile(r"Weights streamed at \d+\.\d+ GB/s")).first.wait_for(timeout=LONG_MS)
