@@ -1,7 +1,7 @@
 """Verifiers: given a node's drafted children and both models' rows, say how likely each is accepted, in turn.
 
 A verifier is a draft sampling together with the rule that is exact for it. Rules work on one node and are generators,
-so that a test can enumerate the whole distribution. `rows_walk` in `native/sampling_ops.c` repeats them: change both.
+which a test can enumerate. `rows_walk` and `rows_traverse` in C and `gpu/walk_by_rank.py` repeat them: change all.
 
 P = target row, Q = draft row, V = vocabulary, k = children of the node.
 """
@@ -144,7 +144,7 @@ def specinfer_rule(
 def topk_rule(target: np.ndarray, draft: np.ndarray, children: Sequence[int]) -> Iterator[Offer]:
     """Offer the draft's most likely tokens: a child is accepted when the target's own sample is that child.
 
-    Child s is accepted with probability R[s], else R is conditioned on "not s". So are looked-up children.
+    Child s is accepted with probability R[s], else R is conditioned on "not s"; this holds for looked-up ones, too.
     """
     return _in_turn(target, draft, children, residual, looked_up=len(children))
 

@@ -169,7 +169,7 @@ class Plan(NamedTuple):
 
 
 def plan_on(surface: SpeedupSurface, acceptance: AcceptanceVector, profile: HardwareProfile) -> Plan:
-    """Choose the fastest tree of a surface with at most `profile.most_leaves`."""
+    """Choose the fastest tree of a surface that has at most `profile.most_leaves` leaves."""
     shape, most = best_shape(surface), profile.most_leaves
     while True:
         tree = optimal_tree(acceptance, size=shape.size, depth=shape.depth)

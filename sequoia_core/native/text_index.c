@@ -1,5 +1,5 @@
 // Which tokens followed which context in texts seen before, and the tree of the likeliest continuations.
-// `decoding/growing/plain_index.py` gives the same answers: change both. `text_index.py` describes the arrays.
+// `decoding/growing/plain_index.py` gives the same answers: change both. `native/text_index.py` describes the arrays.
 //
 // Contexts of LEVELS lengths are chained by hash, newest first, in the ring of the last `capacity` tokens (as LZ77 does).
 // Places count all tokens ever added, modulo 2^32; distances tell whether a place is still in the ring. A chain may

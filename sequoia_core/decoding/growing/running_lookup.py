@@ -77,7 +77,7 @@ class LookUp:
         return self._grown(Nodes(*(column[:0] for column in Nodes.root(0))), 0, max_size, 0.0)
 
     def below(self, nodes: Nodes, old: int, max_size: int, least: float) -> Nodes:
-        """Return the nodes with what followed such text below those from `old` on, where it scores `least` or more."""
+        """Return the nodes, with continuations found for those from `old` on that score `least` or more."""
         columns = self.columns.columns
         for name in ("parents", "depths", "tokens", "probs", "scores"):
             columns[name][: nodes.size] = getattr(nodes, name)
