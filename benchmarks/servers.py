@@ -35,13 +35,7 @@ from sequoia_core.design.planning import plan_tree
 from sequoia_core.design.prediction import predict
 from sequoia_core.models.device import describe_device
 from sequoia_core.native import instruction_sets
-from sequoia_core.servers.check import (
-    Served,
-    ask_servers,
-    compare,
-    server_command,
-    start_and_ask,
-)
+from sequoia_core.servers.check import Served, ask_servers, compare, server_command, start_and_ask
 from sequoia_core.servers.local_server import ask
 from sequoia_core.studies.measure_acceptance import measure_acceptance
 from sequoia_core.studies.measure_profile import measure_profile

@@ -15,15 +15,7 @@ from ..design.tree import TokenTree
 from ..files.model_names import ASSETS, needed_draft, shipped_files
 from ..models.pair_spec import PairSpec
 from ..models.prompting import Prompting
-from .inputs import (
-    checked_sampling,
-    encode_within,
-    encoded,
-    open_pair,
-    pair_options,
-    prompt_texts,
-    vector_of,
-)
+from .inputs import checked_sampling, encode_within, encoded, open_pair, pair_options, prompt_texts, vector_of
 from .measured_words import bench_parts, generate_parts
 from .options import (
     PROMPT_COUNT,

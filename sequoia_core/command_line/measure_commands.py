@@ -15,15 +15,7 @@ from ..design.break_even import chain_pays, idle_arithmetic
 from ..files.model_names import needed_draft
 from ..models.pair_spec import PairSpec
 from ..models.prompting import Prompting
-from .inputs import (
-    checked_sampling,
-    encode_within,
-    encoded,
-    open_pair,
-    pair_options,
-    prompt_texts,
-    whole_numbers,
-)
+from .inputs import checked_sampling, encode_within, encoded, open_pair, pair_options, prompt_texts, whole_numbers
 from .measured_words import measure_parts, profile_parts
 from .options import (
     PROMPT_COUNT,

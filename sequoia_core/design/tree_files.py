@@ -12,16 +12,7 @@ from pydantic import Field
 
 from ..files.file_model import FileModel
 from ..files.json_models import checked, naming
-from ..files.safe_files import (
-    MAX_BYTES,
-    json_bytes,
-    kind_of,
-    load_torch,
-    one_line,
-    read_bytes,
-    read_json,
-    write_atomic,
-)
+from ..files.safe_files import MAX_BYTES, json_bytes, kind_of, load_torch, one_line, read_bytes, read_json, write_atomic
 from .growmap import growmap_bytes, growmap_entries, plain_growmap, shortened, tree_from_growmap
 from .optimal_trees import expected_tokens, node_scores
 from .tree import MAX_SIZE, TokenTree

@@ -13,14 +13,7 @@ from ..design.acceptance_matrix import AcceptanceMatrix
 from ..design.bootstrap import LEVEL, RESAMPLES, Estimate, estimate, interval, resampled, wilson_interval
 from ..design.conditions import TOPK
 from ..design.replay import replay_while_growing
-from .counts import (
-    MAX_COUNT,
-    RATES,
-    UNCENSORED,
-    ServerCounts,
-    ServerRequest,
-    counts_of_survival,
-)
+from .counts import MAX_COUNT, RATES, UNCENSORED, ServerCounts, ServerRequest, counts_of_survival
 from .records import counts_of_rates
 
 RULES = MATCH, REJECTION = ("match", "rejection")  # by which engines accept a drafted token

@@ -11,11 +11,7 @@ from scipy.stats import chi2
 
 from ..decoding.loop import decode
 from ..decoding.record import TOKENS_ONLY
-from ..decoding.sampling import (
-    SamplingConfig,
-    check_logits,
-    probabilities,
-)
+from ..decoding.sampling import SamplingConfig, check_logits, probabilities
 from ..decoding.tree_policy import TreePolicy
 from ..design.tree import TokenTree
 from ..files.faults import Cancelled

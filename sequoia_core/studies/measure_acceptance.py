@@ -23,13 +23,7 @@ from ..files.model_names import needed_draft
 from ..models.language_model import ModelPair
 from ..models.protocol import LanguageModel, dtype_name
 from .prompt_loop import Progress, Report, one_by_one, require_a_prompt, room_after
-from .ranks_along_text import (
-    calibration_question,
-    outcome_question,
-    prompt_generators,
-    rank_questions,
-    ranks_on_text,
-)
+from .ranks_along_text import calibration_question, outcome_question, prompt_generators, rank_questions, ranks_on_text
 
 TARGET_TEXT = "measured on text the target wrote"
 OWN_TEXT = "measured on the user's own text"

@@ -11,15 +11,7 @@ import streamlit as st
 from streamlit.testing.v1 import AppTest
 
 from sequoia_core.design.tree import TokenTree
-from tests.app.conftest import (
-    OTHER_DRAFT,
-    metrics,
-    open_page,
-    run_job,
-    settled,
-    vector,
-    wait_for,
-)
+from tests.app.conftest import OTHER_DRAFT, metrics, open_page, run_job, settled, vector, wait_for
 from ui import token_tree
 from ui.jobs import decode_job, engine_queue, jobs
 from ui.runs import run_files, runs

@@ -7,13 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sequoia_core import AcceptanceVector
-from tests.app.conftest import (
-    open_page,
-    profile,
-    run_job,
-    state_of,
-    vector,
-)
+from tests.app.conftest import open_page, profile, run_job, state_of, vector
 
 pytestmark = pytest.mark.usefixtures("assets")
 

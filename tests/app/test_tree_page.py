@@ -15,16 +15,7 @@ from sequoia_core.design.growth import theorem_bound
 from sequoia_core.design.optimal_trees import expected_tokens, node_scores
 from sequoia_core.design.plain_trees import chain_tree, chains_limit, k_ary_limit
 from sequoia_core.design.planning import best_shape
-from tests.app.conftest import (
-    ROOT,
-    growing_never_pays,
-    metrics,
-    open_page,
-    profile,
-    run_job,
-    settled,
-    vector,
-)
+from tests.app.conftest import ROOT, growing_never_pays, metrics, open_page, profile, run_job, settled, vector
 from tests.conftest import calibration_of
 from ui.tree.comparison import plain_shape
 

@@ -6,15 +6,7 @@ import pytest
 
 from sequoia_core.command_line.main import main
 from tests.core.design.test_bench_profile import ROWS
-from tests.core.servers.samples import (
-    AFTER,
-    BEFORE,
-    LLAMA_PMIN,
-    NGRAM,
-    WIRED,
-    llama_text,
-    vllm_text,
-)
+from tests.core.servers.samples import AFTER, BEFORE, LLAMA_PMIN, NGRAM, WIRED, llama_text, vllm_text
 
 
 @pytest.fixture

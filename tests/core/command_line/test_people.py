@@ -7,12 +7,7 @@ import pytest
 
 from sequoia_core.command_line import figures
 from sequoia_core.command_line.main import main
-from sequoia_core.command_line.measured_words import (
-    bench_parts,
-    generate_parts,
-    server_check_parts,
-    sweep_parts,
-)
+from sequoia_core.command_line.measured_words import bench_parts, generate_parts, server_check_parts, sweep_parts
 from sequoia_core.command_line.output import report
 from sequoia_core.design.acceptance import AcceptanceVector
 from sequoia_core.design.bootstrap import Estimate

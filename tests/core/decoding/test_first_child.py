@@ -8,11 +8,7 @@ import pytest
 import torch
 
 from sequoia_core.decoding.rank_acceptance import average_rank_acceptance
-from sequoia_core.decoding.sampling import (
-    SamplingConfig,
-    draft_probabilities,
-    probabilities,
-)
+from sequoia_core.decoding.sampling import SamplingConfig, draft_probabilities, probabilities
 from sequoia_core.decoding.verifiers import VERIFIERS
 from sequoia_core.studies.node_enumeration import next_token_distribution
 from tests.core.decoding.test_verifiers import rows

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sequoia_core.design.acceptance import AcceptanceVector
-from sequoia_core.design.break_even import break_even, gains, idle_arithmetic, step_limit
+from sequoia_core.design.break_even import LONGEST_CHAIN, break_even, chain_pays, gains, idle_arithmetic, step_limit
 from sequoia_core.design.planning import BestShape, speedup_surface
 from sequoia_core.design.profile import HardwareProfile
 from sequoia_core.design.scenarios import ASSETS
@@ -45,6 +45,12 @@ def test_at_break_even_the_best_tree_gains_nothing(timed):
 
 def test_a_useless_draft_never_breaks_even_by_being_cheaper():
     assert {point.factor for point in break_even(AcceptanceVector(np.zeros(3)), profile()).values()} == {None}
+
+
+@pytest.mark.parametrize(("largest", "length"), [(4, 3), (64, LONGEST_CHAIN)])
+def test_a_chain_on_a_guess_is_as_long_as_was_profiled_or_may_be(largest, length):
+    free = HardwareProfile([1, largest], [1.0, 1.0], 1e-6)
+    assert chain_pays(0.99, free).length == length
 
 
 def test_gains_name_what_helps():

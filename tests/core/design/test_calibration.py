@@ -6,15 +6,7 @@ import numpy as np
 import pytest
 
 from sequoia_core.design.acceptance import AcceptanceVector
-from sequoia_core.design.calibration import (
-    BEFORE,
-    CENTRES,
-    ROWS_PER_PROMPT,
-    TABLES,
-    Calibration,
-    ChanceTables,
-    Sample,
-)
+from sequoia_core.design.calibration import BEFORE, CENTRES, ROWS_PER_PROMPT, TABLES, Calibration, ChanceTables, Sample
 from tests.conftest import calibration_of
 
 

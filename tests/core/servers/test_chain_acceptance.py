@@ -22,15 +22,7 @@ from sequoia_core.servers.chain_acceptance import (
 from sequoia_core.servers.counts import ServerCounts, ServerRequest
 from sequoia_core.studies.measure_acceptance import measure_acceptance
 from tests.conftest import pair_of
-from tests.core.servers.samples import (
-    AFTER,
-    BEFORE,
-    DRAFTS_BY_K,
-    NGRAM,
-    read,
-    step_records,
-    vllm_text,
-)
+from tests.core.servers.samples import AFTER, BEFORE, DRAFTS_BY_K, NGRAM, read, step_records, vllm_text
 
 
 @pytest.fixture(scope="module")

@@ -95,6 +95,11 @@ def test_a_draft_of_64_that_yields_4_is_too_long_and_not_weak():
     assert rules.too_long(read(answers((20, 219, 1378, 96)))) is None  # less than one of a draft
 
 
+def test_each_half_of_a_head_that_fades_has_its_share():
+    found = diagnose(read(vllm((3000, 1350, 350, 56, 6), 4000)))
+    assert [each.value for each in found.verdict.evidence] == pytest.approx([4700 / 8350, 62 / 406])  # of those reached
+
+
 def test_a_block_seeded_one_position_early_falls_with_the_prompt():
     """ik_llama.cpp#2296: .8 of the drafted tokens at 1K, .22 at 12K."""
     rows = [(1000 + n, 261, 200, 160) for n in range(6)] + [(12_000 + n, 145, 200, 44) for n in range(6)]

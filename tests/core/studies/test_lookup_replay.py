@@ -13,7 +13,7 @@ from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.design.step_time import autoregressive_sec
 from sequoia_core.files.response_logs import Recorded
 from sequoia_core.studies import lookup_replay
-from sequoia_core.studies.lookup_replay import DEPTH, SIZES, Request, encode_requests, replay, replay_log
+from sequoia_core.studies.lookup_replay import DEPTH, SIZES, Replay, Request, encode_requests, replay, replay_log
 from tests.conftest import linear_profile, pair_of, recalled, tiny_llama, tokens_of
 
 PROMPTS = [[3, 14, 15, 9, 2, 6, 3, 14, 15], [9, 2, 6, 3], [3, 14, 15, 9, 2], [5]]
@@ -66,6 +66,8 @@ def test_sizes_and_speedups_by_counting_again(target):
     enough = found.best_size(None)
     assert gains[enough] >= 0.95 * gains[64]
     assert all(gains[size] < 0.95 * gains[64] for size in found.sizes if size < enough)
+    barely = Replay((2, 4), np.array([105]), np.array([[100], [99]]), ({}, {}))  # 5 and 6 tokens beyond one a step
+    assert barely.best_size(None) == 4
 
 
 def test_an_answer_without_a_prompt_begins_with_a_step_of_its_own():

@@ -13,11 +13,7 @@ import torch
 from scipy.stats import chi2
 
 from sequoia_core.decoding.loop import decode
-from sequoia_core.decoding.sampling import (
-    SamplingConfig,
-    sample_without_replacement,
-    take_most_likely,
-)
+from sequoia_core.decoding.sampling import SamplingConfig, sample_without_replacement, take_most_likely
 from sequoia_core.decoding.verifiers import GREEDY, VERIFIERS, sequoia_rule
 from sequoia_core.design.plain_trees import branching_tree, chain_tree
 from sequoia_core.models.language_model import HuggingFaceModel

@@ -98,7 +98,9 @@ def test_models_are_told_apart_by_their_files_and_not_by_their_folders_or_the_pa
                  decoded("b", [2]) | {"target": "/new/big"})  # fmt: skip
     comparison = compare(rows)
     assert [drafter.name for drafter in comparison.drafters] == ["small", "lookup"]
-    assert [len(cell.prompts) for cell in comparison.cells.values()] == [3, 2]
+    assert [len(cell.prompts) for cell in comparison.cells.values()] == [3, 2] and not comparison.notes
+    (note,) = compare(table(measured("a", EASY), measured("b", EASY), measured("b", EASY) | moved)).notes
+    assert note.startswith("1 rows of prompts measured in another way too")
 
 
 def test_every_size_that_has_all_prompts_is_kept():

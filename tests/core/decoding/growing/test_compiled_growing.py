@@ -16,11 +16,7 @@ from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.growing.top_k_expansion import TopKExpansion
 from sequoia_core.decoding.loop import decode
 from sequoia_core.decoding.record import StepDetails
-from sequoia_core.decoding.sampling import (
-    SamplingConfig,
-    sample_without_replacement,
-    take_most_likely,
-)
+from sequoia_core.decoding.sampling import SamplingConfig, sample_without_replacement, take_most_likely
 from sequoia_core.design.calibration import BINS, CENTRES, TABLES, ChanceTables
 from sequoia_core.native import tree_expansion
 from sequoia_core.native.drafting_calls import GrowCall

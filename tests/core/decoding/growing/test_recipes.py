@@ -6,13 +6,7 @@ import numpy as np
 import pytest
 
 from sequoia_core.decoding.growing.expansion import TreeBounds
-from sequoia_core.decoding.growing.recipes import (
-    LOWEST_THRESHOLD,
-    RECIPES,
-    Controller,
-    expectation,
-    grown_on_rows,
-)
+from sequoia_core.decoding.growing.recipes import LOWEST_THRESHOLD, RECIPES, Controller, expectation, grown_on_rows
 from sequoia_core.decoding.growing.step_costs import StepCosts
 from sequoia_core.design.calibration import Calibration, Sample
 from sequoia_core.design.profile import HardwareProfile
