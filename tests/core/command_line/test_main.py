@@ -57,7 +57,6 @@ def test_a_table_is_null_where_there_is_no_tree(call):
     assert len(rows) == 7 and rows[:2] == [[None] * 3, [1.0] * 3] and rows[2][0] is None
 
 
-@pytest.mark.slow
 def test_measure_goes_on_from_a_cut_run(call, refusal, prompts, tmp_path):
     whole, cut = tmp_path / "whole.json", tmp_path / "cut.json"
     options = ["measure", "--temperature", "0.6", "--prompts", prompts, *SHORT]
@@ -80,7 +79,6 @@ def test_measure_on_own_text_from_a_column(call, tmp_path):
     assert "own text" in result["source"] and result["prompts"] == 2 and len(result["probs"]) == 3
 
 
-@pytest.mark.slow
 def test_profile(call, tmp_path):
     out = tmp_path / "profile.json"
     result = call("profile", "--sizes", "1,3", "--context", "16", "--repeats", "2", "--out", str(out))
@@ -113,7 +111,6 @@ def test_bench(call, prompts):
     assert result["predicted_speedup"] > 0 and result["measured_speedup"] > 0
 
 
-@pytest.mark.slow
 def test_generate_plans_only_from_what_holds(call):
     text = ("--prompt", "def f(", "--max-new-tokens", "4")
     warm = call("generate", *text, "--temperature", "0.9")

@@ -37,7 +37,6 @@ def head(target, texts):
     return teach(random_head(target, reads=READS), texts, steps=60)
 
 
-@pytest.mark.slow
 def test_a_head_wired_as_it_was_trained_is_left_alone(head, texts, target):
     pair = pair_of(target, head)
     assert better_wiring(texts, pair) is None

@@ -190,7 +190,6 @@ def test_what_a_temperature_and_growing_add_is_told_apart(monkeypatch):
     assert max(made.count for made in bench.timed if made.model == "target") == 5  # the largest that was asked for
 
 
-@pytest.mark.slow
 def test_rounds_of_an_earlier_profile_count(monkeypatch):
     bench = Bench(lambda model, count, turn, cached: float(count + turn), monkeypatch, cold=0.0)
     first = bench.measure(repeats=2)
