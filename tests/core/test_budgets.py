@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-LINES = {"sequoia_core": 30_716, "ui": 12_697, "pages": 866, "tests": 24_404}
+LINES = {"sequoia_core": 30_716, "ui": 12_697, "pages": 866, "tests": 24_416}
 FILE_LINES = 350  # of the engine and the app
 WORDS = 14_500
 

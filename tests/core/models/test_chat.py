@@ -92,6 +92,13 @@ def test_marks_of_the_template_inside_a_turn_are_told(text: str, found: list[str
         assert marks > sum(token >= 256 for token in encode_chat(tokenizer, TALK))  # it is true
 
 
+def test_lines_right_before_and_after_turns_are_marks_and_those_between_are_not():
+    between = "{% for m in messages %}{{ m.content }}\n### Ended\nnothing to see here\n### Begun\n{% endfor %}"
+    turn = Turn("user", "nothing to see here ### Ended, ### Begun")
+    (said,) = chat_remarks(chat_tokenizer(between), [TALK[1], turn])
+    assert said.startswith("Turn 2 (user) holds ### Begun, ### Ended, which")
+
+
 def test_a_turn_that_the_template_leaves_out_is_told():
     tokenizer = chat_tokenizer("{% for m in messages if m.role == 'user' %}[{{ m.content | trim }}]{% endfor %}")
     assert [line.split(":")[0] for line in chat_remarks(tokenizer, TALK)] == [

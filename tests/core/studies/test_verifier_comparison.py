@@ -22,6 +22,11 @@ def test_comparison_is_complete(tiny_target, tiny_draft):
         assert np.all(run.yielded <= run.steps * (tree.depth + 1)) and np.all(run.seconds > 0)
         tokens = run.tokens_per_step
         assert 1.0 <= tokens.low <= tokens.value <= tokens.high <= 3.0
+    rates, row = result.runs[0].committed / result.runs[0].seconds, result.rows()[0]
+    low, middle, high = sorted(rates)
+    assert row["tokens_per_sec"] == pytest.approx(middle)
+    assert row["tokens_per_sec_q1"] == pytest.approx((low + middle) / 2)
+    assert row["tokens_per_sec_q3"] == pytest.approx((middle + high) / 2)
     assert result.run("topk", SamplingConfig(0)) is result.runs[0]
     ratio = result.ratio("sequoia", "topk", HOT)
     assert ratio.low <= ratio.value <= ratio.high
