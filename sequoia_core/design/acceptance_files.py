@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from ..files.file_kinds import kind_of
 from ..files.json_models import checked, naming
 from ..files.number_tables import number_column
-from ..files.safe_files import kind_of, load_torch, one_line, read_json, unpacked_json
+from ..files.safe_files import load_torch, one_line, read_json, unpacked_json
 from .calibration import Calibration
 from .conditions import MAX_RANKS, Conditions
 

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..files.file_kinds import decode_text, kind_of
 from ..files.json_models import naming
-from ..files.safe_files import kind_of, read_json
+from ..files.safe_files import read_json
 from .profile import HardwareProfile
 from .profile_files import MIN_SEC
 from .tree import MAX_SIZE
@@ -85,10 +86,7 @@ def _passes(data: bytes) -> list[Pass]:
     kind = "binary data" if b"\0" in data else kind_of(data)
     if kind not in ("JSON", "text"):
         raise ValueError(f"found {kind}, expected {EXPECTED}")
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"found bytes that are not UTF-8 at {error.start}, expected {EXPECTED}") from error
+    text = decode_text(data, EXPECTED)
     if kind == "JSON":
         lines = [line for line in data.splitlines() if line.strip()]
         rows = read_json(data) if text.lstrip().startswith("[") else [read_json(line) for line in lines]

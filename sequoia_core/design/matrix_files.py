@@ -6,9 +6,10 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
+from ..files.file_kinds import kind_of
 from ..files.file_model import FileModel
 from ..files.json_models import checked, naming
-from ..files.safe_files import json_bytes, kind_of, read_bytes, read_json
+from ..files.safe_files import json_bytes, read_bytes, read_json
 from .acceptance import AcceptanceVector
 from .acceptance_files import MATRIX_VERSION, MAX_BYTES
 from .acceptance_matrix import AcceptanceMatrix

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
+from ..files.file_kinds import decode_text, kind_of
 from ..files.file_model import FileModel
 from ..files.json_models import checked, naming
-from ..files.safe_files import MAX_BYTES, json_bytes, kind_of, load_torch, one_line, read_bytes, read_json, write_atomic
+from ..files.safe_files import MAX_BYTES, json_bytes, load_torch, one_line, read_bytes, read_json, write_atomic
 from .growmap import growmap_bytes, growmap_entries, plain_growmap, shortened, tree_from_growmap
 from .optimal_trees import expected_tokens, node_scores
 from .tree import MAX_SIZE, TokenTree
@@ -186,7 +187,7 @@ def _other_than_a_tree(content: Any) -> str | None:
 def _json_or_literal(data: bytes) -> Any:
     """Parse JSON, or the Python literal of a list of tuples, which is rewritten to JSON and never evaluated."""
     try:
-        text = data.decode("utf-8-sig").strip()
+        text = decode_text(data, "JSON or a list of paths").strip()
         if re.match(r"['\"]?\s*\[", text):
             text = text.strip("'\"").translate(str.maketrans("()", "[]"))
             text = re.sub(r",\s*\]", "]", text)

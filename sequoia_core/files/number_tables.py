@@ -4,6 +4,8 @@ import csv
 import re
 from typing import NamedTuple
 
+from .file_kinds import decode_text
+
 EXPECTED = "one column of numbers, or ranks and numbers"
 NUMBERS = ("probability", "probabilities", "prob", "probs", "p", "acceptance", "rate", "survival")  # columns taken
 
@@ -54,12 +56,7 @@ def _chosen(rows: list[list[float]], header: tuple[str, ...]) -> list[list[float
 
 
 def _rows(data: bytes) -> tuple[list[list[float]], tuple[str, ...]]:
-    wide = data.startswith((b"\xff\xfe", b"\xfe\xff"))
-    try:
-        text = data.decode("utf-16" if wide else "utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"found bytes that are not UTF-8 at {error.start}, expected numbers as text") from error
-    lines = [line.strip(" ") for line in text.lstrip("\ufeff").splitlines()]
+    lines = [line.strip(" ") for line in decode_text(data, "numbers").lstrip("\ufeff").splitlines()]
     lines = [line for line in lines if line.strip() and not line.startswith("#")]
     delimiter = next((mark for mark in ";\t" if any(mark in line.strip() for line in lines)), ",")
     if delimiter == "," and _has_decimal_commas(lines):

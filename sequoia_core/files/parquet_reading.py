@@ -9,8 +9,9 @@ os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # the default reserves more 
 import pyarrow
 import pyarrow.parquet
 
+from .file_kinds import kind_of
 from .prompt_rows import SECOND_PARTS, check_few, choose_column, listed, prompt_of, usual_column
-from .safe_files import kind_of, one_line
+from .safe_files import one_line
 
 MAX_ROWS = 1_000_000  # empty rows take no space
 BATCH = 100  # rows unpacked at a time, before their texts are counted

@@ -11,9 +11,10 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from .bounded_process import BoundedProcess, LimitError
+from .file_kinds import decode_text
 from .json_models import naming
 from .prompt_rows import check_few, choose_column, is_chat, listed, prompt_of, usual_column
-from .safe_files import kind_of, read_bytes, read_json
+from .safe_files import read_bytes, read_json
 
 MAX_PROMPT_BYTES = 16 * 2**20
 CANDIDATE_ROWS = 100  # rows looked at to tell text from numbers
@@ -84,10 +85,7 @@ def _kind(name: str) -> str:
 
 
 def _decoded(data: bytes, expected: str = "text, JSONL, CSV or parquet") -> str:
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"found {kind_of(data)} that is not UTF-8, expected {expected}") from error
+    text = decode_text(data, expected)
     if "\0" in text:
         raise ValueError(f"found binary data, expected {expected}")
     return text

@@ -16,6 +16,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from .file_kinds import decode_text, kind_of
+
 MAX_BYTES = 64 * 2**20
 MAX_JSON_VALUES = 8_000_000  # what a tree file of full size holds; at most half a gigabyte in memory
 MAX_PICKLE = 2 * 2**20  # of a .pt file, beside the tensors' own bytes
@@ -103,10 +105,7 @@ def read_json(data: bytes) -> Any:
     values = sum(map(data.count, (b",", b"[", b"{")))
     if values > MAX_JSON_VALUES:
         raise ValueError(f"found JSON of about {values:,} values, expected at most {MAX_JSON_VALUES:,}")
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"found bytes that are not UTF-8 at {error.start}, expected JSON") from error
+    text = decode_text(data, "JSON")
     try:
         value = json.loads(
             text, object_pairs_hook=_unique_keys, parse_constant=_no_number, parse_float=_finite, parse_int=_integer
@@ -177,28 +176,6 @@ def unpacked_json(text: str) -> Any:
     if not unpack.eof:
         raise ValueError(f"found packed JSON cut short or of more than {MAX_PACKED:,} bytes, expected all of it")
     return read_json(data)
-
-
-def kind_of(data: bytes) -> str:
-    """Return the kind of a file by its first bytes."""
-    head = data[:4096].removeprefix(b"\xef\xbb\xbf").lstrip()
-    if not head:
-        return "an empty file"
-    if data.startswith(b"PK"):
-        return "an .npz archive" if b".npy" in data[:200] else "a zip archive"
-    if data.startswith(b"\x93NUMPY"):
-        return "a NumPy array"
-    if data[8:9] == b"{" and int.from_bytes(data[:8], "little") <= len(data):
-        return "a safetensors file"
-    if data.startswith(b"\x80"):
-        return "a bare pickle"
-    if head.startswith(b"<"):
-        return "HTML or XML"
-    if head.startswith((b"{", b"[")):
-        return "JSON"
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return "text"
-    return "binary data" if b"\0" in head else "text"
 
 
 def load_torch(data: bytes, expected: str) -> Any:

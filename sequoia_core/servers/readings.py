@@ -5,8 +5,9 @@ from dataclasses import replace
 
 from ..design.acceptance import AcceptanceVector
 from ..design.matrix_files import acceptance_from_bytes
+from ..files.file_kinds import decode_text, kind_of
 from ..files.number_tables import number_column
-from ..files.safe_files import kind_of, read_json
+from ..files.safe_files import read_json
 from .chain_acceptance import MATCH, counts_of_matrix, counts_of_vector, other_rule_note
 from .counts import ENGINES, ServerCounts
 from .logs import counts_of_log
@@ -121,9 +122,10 @@ def _bare_numbers(data: bytes) -> list[float] | None:
 def _text(data: bytes, name: str) -> str:
     if len(data) > MAX_READING_BYTES:
         raise ValueError(f"{name}: found {len(data):,} bytes, expected at most {MAX_READING_BYTES:,}")
-    if b"\0" in data:
-        raise ValueError(f"{name}: found binary data, expected text")
     try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{name}: found bytes that are not UTF-8 at {error.start}, expected text") from error
+        text = decode_text(data, "metrics, answers, acceptance.csv or a log of a server")
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+    if "\0" in text:
+        raise ValueError(f"{name}: found binary data, expected text")
+    return text

@@ -12,8 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, JsonValue, TypeA
 
 from sequoia_core.design.conditions import TRAVERSAL, VERIFIERS
 from sequoia_core.design.tree import TokenTree
+from sequoia_core.files.file_kinds import kind_of
 from sequoia_core.files.json_models import checked
-from sequoia_core.files.safe_files import kind_of, read_bytes, read_json
+from sequoia_core.files.safe_files import read_bytes, read_json
 from sequoia_core.models.chat import ROLES
 from ui.runs.runs import FORMAT, VERSION, Positive, StepRecord
 from ui.tree_layout import MAX_DRAWN

@@ -95,7 +95,7 @@ def changed(**fields):
     [
         ("", "found an empty file"),
         (b"\x00\x01binary", "found binary data, expected text"),
-        (b"\xff\xfe\xfa", "found bytes that are not UTF-8"),
+        (b"\xff\xfe\xfa", "found text that is not UTF-16"),
         ("<html>404</html>", "found HTML or XML"),
         ("hello", "found no line of speculative decoding"),
         ("[{}, 3]", "found 2 objects without counts"),

@@ -1,0 +1,59 @@
+"""Name what a file is, so that a refusal can say it, and decode text. Reads the first bytes only, and never guesses."""
+
+import codecs
+import re
+
+HEAD_BYTES = 4096  # of a file, in which its form shows
+_BOMS = {  # UTF-32 first: its mark begins with that of UTF-16
+    codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16", codecs.BOM_UTF8: "utf-8-sig",
+}  # fmt: skip
+# Forms that people paste and that a reader may not take. The first match wins.
+_FORMS = (("a Git LFS pointer, not the file itself", rb"version https://git-lfs\.github\.com/spec/"),)
+
+
+def kind_of(data: bytes) -> str:
+    """Return the kind of a file by its first bytes."""
+    head = data[:HEAD_BYTES].removeprefix(b"\xef\xbb\xbf").lstrip()
+    if not head:
+        return "an empty file"
+    if data.startswith(b"PK"):
+        return "an .npz archive" if b".npy" in data[:200] else "a zip archive"
+    if data.startswith(b"\x93NUMPY"):
+        return "a NumPy array"
+    if data[8:9] == b"{" and int.from_bytes(data[:8], "little") <= len(data):
+        return "a safetensors file"
+    if data.startswith(b"\x1f\x8b"):
+        return "a gzip archive"
+    if data.startswith(b"\x80"):
+        return "a bare pickle"
+    if head.startswith(b"<"):
+        return "HTML or XML"
+    if head.startswith((b"{", b"[")):
+        return "JSON"
+    if data.startswith(tuple(_BOMS)):
+        return "text"
+    return "binary data" if b"\0" in head else "text"
+
+
+def describe(data: bytes) -> str:
+    """Return what a file is, for an error message: a known form by its name, else `kind_of`."""
+    head = data[:HEAD_BYTES]
+    return next((name for name, pattern in _FORMS if re.search(pattern, head)), kind_of(data))
+
+
+def decode_text(data: bytes, expected: str) -> str:
+    """Return UTF-8 text, or what a byte order mark declares.
+
+    Raises:
+        ValueError: for other encodings, which no byte tells apart for certain. `expected` is for the message.
+    """
+    encoding = next((name for mark, name in _BOMS.items() if data.startswith(mark)), "utf-8")
+    try:
+        return data.decode(encoding)
+    except UnicodeDecodeError as error:
+        byte = f"byte 0x{data[error.start]:02x} at {error.start:,}"
+        raise ValueError(
+            f"found {describe(data)} that is not {encoding.removesuffix('-sig').upper()} ({byte}), expected {expected} "
+            "in UTF-8: save it anew in that encoding"
+        ) from error
