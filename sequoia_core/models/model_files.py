@@ -93,6 +93,12 @@ def explained(name: str, expected: str, found: str = "what does not load") -> It
     except BaseException as error:
         if isinstance(error, Explained) or (not isinstance(error, Exception) and not is_panic(error)):
             raise
+        text = str(error)
+        if (
+            isinstance(error, ValueError) and ", expected " in text
+        ):  # one of our own, which is complete but for the name
+            text = text.removeprefix(f"{Path(name).name}: ")
+            raise ValueError(text if text.startswith(name) else f"{name}: {text}") from error
         cause = _hub_cause(name, error) or f"{found} ({one_line(error)})"
         raise ValueError(f"{name}: found {cause}, expected {expected}") from error
 

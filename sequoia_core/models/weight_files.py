@@ -9,7 +9,7 @@ from safetensors import SafetensorError, safe_open
 from transformers.utils import SAFE_WEIGHTS_NAME
 
 from ..files.file_kinds import HEAD_BYTES, describe
-from .model_files import Explained, Source, explained
+from .model_files import Source, explained
 
 Stored = dict[str, tuple[tuple[int, ...], str]]  # (shape, dtype) of each tensor by its name
 WHOLE = "a complete safetensors file"  # what is expected
@@ -87,11 +87,11 @@ def _check_length(where: str, path: Path) -> None:
         head = file.read(HEAD_BYTES)
         whole = 8 + int.from_bytes(head[:8], "little")
         if head[8:9] != b"{":
-            raise Explained(f"{where}: found {describe(head)}, expected {WHOLE}")
+            raise ValueError(f"{where}: found {describe(head)}, expected {WHOLE}")
         if whole <= size:
             file.seek(8)
             header = json.loads(file.read(whole - 8))
             whole += max(fields.get("data_offsets", [0, 0])[1] for fields in header.values())
     if size != whole:
         how = "cut short" if size < whole else "something was appended"
-        raise Explained(f"{where}: found {size:,} bytes, expected {whole:,} by its header: {how}")
+        raise ValueError(f"{where}: found {size:,} bytes, expected {whole:,} by its header: {how}")

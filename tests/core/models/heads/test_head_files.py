@@ -184,5 +184,5 @@ def test_damaged_weights_are_refused_in_one_line(target, tmp_path):
         load_head(folder, target)
     folder = written(tmp_path / "cut", target, pickled=True)
     (folder / "pytorch_model.bin").write_bytes((folder / "pytorch_model.bin").read_bytes()[:-100])
-    with pytest.raises(ValueError, match="pytorch_model.bin: found what does not load"):
+    with pytest.raises(ValueError, match="pytorch_model.bin: found a damaged or foreign file"):
         load_head(folder, target)
