@@ -28,12 +28,19 @@ def write_demo(name: str, out: Path, dtype: str) -> Path:
     return out
 
 
-def write_random(architecture: str, out: Path, *, seed: int = 0, vocab: int = VOCAB, context: int = CONTEXT) -> Path:
-    """Write a model of random weights with a byte-level tokenizer of `vocab` tokens, none of which ends a text."""
+def write_random(
+    architecture: str, out: Path, *, seed: int = 0, vocab: int = VOCAB, context: int = CONTEXT, part_tensors: int = 0
+) -> Path:
+    """Write a model of random weights with a byte-level tokenizer of `vocab` tokens, none of which ends a text.
+
+    Args:
+        part_tensors: of each part of a split file; 0 for one whole file.
+    """
     import gguf
 
     width, inner = 64, 96
-    draw, writer = np.random.default_rng(seed), gguf.GGUFWriter(out, architecture)
+    draw = np.random.default_rng(seed)
+    writer = gguf.GGUFWriter(out, architecture, split_max_tensors=part_tensors)
     writer.add_file_type(gguf.LlamaFileType.ALL_F32)
     writer.add_context_length(context)
     writer.add_embedding_length(width)

@@ -2,11 +2,14 @@
 
 import mmap
 import os
+import re
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+from .file_kinds import HEAD_BYTES, describe
 
 LLAMA_CPP = "llama.cpp"  # the engine that reads such files, as profiles and counts name it
 MOST_SEQUENCES = 256  # of one llama.cpp context (LLAMA_MAX_SEQ)
@@ -34,6 +37,7 @@ class GGUFHeader:
 
     Attributes:
         fields: metadata by key; of long arrays and arrays of strings their length.
+        file_bytes: of all its parts, where it is split.
     """
 
     fields: dict[str, Any]
@@ -71,12 +75,13 @@ def is_gguf(name: str | os.PathLike) -> bool:
 
 
 def read_gguf_header(path: str | os.PathLike) -> GGUFHeader:
-    """Read the head of a GGUF file; OSError for a file that cannot be read."""
+    """Read the head of a GGUF file, of the first part where it is split; OSError for a file that cannot be read."""
     path = Path(path).expanduser()
     about = path.stat()
     if not path.is_file() or about.st_size < 24:
         raise ValueError(f"{path.name}: found {about.st_size} bytes, expected a GGUF file")
-    return _read_once(path, about.st_size, about.st_mtime_ns)
+    header = _read_once(path, about.st_size, about.st_mtime_ns)
+    return replace(header, file_bytes=sum(part.stat().st_size for part in _parts(path, header.fields)))
 
 
 @lru_cache(maxsize=8)  # a page asks several times in each of its runs, and a head may list 150,000 tokens
@@ -92,7 +97,7 @@ def _read_once(path: Path, size: int, _changed: int) -> GGUFHeader:
 def _read(held: mmap.mmap, size: int) -> GGUFHeader:
     magic, version, tensors, count = struct.unpack_from("<4sIQQ", held, 0)
     if magic != b"GGUF":
-        raise ValueError(f"a file that begins with {magic!r}")
+        raise ValueError(describe(held[:HEAD_BYTES]))
     if version not in VERSIONS:
         raise ValueError(f"version {version}")
     if count > MAX_FIELDS or tensors > size:
@@ -109,8 +114,24 @@ def _read(held: mmap.mmap, size: int) -> GGUFHeader:
         entries += value if kind == ARRAY and isinstance(value, int) else 0
         if entries > MAX_ENTRIES:
             raise ValueError(f"arrays of more than {MAX_ENTRIES:,} entries")
-    _check(fields)
+    if not fields.get("split.no"):  # other parts have none of the fields that are checked
+        _check(fields)
     return GGUFHeader(fields, size)
+
+
+def _parts(path: Path, fields: dict[str, Any]) -> list[Path]:
+    """Return all files of a model by the names that llama.cpp gives them; refuse another than the first."""
+    number, count = fields.get("split.no", 0), fields.get("split.count", 1)
+    if count == 1:
+        return [path]
+    stem = re.sub(r"-\d{5}-of-\d{5}$", "", path.stem)
+    parts = [path.with_name(f"{stem}-{part:05d}-of-{count:05d}{path.suffix}") for part in range(1, count + 1)]
+    if path != parts[0]:
+        raise ValueError(f"{path.name}: found part {number + 1} of {count}, expected the first part, {parts[0].name}")
+    missing = next((part.name for part in parts if not part.is_file()), None)
+    if missing is not None:
+        raise ValueError(f"{path.name}: found no {missing}, expected all {count} parts in one folder")
+    return parts
 
 
 def _check(fields: dict[str, Any]) -> None:
@@ -120,7 +141,7 @@ def _check(fields: dict[str, Any]) -> None:
         raise ValueError("no general.architecture")
     if f"{name}.context_length" not in fields:
         raise ValueError(f"no {name}.context_length")
-    whole = ["general.file_type", *(f"{name}.{key}" for key in WHOLE_FIELDS)]
+    whole = ["general.file_type", "split.count", *(f"{name}.{key}" for key in WHOLE_FIELDS)]
     for key in [*whole, *(f"{name}.{key}" for key in BY_LAYER)]:
         value = fields.get(key, 0)
         numbers = value if isinstance(value, list) and value and key not in whole else [value]

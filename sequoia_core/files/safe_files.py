@@ -16,7 +16,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from .file_kinds import decode_text, kind_of
+from .file_kinds import decode_text, describe, kind_of
 
 MAX_BYTES = 64 * 2**20
 MAX_JSON_VALUES = 8_000_000  # what a tree file of full size holds; at most half a gigabyte in memory
@@ -184,7 +184,7 @@ def load_torch(data: bytes, expected: str) -> Any:
     `expected` is what the caller wants, for the error message.
     """
     if kind_of(data) != "a zip archive":
-        raise ValueError(f"found {kind_of(data)}, expected {expected} saved by torch.save (version 1.6 or later)")
+        raise ValueError(f"found {describe(data)}, expected {expected} saved by torch.save (version 1.6 or later)")
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             entries = archive.infolist()

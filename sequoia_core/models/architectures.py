@@ -1,7 +1,7 @@
 """Whether a folder holds a causal language model at all, by its config.json."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from transformers import PretrainedConfig
@@ -17,6 +17,7 @@ HEAD_FIELDS = {  # of config.json -> the kind of draft head that has it; the fir
 HEAD_CLASSES = r"(eagle(?!\w*vl)-?3?|medusa|dflash|dspark|mtp|assistant)"  # in the name of a class or a model type
 HEAD_TENSORS = {"d2t": EAGLE3, "midlayer.": EAGLE3, "mtp.": "MTP", "medusa_head.": "Medusa"}
 GGUF_ENCODERS = {"t5": "an encoder-decoder", "t5encoder": "an encoder", "bert": "an encoder"}
+MTP_COUNTS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")  # in config.json
 OTHER_TASKS = r"For(MaskedLM|\w*Classification|QuestionAnswering|MultipleChoice)$"
 
 
@@ -45,29 +46,46 @@ def head_kind(fields: Mapping[str, Any], tensors: Iterable[str] = ()) -> str:
     return EAGLE3 if re.fullmatch("eagle-?3", kind, re.IGNORECASE) else kind
 
 
-def mtp_layers(config: PretrainedConfig, tensor: str) -> bool:
-    """Whether a target's tensor is one of the MTP layers that its files bring along."""
-    count = getattr(config, "num_nextn_predict_layers", None) or getattr(config, "num_mtp_layers", None) or 0
-    layer = re.search(r"(?:^|\.)layers\.(\d+)\.", tensor)
-    first = config.num_hidden_layers
-    return tensor.startswith("mtp.") or (layer is not None and first <= int(layer[1]) < first + count)
+def mtp_counts(config: PretrainedConfig) -> set[int]:
+    """Return how many MTP layers a target's configuration names, under whichever keys; usually one number."""
+    parts = (config, config.get_text_config())
+    counts = {getattr(part, key, None) for part in parts for key in MTP_COUNTS}
+    return {count for count in counts if isinstance(count, int) and count > 0}
 
 
-def check_head(name: str, fields: Mapping[str, Any], tensors: Iterable[str]) -> None:
+def mtp_tensors(config: PretrainedConfig, tensors: Collection[str]) -> list[str]:
+    """Return those of a target's tensors that are of the MTP layers which its files bring along.
+
+    They begin with `mtp.`, or are of layers after the model's own: as many as its configuration says, and those that
+    have DeepSeek's projection, whatever it says.
+    """
+    first = config.get_text_config().num_hidden_layers
+    numbers = {key: int(layer[1]) for key in tensors if (layer := re.search(r"(?:^|\.)layers\.(\d+)\.", key))}
+    further = {number for key, number in numbers.items() if number >= first and "eh_proj" in key}
+    further.update(range(first, first + max(mtp_counts(config), default=0)))
+    return [key for key in tensors if key.startswith("mtp.") or numbers.get(key) in further]
+
+
+def check_head(name: str, fields: Mapping[str, Any], tensors: Iterable[str], expected: str = EXPECTED) -> None:
     """Refuse a draft head where a model is wanted."""
     if kind := head_kind(fields, tensors):
         raise ValueError(
-            f"{name}: found a draft head ({kind[:40]}), which reads another model's hidden states, expected {EXPECTED}"
+            f"{name}: found a draft head ({kind[:40]}), which reads another model's hidden states, expected {expected}"
         )
 
 
 def check_architecture(name: str, config: PretrainedConfig, fields: Mapping[str, Any]) -> None:
-    """Refuse encoder-decoders and models for other tasks, before any weight is read."""
+    """Refuse encoder-decoders, models for other tasks and ALiBi, before any weight is read."""
     named = next(iter(_architectures(fields)), "") or f"{config.model_type}"
     if getattr(config, "is_encoder_decoder", False):
         found = "an encoder-decoder"
     elif re.search(OTHER_TASKS, named) or type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         found = "a model for another task"
+    elif config.model_type == "bloom" or getattr(config, "alibi", False):
+        raise ValueError(
+            f"{name}: found ALiBi ({named[:60]}), which derives distances from the order in the cache, expected a "
+            "model that takes positions"
+        )
     else:
         return
     raise ValueError(f"{name}: found {found} ({named[:60]}), expected {EXPECTED}")
@@ -79,6 +97,20 @@ def check_gguf_architecture(name: str, architecture: str) -> None:
     kind = next((kind for start, kind in GGUF_ENCODERS.items() if re.search(rf"(^|-){start}($|-)", architecture)), None)
     if kind is not None:
         raise ValueError(f"{name}: found {kind} ({architecture[:60]}), expected {EXPECTED}")
+
+
+def check_rotation(settings: Mapping[str, Any]) -> None:
+    """Refuse rotary settings given under two names with two values, of which readers would take either."""
+    parameters = settings.get("rope_parameters")
+    if not isinstance(parameters, dict):
+        return
+    for name, other in (
+        ("rope_theta", parameters.get("rope_theta")),
+        ("rope_scaling", parameters),
+    ):
+        found = settings.get(name)
+        if found is not None and other is not None and found != other:
+            raise ValueError(f"{name}: found {found}, and {other} in rope_parameters, expected one value")
 
 
 def _architectures(fields: Mapping[str, Any]) -> list[str]:

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
-from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
-from .architectures import check_architecture, check_head, mtp_layers
+from ..files.json_models import naming
+from .architectures import check_architecture, check_head, check_rotation, mtp_tensors
 from .default_dtype import NAMES
 from .finite_weights import check_finite
 from .model_files import A_MODEL, Source, explained
+from .weight_files import Stored, read_tensors, stored_tensors, weight_files
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -40,7 +41,6 @@ LARGER_THAN_FILES = 2  # a configuration with more than this many times the numb
 ALIGNED = 64  # bytes, of a vector register and a cache line
 SPREAD = "auto"  # accelerate's word for it
 PACKED = 32  # numbers that quantised formats may pack into one
-Stored = dict[str, tuple[tuple[int, ...], str]]  # (shape, dtype) of each tensor by its name
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +63,13 @@ def read_plan(source: Source) -> Plan:
     fields = source.read_object("config.json", needed=True)
     assert fields is not None, "a needed file is there"
     source.read_object("generation_config.json")  # transformers ignores one that it cannot read
-    stored = _stored(source)
+    stored = stored_tensors(source)
     check_head(source.name, fields, stored)
     _check_counts(where, fields, len(stored))
+    for settings in (fields, fields.get("text_config")):
+        if isinstance(settings, dict):
+            with naming(where):
+                check_rotation(settings)
     with explained(where, "the configuration of a causal language model", "settings that do not hold"):
         config = AutoConfig.from_pretrained(source.place, trust_remote_code=False)
         text = config.get_text_config()
@@ -86,7 +90,8 @@ def load_weights(
     with explained(f"{name}/config.json", expected, "settings that do not hold"), torch.device("meta"):
         empty = AutoModelForCausalLM.from_config(config, trust_remote_code=False, attn_implementation=None)
     _check_stored(name, empty, plan)
-    with explained(name, A_MODEL):
+    check_stored_once(source, empty, plan.stored)
+    with explained(name, A_MODEL), without_report():
         model, report = cast("Any", AutoModelForCausalLM).from_pretrained(
             source.place, config=config, dtype=dtype, use_safetensors=True, trust_remote_code=False,
             attn_implementation=None,  # the fused kernel, or plain operations where there is none
@@ -96,7 +101,7 @@ def load_weights(
         if not placed and not spread:
             model = model.to(device)
     _check_loaded(name, model, report)
-    check_finite(name, model, lambda: weight_paths(source))
+    check_finite(name, model, lambda: list(weight_files(source)))
     align_weights(model)
     return model
 
@@ -112,48 +117,30 @@ def align_weights(model: PreTrainedModel) -> None:
             weights.data = weights.data.clone()  # torch's own memory is aligned
 
 
-def weight_paths(source: Source) -> list[Path]:
-    """Return a model's safetensors files, which `read_plan` has checked."""
-    index = source.read_object(SAFE_WEIGHTS_INDEX_NAME)
-    whole = source.find(SAFE_WEIGHTS_NAME, needed=index is None)
-    if whole is not None:
-        return [whole]
-    shards = sorted(set(cast("dict", index)["weight_map"].values()))
-    return [cast("Path", source.find(shard)) for shard in shards]
+def check_stored_once(source: Source, model: PreTrainedModel, stored: Collection[str]) -> None:
+    """Refuse two stored tensors that differ and would be the same one in the model: readers would take either."""
+    prefix = f"{model.base_model_prefix}."
+    tied: Any = model.all_tied_weights_keys
+    for one, other in (*((key, prefix + key) for key in stored), *tied.items()):
+        if one in stored and other in stored:
+            tensors = read_tensors(source, (one, other))
+            if not torch.equal(tensors[one], tensors[other]):
+                advice = " (or tie_word_embeddings = false in config.json)" if one in tied else ""
+                raise ValueError(
+                    f"{source.name}: found {one} and {other}, which differ, though config.json makes them one tensor, "
+                    f"expected one of them{advice}"
+                )
 
 
-def _stored(source: Source) -> Stored:
-    whole = source.find(SAFE_WEIGHTS_NAME)
-    if whole is not None:
-        return _headers(source, whole)
-    index = source.read_object(SAFE_WEIGHTS_INDEX_NAME)
-    if index is None:
-        return {}
-    where, weight_map = f"{source.name}/{SAFE_WEIGHTS_INDEX_NAME}", index.get("weight_map")
-    if (
-        not isinstance(weight_map, dict)
-        or not weight_map
-        or not all(isinstance(shard, str) for shard in weight_map.values())
-    ):
-        raise ValueError(f"{where}: weight_map: found {str(weight_map)[:60]}, expected the file that holds each tensor")
-    stored: Stored = {}
-    for shard in sorted(set(weight_map.values())):
-        path = source.find(shard)
-        if path is None:
-            raise ValueError(f"{where}: found no file {shard}, which it names, expected all of its files")
-        held = _headers(source, path)
-        absent = next((tensor for tensor, file in weight_map.items() if file == shard and tensor not in held), None)
-        if absent is not None:
-            raise ValueError(f"{where}: found {shard} without {absent}, expected every tensor where the index says")
-        stored |= held
-    return stored
-
-
-def _headers(source: Source, path: Path) -> Stored:
-    where, found = f"{source.name}/{path.name}", "a damaged or incomplete file"
-    with explained(where, "a complete safetensors file", found), safe_open(path, framework="pt") as file:
-        parts = {key: file.get_slice(key) for key in file.keys()}
-        return {key: (tuple(part.get_shape()), part.get_dtype()) for key, part in parts.items()}
+@contextmanager
+def without_report() -> Iterator[None]:
+    """Keep transformers from printing which tensors it did not use: our own check of its report decides."""
+    logger, silent = logging.getLogger("transformers.modeling_utils"), logging.Filter("nothing of that name")
+    logger.addFilter(silent)
+    try:
+        yield
+    finally:
+        logger.removeFilter(silent)
 
 
 def _check_counts(where: str, fields: dict[str, Any], tensors: int) -> None:
@@ -237,11 +224,11 @@ def _check_loaded(name: str, model: PreTrainedModel, report: dict[str, Any]) -> 
     declares as ignorable: heads tied to the embedding, buffers that earlier versions stored. MTP layers are no surplus.
     """
     buffers = {key for key, _ in model.named_buffers()}  # computed, not loaded, wherever a file still stores them
-    config = model.config.get_text_config()
+    further = mtp_tensors(model.config, report["unexpected_keys"])
     surplus = [
         key
         for key in report["unexpected_keys"]
-        if key not in buffers and not key.endswith(".masked_bias") and not mtp_layers(config, key)
+        if key not in buffers and not key.endswith(".masked_bias") and key not in further
     ]
     _refuse_misfits(name, model, report["missing_keys"], report["mismatched_keys"], surplus)
 

@@ -120,6 +120,7 @@ def _load(spec: PairSpec, device: torch.device, tell: Callable[[float, str], Non
                 own = target_model.model
                 head = read_mtp(files, own) if isinstance(files, MtpFiles) else read_head(files, own)
                 target_model.rest()
+                remarks += tuple(head.remarks)
                 draft_model = HeadModel(head, MTP if draft == MTP else model_name(files.source.name), target_model)
             else:
                 draft_model = HuggingFaceModel(load_weights(*files, device, dtype), model_name(files.source.name))
@@ -261,7 +262,8 @@ def _read(name: str | os.PathLike) -> _Files | None:
 
 def _size(name: str | os.PathLike, files: _DraftFiles) -> str:
     if not isinstance(files, _Files):
-        return f"{(gguf_path(name).stat().st_size if files is None else files.size) / 1e6:,.0f} MB"
+        size = read_gguf_header(gguf_path(name)).file_bytes if files is None else files.size
+        return f"{size / 1e6:,.0f} MB"
     return f"{sum(math.prod(shape) for shape, _ in files.plan.stored.values()) / 1e6:,.0f} million weights"
 
 

@@ -13,10 +13,12 @@ from huggingface_hub.errors import EntryNotFoundError, HFValidationError, LocalE
 from huggingface_hub.utils import validate_repo_id
 
 from ..files.faults import is_panic
+from ..files.file_kinds import describe
 from ..files.model_names import model_source
 from ..files.safe_files import read_bytes
 
 A_MODEL = "a causal language model with safetensors weights"
+LONGEST = 300  # characters of a library's message; a longer one ends after a whole sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +57,9 @@ class Source:
         try:
             fields = json.loads(content)
         except (ValueError, RecursionError) as error:
-            raise ValueError(
-                f"{self.name}/{file}: found no readable JSON ({one_line(error)}), expected a JSON object"
-            ) from error
+            kind = describe(content)
+            found = f"no readable JSON ({one_line(error)})" if kind in ("JSON", "text") else kind
+            raise ValueError(f"{self.name}/{file}: found {found}, expected a JSON object") from error
         if not isinstance(fields, dict):
             raise ValueError(f"{self.name}/{file}: found a JSON {type(fields).__name__}, expected a JSON object")
         return fields
@@ -91,6 +93,12 @@ def explained(name: str, expected: str, found: str = "what does not load") -> It
     except BaseException as error:
         if isinstance(error, Explained) or (not isinstance(error, Exception) and not is_panic(error)):
             raise
+        text = str(error)
+        if (
+            isinstance(error, ValueError) and ", expected " in text
+        ):  # one of our own, which is complete but for the name
+            text = text.removeprefix(f"{Path(name).name}: ")
+            raise ValueError(text if text.startswith(name) else f"{name}: {text}") from error
         cause = _hub_cause(name, error) or f"{found} ({one_line(error)})"
         raise ValueError(f"{name}: found {cause}, expected {expected}") from error
 
@@ -122,5 +130,7 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, StrictDataclassError) and error.__cause__ is not None:  # the cause alone names the field
         error = error.__cause__
     text = " ".join(str(error).split())
+    if len(text) > LONGEST:
+        text = text[: text.rfind(". ", 0, LONGEST) + 1] or f"{text[:LONGEST]}…"
     plain = isinstance(error, OSError | ValueError | StrictDataclassError) or text.startswith("Field ")
-    return (text if plain and text else f"{type(error).__name__}: {text}" if text else type(error).__name__)[:300]
+    return text if plain and text else f"{type(error).__name__}: {text}" if text else type(error).__name__

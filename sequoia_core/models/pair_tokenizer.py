@@ -1,6 +1,7 @@
 """The one tokenizer of a pair: its models have to number tokens alike, and no id may lie beyond their rows."""
 
 import os
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ PROBES = (  # texts that converted tokenizers get wrong
     "def f(x):\n\treturn x + 1  # naïve ☃ 中文", "Hello world", " leading", "   three spaces", "a\n\n\nb \t\r\n",
     "33333 1½", "Cửa Việt", "🦙 👩‍👩‍👧", "I'll we'VE", "<unk><s>x</s>",
 )  # fmt: skip
+FILES = re.compile(r"(tokenizer|tekken)\.json$|(vocab|merges)\.|.*\.(model|tiktoken)$")  # that hold a vocabulary
 Names = Sequence[str | os.PathLike | None]
 
 
@@ -43,10 +45,17 @@ def tokenizer_of(names: Names, given: str | os.PathLike | None) -> tuple[Tokeniz
 
 def _of_folder(source: Source) -> Tokenizer:
     expected = "tokenizer files that transformers can read and that encode text"
-    with explained(source.name, expected, "a tokenizer that does not work"):
-        tokenizer: Any = AutoTokenizer.from_pretrained(source.place, trust_remote_code=False)
-        ids = tokenizer.encode(PROBES[0])
-        tokenizer.decode(ids)
+    try:
+        with explained(source.name, expected, "a tokenizer that does not work"):
+            tokenizer: Any = AutoTokenizer.from_pretrained(source.place, trust_remote_code=False)
+            ids = tokenizer.encode(PROBES[0])
+            tokenizer.decode(ids)
+    except ValueError:
+        for file in ("tokenizer_config.json", "tokenizer.json"):
+            source.read_object(file)  # refuses what is no JSON by its name
+        if os.path.isdir(source.place) and not any(map(FILES.match, os.listdir(source.place))):
+            raise ValueError(f"{source.name}: found no tokenizer files, expected such as tokenizer.json") from None
+        raise
     if not ids:
         raise ValueError(f"{source.name}: found a tokenizer that makes no tokens of {PROBES[0]!r}, expected some")
     return tokenizer

@@ -75,10 +75,15 @@ class TreeCache(Cache):
         pair = self._pairs.get(layer)
         if pair is None:
             pair = self._pairs[layer] = self._place(keys)
-        if keys.shape[1:2] + keys.shape[3:] != pair.shape[1:2] + pair.shape[3:] or keys.shape != values.shape:
+        if keys.shape != values.shape:
             raise ValueError(
-                f"layer {layer}: found keys {tuple(keys.shape)} and values {tuple(values.shape)}, "
-                "expected all layers alike"
+                f"keys of {keys.shape[-1]} and values of {values.shape[-1]} numbers a head, as latent attention caches "
+                "them, which do not fit one buffer"
+            )
+        if keys.shape[1:2] + keys.shape[3:] != pair.shape[1:2] + pair.shape[3:]:
+            raise ValueError(
+                f"keys of {keys.shape[1]} heads of {keys.shape[-1]} numbers in layer {layer}, of {pair.shape[1]} heads "
+                f"of {pair.shape[-1]} before it"
             )
         if self.slots is not None:
             pair[0].index_copy_(1, self.slots, keys[0])

@@ -50,7 +50,7 @@ def check_tree_pass(model: LanguageModel, tokenizer: Tokenizer | None = None) ->
         plain = _rows(model.plain_logits(torch.cat([prefix, nodes[PATHS[-1]]])))
         all_seen = _rows(model.plain_logits(ids))[before:][PATHS[-1]]
     model.rest()
-    expected = "a model that takes positions and a mask over its cached tokens (models with ALiBi do not)"
+    expected = "a model that takes positions and a mask over its cached tokens, keys and values alike in all layers"
     with explained(name, expected, f"a {kind} that cannot read a tree"):
         session = model.open(before + WIDTH)
         read = _rows(session.forward(prefix, torch.arange(before), causal_mask(before), keep=before))

@@ -179,10 +179,11 @@ def is_partial(vector: AcceptanceVector) -> bool:
     return isinstance(done, int) and isinstance(wanted, int) and done < wanted
 
 
-def pair_settings(pair: ModelPair) -> dict[str, str]:
-    """Return what identifies the models in a result's settings."""
+def pair_settings(pair: ModelPair) -> dict[str, Any]:
+    """Return what identifies the models in a result's settings, and the remarks on their files, if there are any."""
     assert pair.draft is not None, "studies of a pair need its draft"
-    return {"target": pair.target.name, "draft": pair.draft.name, "dtype": dtype_name(pair.target)}
+    settings: dict[str, Any] = {"target": pair.target.name, "draft": pair.draft.name, "dtype": dtype_name(pair.target)}
+    return settings | ({"remarks": list(pair.remarks)} if pair.remarks else {})
 
 
 def prompts_hash(prompts: Sequence[Sequence[int]]) -> str:

@@ -11,6 +11,7 @@ import importlib.util
 import os
 import weakref
 from collections import deque
+from collections.abc import Mapping
 from ctypes import POINTER, c_bool, c_char_p, c_float, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
 from functools import cache
 from pathlib import Path
@@ -19,6 +20,8 @@ from typing import Any
 TESTED = "build 11549 (October 2026)"
 VARIABLE = "SEQUOIA_LLAMA_CPP"
 CACHE_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "iq4_nl": 20, "bf16": 30}
+NO_TOKEN = -1  # the id of a token that there is not
+CONTROL = 8  # of enum llama_token_attr
 _ERROR = 4  # of enum ggml_log_level
 
 
@@ -88,6 +91,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "llama_vocab_get_attr": (c_int32, (c_void_p, c_int32)),
     "llama_vocab_bos": (c_int32, (c_void_p,)),
     "llama_vocab_eos": (c_int32, (c_void_p,)),
+    "llama_vocab_get_add_bos": (c_bool, (c_void_p,)),
     "llama_model_n_ctx_train": (c_int32, (c_void_p,)),
     "llama_model_n_params": (c_uint64, (c_void_p,)),
     "llama_model_is_recurrent": (c_bool, (c_void_p,)),
@@ -138,6 +142,16 @@ class Library:
     def _log(self, level: int, text: bytes, _data: int | None) -> None:
         if level == _ERROR:
             self._errors.append(" ".join(text.decode("utf-8", "replace").split()))
+
+    def defined_token(self, vocab: int, fields: Mapping[str, Any], name: str) -> int:
+        """Return a file's token "bos" or "eos"; `NO_TOKEN` where the file has none.
+
+        llama.cpp then assumes one by its number: in vocabularies of byte pairs that is a comma or the like.
+        """
+        token = int(getattr(self.c, f"llama_vocab_{name}")(vocab))
+        is_named = f"tokenizer.ggml.{name}_token_id" in fields
+        is_defined = token >= 0 and (is_named or self.c.llama_vocab_get_attr(vocab, token) & CONTROL)
+        return token if is_defined else NO_TOKEN
 
     def error(self) -> str:
         """Return what was reported since the last time, in one line, the first cause first."""

@@ -15,7 +15,7 @@ from ...files.gguf_header import LLAMA_CPP, GGUFHeader, read_gguf_header
 from ...files.model_names import model_source
 from ..model_files import explained
 from ..protocol import LanguageModel, causal_mask
-from .bindings import CACHE_TYPES, Weights, load
+from .bindings import CACHE_TYPES, NO_TOKEN, Weights, load
 from .session import LlamaCppSession
 
 
@@ -83,7 +83,10 @@ class GGUFModel(LanguageModel):
         vocab = library.c.llama_model_get_vocab(address)
         self._rows = self.vocab_size = int(library.c.llama_vocab_n_tokens(vocab))
         self.max_context = int(library.c.llama_model_n_ctx_train(address))
-        self.eos_ids = frozenset(t for t in range(self._rows) if library.c.llama_vocab_is_eog(vocab, t))
+        ends = {t for t in range(self._rows) if library.c.llama_vocab_is_eog(vocab, t)}
+        if library.defined_token(vocab, self.header.fields, "eos") == NO_TOKEN:
+            ends.discard(library.c.llama_vocab_eos(vocab))
+        self.eos_ids = frozenset(ends)
         self.parameters = int(library.c.llama_model_n_params(address))
         self.dtype: str = self.header.dtype
 

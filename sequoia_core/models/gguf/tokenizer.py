@@ -8,11 +8,10 @@ from pathlib import Path
 
 from ...files.gguf_header import read_gguf_header
 from ..model_files import explained
-from .bindings import Weights, load
+from .bindings import CONTROL, NO_TOKEN, Weights, load
 
 NONE, SENTENCEPIECE, WORD_PIECES = 0, 1, 3  # of enum llama_vocab_type
-UNKNOWN, UNUSED, CONTROL, USER_DEFINED = 1, 2, 8, 16  # of enum llama_token_attr
-NO_TOKEN = -1  # the id of a token that there is not
+UNKNOWN, UNUSED, USER_DEFINED = 1, 2, 16  # of enum llama_token_attr
 TEMPLATE_NAMES = {  # what chat templates call certain tokens, and the fields that number them
     "bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding", "sep_token": "seperator",
 }  # fmt: skip
@@ -45,9 +44,8 @@ class GGUFTokenizer:
         template = fields.get("tokenizer.chat_template")
         self.chat_template: str | None = template if isinstance(template, str) else None
         ids = {name: fields.get(f"tokenizer.ggml.{field}_token_id", NO_TOKEN) for name, field in TEMPLATE_NAMES.items()}
-        ids |= {
-            "bos_token": library.c.llama_vocab_bos(self._vocab), "eos_token": library.c.llama_vocab_eos(self._vocab)
-        }  # fmt: skip
+        ids |= {f"{name}_token": library.defined_token(self._vocab, fields, name) for name in ("bos", "eos")}
+        self._assumes_bos = ids["bos_token"] == NO_TOKEN and library.c.llama_vocab_get_add_bos(self._vocab)
         self.special_tokens_map = {
             name: self._text(token)
             for name, token in ids.items()
@@ -119,7 +117,7 @@ class GGUFTokenizer:
             size = -count
         if min(ids[:count], default=0) < 0:
             raise ValueError(f"{self.name}: found text {text[:40]!r} that its vocabulary has no token for")
-        return ids[:count]
+        return ids[bool(add_special_tokens and self._assumes_bos) : count]
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
         outside = next((token for token in ids if not 0 <= token < self._count), None)

@@ -31,6 +31,8 @@ class HeadSettings:
         norm_before_fc: one norm over all states before `fc`; `fc_norm`: one for each of them.
         norm_output: its own outputs are fed back after the last norm.
         head_norms, biases: of queries and keys (Qwen 3); of query, key and value.
+        tied: its output layer is its embedding, where it has both.
+        implied_head_dim: config.json does not give `head_dim`, so the weights decide.
     """
 
     form: str
@@ -53,6 +55,8 @@ class HeadSettings:
     norm_output: bool = False
     head_norms: bool = False
     biases: bool = False
+    tied: bool = False
+    implied_head_dim: bool = False
 
     @property
     def states(self) -> int:
@@ -129,6 +133,7 @@ class Eagle3Head(nn.Module):
 
     Attributes:
         tokens: int64 [draft vocab], the target's token of each that it can propose; None where they are the same.
+        remarks: sentences on what a reader should know of its files.
     """
 
     def __init__(
@@ -136,6 +141,7 @@ class Eagle3Head(nn.Module):
     ) -> None:
         super().__init__()
         self.settings, hidden, states = settings, settings.hidden, settings.states
+        self.remarks: list[str] = []
         wide = states * settings.target_hidden
         self.fc = nn.Linear(wide, hidden, bias=False)
         if settings.norm_before_fc:

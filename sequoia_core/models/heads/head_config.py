@@ -8,6 +8,7 @@ from pydantic import Field
 from ...files.file_model import FileModel
 from ...files.json_models import checked
 from ...native.plain_decoder import FIXED_ROTATIONS
+from ..architectures import check_rotation
 from .eagle3 import HeadSettings
 
 MOST = 2**24  # of any size in a head
@@ -15,6 +16,7 @@ LAYERS = 64
 Size = Annotated[int, Field(ge=1, le=MOST)]
 LayerIds = Annotated[list[Annotated[int, Field(ge=0, le=10_000)]], Field(min_length=1, max_length=16)]
 IDS = "eagle_aux_hidden_state_layer_ids"
+ROTATION = ("rope_theta", "rope_scaling", "rope_parameters")
 
 
 class LayerFile(FileModel):
@@ -35,6 +37,7 @@ class LayerFile(FileModel):
     rope_scaling: dict[str, Any] | None = None
     rope_parameters: dict[str, Any] | None = None
     attention_bias: bool = False
+    tie_word_embeddings: bool = False
     mlp_bias: bool = False
     layer_types: list[str] | None = None
 
@@ -42,6 +45,7 @@ class LayerFile(FileModel):
 class Options(FileModel):
     """What both forms say of a head in the same words."""
 
+    eagle_aux_hidden_state_layer_ids: LayerIds | None = None
     draft_vocab_size: Size | None = None
     target_hidden_size: Size | None = None
     norm_before_fc: bool = False
@@ -63,7 +67,6 @@ class PublishedFile(LayerFile, Options):
 class SpeculatorsFile(Options):
     transformer_layer_config: LayerFile
     norm_before_residual: bool
-    eagle_aux_hidden_state_layer_ids: LayerIds | None = None
 
 
 def head_settings(fields: Mapping[str, Any]) -> HeadSettings:
@@ -85,9 +88,8 @@ def head_settings(fields: Mapping[str, Any]) -> HeadSettings:
     _check_layer(layer)
     if file.norm_before_fc and file.fc_norm:
         raise ValueError("norm_before_fc and fc_norm: found both, expected one of them")
-    rotation = {"rope_parameters": layer.rope_parameters} if layer.rope_parameters else {
-        name: value for name in ("rope_theta", "rope_scaling") if (value := getattr(layer, name)) is not None
-    }  # fmt: skip
+    rotation = {name: value for name in ROTATION if (value := getattr(layer, name)) is not None}
+    check_rotation(rotation)
     return HeadSettings(
         form=form, hidden=layer.hidden_size, inner=layer.intermediate_size, heads=layer.num_attention_heads,
         key_heads=layer.num_key_value_heads or layer.num_attention_heads,
@@ -97,7 +99,7 @@ def head_settings(fields: Mapping[str, Any]) -> HeadSettings:
         target_hidden=file.target_hidden_size or layer.hidden_size, reads=None if reads is None else tuple(reads),
         rotation=rotation, norm_before_residual=file.norm_before_residual, norm_before_fc=file.norm_before_fc,
         fc_norm=file.fc_norm, norm_output=file.norm_output, head_norms=layer.model_type == "qwen3",
-        biases=layer.attention_bias,
+        biases=layer.attention_bias, tied=layer.tie_word_embeddings, implied_head_dim=layer.head_dim is None,
     )  # fmt: skip
 
 
@@ -110,13 +112,17 @@ def _speculators_file(fields: Mapping[str, Any]) -> SpeculatorsFile:
 def _published_ids(file: PublishedFile) -> list[int] | None:
     """Return the numbers of the states that it reads; None for the form's own, which follow from the target.
 
-    `eagle_config` counts layers from 0 whose outputs are read, so 1 is the state after two layers. Some write the
-    state's number instead, and begin with 2: the same state, which all heads of this form read first.
+    The list is in `eagle_config` or beside it. It counts layers from 0 whose outputs are read, so 1 is the state after
+    two layers. Some write the state's number instead, and begin with 2: the same state, which all heads of this form
+    read first.
     """
     own = file.eagle_config
     if own is not None and not own.use_aux_hidden_state:
         raise ValueError("eagle_config: use_aux_hidden_state: found false, expected true: EAGLE-3 reads several states")
-    ids = None if own is None else own.eagle_aux_hidden_state_layer_ids
+    inner, ids = None if own is None else own.eagle_aux_hidden_state_layer_ids, file.eagle_aux_hidden_state_layer_ids
+    if inner is not None and ids not in (None, inner):
+        raise ValueError(f"{IDS}: found {ids}, and {inner} in eagle_config, expected one list")
+    ids = ids or inner
     if ids is None:
         if file.num_aux_hidden_states not in (None, 3):
             raise ValueError(f"{IDS}: found nothing for {file.num_aux_hidden_states} states, expected their layers")

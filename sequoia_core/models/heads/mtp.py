@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from safetensors import safe_open
 from torch import nn
 from transformers import AutoModelForCausalLM
 
 from ...files.json_models import naming
-from ..architectures import mtp_layers
-from ..checkpoint import Plan, weight_paths
+from ..architectures import mtp_counts, mtp_tensors
+from ..checkpoint import Plan, without_report
 from ..finite_weights import not_finite
 from ..language_model import context_of
 from ..model_files import Source, explained
+from ..weight_files import read_tensors
 from .eagle3 import HeadSettings, Write
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ class MtpHead(nn.Module):
     ) -> None:
         super().__init__()
         self.settings, self.shared, self.tokens = settings, ends, None
+        self.remarks: list[str] = []
         self.layer, self.norm, self.rotary = model.layers[0], model.norm, model.rotary_emb
         self.fc = nn.Linear(2 * settings.hidden, settings.hidden, bias=False, dtype=ends[0].dtype)
         self.norm_embedding, self.norm_hidden, self.target_norm = (copy.deepcopy(target_norm) for _ in range(3))
@@ -112,7 +113,7 @@ def find_mtp(source: Source, plan: Plan) -> MtpFiles:
     """Return the MTP layers in a target's files, by the names of its tensors."""
     config, stored = plan.config.get_text_config(), plan.stored
     layers = int(config.num_hidden_layers)
-    found = [key for key in stored if mtp_layers(config, key)]
+    found = mtp_tensors(plan.config, stored)
     if not found:
         raise ValueError(f"{source.name}: found no MTP layers among its tensors, expected them for the draft mtp")
     own = re.compile(rf"(?:^|\.)layers\.{layers}\.(.+)")
@@ -136,6 +137,8 @@ def find_mtp(source: Source, plan: Plan) -> MtpFiles:
     missing = [stored for part, stored in zip(PARTS, parts, strict=True) if part not in names]
     if missing:
         raise ValueError(f"{source.name}: found MTP layers without {', '.join(missing)}, expected every tensor of them")
+    if counts := mtp_counts(plan.config) - {1}:
+        raise ValueError(f"{source.name}/config.json: found {max(counts)} MTP layers, expected one as can be read")
     if left := sorted(set(found) - set(names.values())):
         raise ValueError(f"{source.name}: found no place for {left[0][:80]}, expected the tensors of one MTP layer")
     if plan.quantised:
@@ -154,7 +157,8 @@ def read_mtp(files: MtpFiles, target: PreTrainedModel) -> MtpHead:
     """Return MTP layers whose names were found, in the target's dtype and on its device."""
     source, settings, names, _ = files
     with explained(source.name, "the weights of its MTP layers"):
-        tensors = _tensors(source, names)
+        stored = read_tensors(source, names.values())
+        tensors = {part: stored[name] for part, name in names.items()}
     with naming(source.name):
         decoder: Any = target.get_decoder()
         if not hasattr(decoder, "norm") or not hasattr(decoder, "rotary_emb"):
@@ -190,10 +194,11 @@ def _one_layer(target: PreTrainedModel, tensors: dict[str, torch.Tensor], names:
     unused = tensors["fc"].new_zeros(1, config.hidden_size)
     weights |= {"model.norm.weight": tensors["norm"], "model.embed_tokens.weight": unused, "lm_head.weight": unused}
     cls: Any = AutoModelForCausalLM._model_mapping[type(config)]
-    model, report = cls.from_pretrained(
-        None, config=config, state_dict=weights, dtype=target.dtype, output_loading_info=True,
-        ignore_mismatched_sizes=True,
-    )  # fmt: skip
+    with without_report():
+        model, report = cls.from_pretrained(
+            None, config=config, state_dict=weights, dtype=target.dtype, output_loading_info=True,
+            ignore_mismatched_sizes=True,
+        )  # fmt: skip
     faults = [f"no {key}" for key in report["missing_keys"] if key.startswith(LAYER)]
     faults += [f"no place for {names.get(key, key)}" for key in report["unexpected_keys"]]
     faults += [f"{key} of shape {list(a)} where it takes {list(b)}" for key, a, b in report["mismatched_keys"]]
@@ -202,12 +207,3 @@ def _one_layer(target: PreTrainedModel, tensors: dict[str, torch.Tensor], names:
             f"found MTP layers that do not fit: {'; '.join(sorted(faults)[:3])}, expected a decoder layer of the target"
         )
     return model.model
-
-
-def _tensors(source: Source, names: dict[str, str]) -> dict[str, torch.Tensor]:
-    wanted = {stored: name for name, stored in names.items()}
-    tensors: dict[str, torch.Tensor] = {}
-    for path in weight_paths(source):
-        with safe_open(path, "pt") as file:
-            tensors |= {wanted[key]: file.get_tensor(key).clone() for key in file.keys() if key in wanted}
-    return tensors

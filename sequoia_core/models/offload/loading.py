@@ -10,10 +10,11 @@ import torch
 from transformers import GenerationConfig
 
 from ...files.json_models import naming
-from ..checkpoint import Plan, weight_paths
+from ..checkpoint import Plan, check_stored_once
 from ..language_model import HuggingFaceModel
 from ..model_files import Source, explained
 from ..protocol import Session
+from ..weight_files import weight_files
 from .four_bits import check_four_bits
 from .needs import OffloadNeeds, needs_of
 from .streamed_llama import StreamedLlama
@@ -149,8 +150,9 @@ def _open(
         model = without_numbers(plan.config, dtype)
         if source.find("generation_config.json") is not None:
             model.generation_config = GenerationConfig.from_pretrained(source.place)
+    check_stored_once(source, model, plan.stored)
     with explained(source.name, "safetensors files that can be streamed"):
-        files = TensorFiles(weight_paths(source))
+        files = TensorFiles(list(weight_files(source)))
     undo.callback(files.close)
     with naming(source.name):
         streamed = StreamedModules(model, files, device, host=tier == "host", zero_points=zero_points)

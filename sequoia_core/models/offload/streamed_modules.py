@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightRenaming
 
-from ..architectures import mtp_layers
+from ..architectures import mtp_tensors
 from ..finite_weights import not_finite
 from ..transformers_passes import TransformersBackend, TransformersSession, decoder_layers
 from .four_bits import FourBits, joined_parts, read_weights, weights_of
@@ -83,8 +83,8 @@ def match_names(
         if name in wanted:
             stored[name] = tensor
         elif name is None and not key.endswith(".masked_bias") and not any(rule.search(key) for rule in ignored):
-            if not mtp_layers(model.config.get_text_config(), key):
-                surplus.append(key)
+            surplus.append(key)
+    further = mtp_tensors(model.config, surplus)
     faults = [f"no {name}" for name in wanted if name not in stored]
     faults += [
         f"{name} of shape {list(stored[name].shape)} where it takes {list(parameter.shape)}"
@@ -96,7 +96,7 @@ def match_names(
         for name, tensor in stored.items()
         if isinstance(tensor, StoredTensor) and not tensor.dtype.is_floating_point
     ]
-    faults += [f"no place for {key}" for key in surplus]
+    faults += [f"no place for {key}" for key in surplus if key not in further]
     if faults:
         more = f" and {len(faults) - 2} more" if len(faults) > 2 else ""
         raise ValueError(

@@ -7,7 +7,7 @@ import pytest
 from sequoia_core.files import gguf_header
 from sequoia_core.files.gguf_header import read_gguf_header
 
-U32, F32, TEXT, LIST = 4, 6, 8, 9
+U16, U32, F32, TEXT, LIST = 2, 4, 6, 8, 9
 SOUND = {
     "general.architecture": (TEXT, "llama"), "general.file_type": (U32, 7), "llama.context_length": (U32, 512),
     "llama.block_count": (U32, 2), "llama.embedding_length": (U32, 64), "llama.attention.head_count": (U32, 4),
@@ -57,6 +57,30 @@ def test_a_head_that_nothing_can_count_with_is_named(fields, said, tmp_path, mon
     monkeypatch.setattr(gguf_header, "MAX_ENTRIES", 5)
     with pytest.raises(ValueError, match=f"a.gguf: found {said}.*, expected a GGUF file"):
         read_gguf_header(written(tmp_path / "a.gguf", SOUND | fields))
+
+
+def test_a_split_file_is_given_by_its_first_part_and_counts_with_all(tmp_path):
+    names = [f"a-0000{number}-of-00003.gguf" for number in (1, 2, 3)]
+    for number, name in enumerate(names):
+        split = {"split.no": (U16, number), "split.count": (U16, 3), "split.tensors.count": (U32, 9)}
+        written(tmp_path / name, split if number else SOUND | split)
+    sizes = [(tmp_path / name).stat().st_size for name in names]
+    assert read_gguf_header(tmp_path / names[0]).file_bytes == sum(sizes)
+    with pytest.raises(ValueError, match=f"{names[2]}: found part 3 of 3, expected the first part, {names[0]}"):
+        read_gguf_header(tmp_path / names[2])
+    (tmp_path / names[0]).rename(tmp_path / "first.gguf")
+    with pytest.raises(ValueError, match="first.gguf: found part 1 of 3, expected the first part, first-00001-of-"):
+        read_gguf_header(tmp_path / "first.gguf")
+    (tmp_path / "first.gguf").rename(tmp_path / names[0])
+    (tmp_path / names[1]).unlink()
+    with pytest.raises(ValueError, match=f"{names[0]}: found no {names[1]}, expected all 3 parts"):
+        read_gguf_header(tmp_path / names[0])
+
+
+def test_a_file_of_another_kind_is_named(tmp_path):
+    (tmp_path / "a.gguf").write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n")
+    with pytest.raises(ValueError, match="a.gguf: found a Git LFS pointer, not the file itself, expected a GGUF file"):
+        read_gguf_header(tmp_path / "a.gguf")
 
 
 def test_a_key_is_given_once_and_texts_may_be_empty(tmp_path):

@@ -3,14 +3,16 @@
 import json
 
 import pytest
-from transformers import AutoConfig
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlavaConfig
 
 from sequoia_core.files.model_names import DEMO_PAIR
-from sequoia_core.models.architectures import check_head
+from sequoia_core.models.architectures import check_head, mtp_tensors
 from sequoia_core.models.checkpoint import read_plan
 from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.models.loading import load_pair
 from sequoia_core.models.model_files import locate
+from sequoia_core.models.tree_pass_check import check_tree_pass
 from tests.conftest import tiny_llama
 from tests.gguf_files import write_vocabulary
 
@@ -50,6 +52,57 @@ def test_what_does_not_write_one_text_is_refused_by_its_architecture(kind, archi
 def test_a_draft_head_is_called_one(config, tmp_path):
     with pytest.raises(ValueError, match="model: found a draft head .*, which reads another model's hidden states"):
         load_pair(folder_of(tmp_path / "model", config), DEMO_PAIR / "draft", device="cpu")
+
+
+@pytest.mark.parametrize("kind", ["eagle", "mtp", "dflash", "peagle"])
+def test_where_a_draft_is_wanted_the_head_that_can_be_one_is_named(kind, tmp_path):
+    config = {"speculators_model_type": kind, "speculators_config": {"algorithm": kind}}
+    with pytest.raises(ValueError, match=rf"found a draft head \({kind}\).*one text, or an EAGLE-3 head$"):
+        load_pair(DEMO_PAIR / "target", folder_of(tmp_path / "model", config), device="cpu")
+
+
+@pytest.mark.parametrize("kind", ["bloom", "falcon"])
+def test_alibi_is_named(kind, tmp_path):
+    config = AutoConfig.for_model(kind, alibi=True).to_dict()
+    with pytest.raises(ValueError, match="model: found ALiBi .*, expected a model that takes positions$"):
+        load_pair(folder_of(tmp_path / "model", config), "none", device="cpu")
+
+
+def test_latent_attention_is_named():
+    sizes = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    latent = {"q_lora_rank": 8, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8}
+    config = AutoConfig.for_model(
+        "deepseek_v3", **sizes, **latent, intermediate_size=64, num_key_value_heads=4, first_k_dense_replace=2
+    )
+    torch.manual_seed(0)
+    model = HuggingFaceModel(AutoModelForCausalLM.from_config(config), "mine")
+    with pytest.raises(ValueError, match=r"^mine: found .*keys of 16 and values of 8 .*latent attention") as caught:
+        check_tree_pass(model)
+    assert "(1, 1" not in str(caught.value)
+
+
+MTP_NAMES = {
+    "after the layers": ["model.layers.2.eh_proj.weight", "model.layers.2.self_attn.q_proj.weight"],
+    "of a part": ["model.language_model.layers.2.enorm.weight"],
+    "apart": ["mtp.fc.weight", "mtp.layers.0.mlp.up_proj.weight"],
+}
+
+
+@pytest.mark.sample(12)
+@pytest.mark.parametrize("key", ["num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers"])
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("names", MTP_NAMES)
+def test_mtp_layers_are_known_by_any_key_and_layout(names, nested, key):
+    text = LlamaConfig(num_hidden_layers=2)
+    config = LlavaConfig(text_config=text, **{key: 1}) if nested else LlamaConfig(num_hidden_layers=2, **{key: 1})
+    own = ["model.layers.1.mlp.up_proj.weight", "model.norm.weight"]
+    assert mtp_tensors(config, own + MTP_NAMES[names]) == MTP_NAMES[names]
+
+
+def test_mtp_layers_without_a_word_in_the_settings_are_known_by_their_projection():
+    names = MTP_NAMES["after the layers"]
+    assert mtp_tensors(LlamaConfig(num_hidden_layers=2), names) == names
+    assert mtp_tensors(LlamaConfig(num_hidden_layers=2), names[1:]) == []
 
 
 @pytest.mark.parametrize("tensor", ["d2t", "mtp.fc.weight", "embed_tokens.weight fc.weight"])

@@ -99,7 +99,7 @@ REFUSED = {  # what is wrong with a folder -> how it comes about, and what the r
     "whole numbers": (weights(lambda w: w | {NORM: w[NORM].long()}), "norm.weight stored as I64"),
     "weights cut": (
         lambda folder: os.truncate(folder / "model.safetensors", 2_459_000),
-        "model.safetensors: found a damaged or incomplete file",
+        "model.safetensors: found 2,459,000 bytes, expected 2,459,936 by its header",
     ),
     "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "safetensors"),
     "a shard missing": (sharded(lambda folder, _: (folder / SECOND).unlink()), f"{INDEX}: found no file {SECOND}"),
@@ -108,7 +108,23 @@ REFUSED = {  # what is wrong with a folder -> how it comes about, and what the r
     "a configuration without end": (holding("config.json", b"[" * 100_000), "config.json: found no readable JSON"),
     "no tokenizer": (
         lambda folder: [path.unlink() for path in folder.glob("tokenizer*")],
-        "found a tokenizer that does not work",
+        "found no tokenizer files, expected such as tokenizer.json",
+    ),
+    "a pointer in place of the tokenizer": (
+        holding("tokenizer.json", b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"),
+        "tokenizer.json: found a Git LFS pointer, not the file itself, expected a JSON object",
+    ),
+    "one tensor under two names": (
+        weights(lambda w: w | {"norm.weight": 2 * w[NORM]}),
+        "found norm.weight and model.norm.weight, which differ",
+    ),
+    "an output layer beside the embedding that it is tied to": (
+        weights(lambda w: w | {"lm_head.weight": 2 * w["model.embed_tokens.weight"]}),
+        "found lm_head.weight and model.embed_tokens.weight, which differ.*tie_word_embeddings = false",
+    ),
+    "a rotation given twice": (
+        settings(rope_theta=77.0, rope_parameters={"rope_type": "default", "rope_theta": 10_000.0}),
+        "config.json: rope_theta: found 77.0, and 10000.0 in rope_parameters",
     ),
     "a context below 0": (settings(max_position_embeddings=-1), "max_position_embeddings: found -1, expected a whole"),
     "no heads": (settings(num_attention_heads=0), r"config.json: found settings that do not hold \(ZeroDivisionError"),
@@ -131,7 +147,7 @@ REFUSED = {  # what is wrong with a folder -> how it comes about, and what the r
 }
 
 
-@pytest.mark.sample(14)
+@pytest.mark.sample(len(REFUSED))
 @pytest.mark.parametrize("fault", REFUSED)
 def test_what_is_no_whole_model_is_refused_by_its_fault(fault, model):
     change, wanted = REFUSED[fault]
@@ -149,6 +165,12 @@ STORED_OTHERWISE = {
     "doubles": weights(lambda w: {key: value.double() for key, value in w.items()}),
     "shards": sharded(lambda *_: None),
 }
+
+
+def test_what_is_stored_twice_is_refused_where_layers_stream_too(model, copies):
+    REFUSED["an output layer beside the embedding that it is tied to"][0](model)
+    with pytest.raises(ValueError, match="found lm_head.weight and model.embed_tokens.weight, which differ"):
+        load_pair(model, "none", device="cpu", offload="disk")
 
 
 @pytest.mark.slow

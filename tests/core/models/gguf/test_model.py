@@ -160,3 +160,13 @@ def test_without_llama_cpp_the_message_says_what_to_install(monkeypatch):
     monkeypatch.setenv(bindings.VARIABLE, "/nowhere/libllama.so")
     with pytest.raises(ValueError, match=r"/nowhere/libllama.so: found no usable library"):
         bindings.load.__wrapped__()
+
+
+def test_a_later_part_of_a_split_file_is_refused_with_the_first(tmp_path):
+    write_random("llama", tmp_path / "t.gguf", part_tensors=8)
+    parts = sorted(tmp_path.iterdir())
+    pair = load_pair(parts[0], "none")
+    assert pair.target.header.file_bytes == sum(part.stat().st_size for part in parts)
+    with pytest.raises(ValueError) as caught:
+        load_pair(parts[1], "none")
+    assert str(caught.value) == f"{parts[1]}: found part 2 of 3, expected the first part, {parts[0].name}"

@@ -9,6 +9,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from transformers import PreTrainedTokenizerFast
 
 from sequoia_core.models.chat import Turn, chat_remarks, chat_text, encode_chat
+from sequoia_core.models.gguf.model import GGUFModel
 from sequoia_core.models.gguf.tokenizer import GGUFTokenizer
 from sequoia_core.models.loading import load_pair
 from sequoia_core.models.prompting import Prompting, encode_prompt
@@ -98,6 +99,22 @@ def test_every_special_token_of_a_file_is_read_as_itself_and_unused_ones_at_the_
     assert found.decode(encode_chat(found, talk)) == chat_text(found, talk)
     assert encode_chat(found, talk).count(4096) == 1 and encode_prompt(Reader(found), "x", Prompting(False))[0] == 4096
     assert chat_remarks(found, talk) != []
+
+
+@pytest.mark.parametrize(("pre", "fields"), [("llama-bpe", {}), ("gpt-2", {"add_bos_token": True})])
+def test_no_token_begins_or_ends_a_text_unless_the_file_has_one(pre, fields, pieces, tmp_path):
+    """llama.cpp takes token 11 for both in byte pairs without a word of them."""
+    tokens = sorted(pieces["vocab"], key=pieces["vocab"].get)
+    merges = [" ".join(pair) for pair in pieces["merges"]]
+    written = {}
+    for name, more in {"none": {}, "named": {"bos_token_id": 5}}.items():
+        path = write_vocabulary(tmp_path / name, "gpt2", tokens, pre=pre, merges=merges, **fields, **more)
+        written[name] = GGUFTokenizer(path, name)
+    plain = written["none"].encode("x y", add_special_tokens=False)
+    assert written["none"].encode("x y") == plain and written["none"].special_tokens_map == {}
+    assert written["named"].encode("x y") == [5, *plain]
+    assert written["named"].special_tokens_map == {"bos_token": tokens[5]}
+    assert GGUFModel(write_random("llama", tmp_path / "model.gguf"), "model").eos_ids == frozenset()
 
 
 BROKEN = {

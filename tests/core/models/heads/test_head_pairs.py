@@ -10,6 +10,7 @@ from sequoia_core.design.plain_trees import k_ary_tree
 from sequoia_core.files.model_names import DEMO_PAIR
 from sequoia_core.models.loading import load_pair
 from sequoia_core.models.protocol import causal_mask, prefill
+from sequoia_core.studies.measure_acceptance import pair_settings
 from tests.conftest import calibration_of, pair_of, tiny_llama, tokens_of
 from tests.gguf_files import write_vocabulary
 from tests.head_folders import head_fields, head_tensors, plain_row, random_head, write_head
@@ -36,6 +37,15 @@ def test_a_head_is_loaded_as_any_draft_is(dtype, offload, demo_head, copies):
     for tree in (k_ary_tree(2, 2), SpecExecTree(max_size=8, max_depth=3, beam=2)):
         assert tokens_of(decode(prompt, pair, tree=tree, max_new_tokens=12)) == wanted
     pair.target.close()
+
+
+def test_a_borrowed_output_layer_is_a_remark_of_the_pair_and_of_what_is_measured(demo_pair, tmp_path):
+    fields = head_fields(demo_pair.target.model)
+    tensors = {key: tensor for key, tensor in head_tensors(fields).items() if key != "lm_head.weight"}
+    pair = load_pair(TARGET, write_head(tmp_path, fields, tensors), device="cpu")
+    said = "The head has no lm_head.weight: it uses the target's output layer."
+    assert pair.remarks == (said,) and pair_settings(pair)["remarks"] == [said]
+    assert "remarks" not in pair_settings(demo_pair)
 
 
 @pytest.mark.slow

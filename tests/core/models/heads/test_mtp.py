@@ -1,5 +1,7 @@
 """MTP layers in a target's own shards as its draft, in both namings."""
 
+import logging
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -111,6 +113,22 @@ def test_layers_that_do_not_fit_are_refused_by_name(change, message, tmp_path):
         path = write_target(tmp_path / form, form, change=lambda held, parts=parts: change(held, parts))
         with pytest.raises(ValueError, match=message.format(*parts)):
             load_pair(path, "mtp", device="cpu")
+
+
+def test_another_count_in_the_settings_is_refused(tmp_path):
+    path = write_target(tmp_path, "Glm4Moe", num_nextn_predict_layers=2)
+    with pytest.raises(ValueError, match="config.json: found 2 MTP layers, expected one"):
+        load_pair(path, "mtp", device="cpu")
+
+
+def test_transformers_prints_no_list_of_the_layers(tmp_path):
+    heard, logger = [], logging.getLogger("transformers.modeling_utils")
+    listener = logging.Handler()
+    listener.emit = heard.append
+    logger.addHandler(listener)
+    load_pair(write_target(tmp_path, "Glm4Moe"), "mtp", device="cpu")
+    logger.removeHandler(listener)
+    assert heard == []
 
 
 def test_a_target_without_such_layers_is_refused():

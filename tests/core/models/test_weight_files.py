@@ -1,0 +1,60 @@
+"""Weight files that are not what their header or an index says are refused with file, tensor and bytes."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from sequoia_core.models.model_files import locate
+from sequoia_core.models.weight_files import read_tensors, stored_tensors
+
+FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
+
+
+def folder_of(folder, first=("a",), second=("b",)):
+    """Write two shards with tensors of four numbers, and an index that says a and b."""
+    for name, tensors in ((FIRST, first), (SECOND, second)):
+        save_file({key: torch.arange(4.0) for key in tensors}, folder / name)
+    index = {"weight_map": {"a": FIRST, "b": SECOND}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    return locate(folder)
+
+
+def test_shards_are_read_as_one_file(tmp_path):
+    source = folder_of(tmp_path)
+    assert stored_tensors(source) == {"a": ((4,), "F32"), "b": ((4,), "F32")}
+    assert torch.equal(read_tensors(source, ["b"])["b"], torch.arange(4.0))
+    assert stored_tensors(locate(tmp_path.parent)) == {}
+
+
+@pytest.mark.sample(7)
+@pytest.mark.parametrize(
+    ("damage", "found"),
+    [
+        (lambda data: data[:-5], "75 bytes, expected 80 by its header: cut short$"),
+        (lambda data: data + bytes(3), "83 bytes, expected 80 by its header: something was appended$"),
+        (lambda data: data[:20], "20 bytes, expected 64 by its header: cut short$"),
+        (lambda data: b"", "an empty file, expected a complete safetensors file$"),
+        (lambda data: POINTER, "a Git LFS pointer, not the file itself, expected"),
+        (lambda data: b"<!DOCTYPE html><html>Not found</html>", "HTML or XML"),
+        (lambda data: data.replace(b'"dtype"', b'"dtyqe"'), "a damaged file"),
+    ],
+    ids=["cut", "longer", "cut header", "empty", "pointer", "page", "header"],
+)
+def test_a_file_that_is_not_whole_is_named_with_its_bytes(damage, found, tmp_path):
+    source = folder_of(tmp_path)
+    (tmp_path / SECOND).write_bytes(damage((tmp_path / SECOND).read_bytes()))
+    with pytest.raises(ValueError, match=f"{SECOND}: found {found}") as error:
+        stored_tensors(source)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("second", "found"), [(["c"], f"{SECOND}: found no b"), (["b", "a"], f"{SECOND}: found a, which is in {FIRST} too")]
+)
+def test_each_tensor_is_stored_once_and_where_the_index_says(second, found, tmp_path):
+    source = folder_of(tmp_path, second=second)
+    with pytest.raises(ValueError, match=found):
+        stored_tensors(source)
