@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -15,10 +16,12 @@ if TYPE_CHECKING:
     from ..decoding.sampling import SamplingConfig
     from ..design.acceptance import AcceptanceVector
     from ..design.conditions import Conditions
+    from ..files.prompt_rows import Prompt
     from ..models.language_model import ModelPair
     from ..models.prompting import Prompting
 
 Acceptance = TypeVar("Acceptance")
+MAX_NAMED = 5  # prompts that were refused; beyond, only their number is said
 
 
 def told(acceptance: Acceptance) -> Acceptance:
@@ -100,27 +103,64 @@ def open_pair(spec: PairSpec) -> ModelPair:
     return pair
 
 
-def prompt_texts(prompts: Path | None, count: int | None, column: str | None = None) -> list[str]:
+def given_prompts(prompts: Path | None, count: int | None, column: str | None = None) -> list[Prompt]:
     from ..files.prompt_files import load_prompts
 
-    return load_prompts(prompts or ASSETS / "prompts" / "prompts.jsonl", column)[:count]
+    return load_prompts(prompts or ASSETS / "prompts" / "prompts.jsonl", column, count)
 
 
-def encode_within(pair: ModelPair, texts: list[str], room: int, prompting: Prompting) -> list[list[int]]:
+def prompt_texts(prompts: Path | None, count: int | None, column: str | None = None) -> list[str]:
+    """Return prompts for a server that is sent text: it has no place for the roles of a chat."""
+    from ..files.prompt_rows import shown
+
+    texts = []
+    for prompt in given_prompts(prompts, count, column):
+        if not isinstance(prompt, str):
+            raise ValueError(
+                f"prompt {shown(prompt)[:40]!r}: found a chat of {len(prompt.turns)} turns, expected one text: "
+                "servers are sent prompts without roles"
+            )
+        texts.append(prompt)
+    return texts
+
+
+def encode_within(pair: ModelPair, prompts: Sequence[Prompt], room: int, prompting: Prompting) -> list[list[int]]:
     """Return token ids of each prompt, refusing one that leaves no room for the new tokens."""
-    context, ids_of = pair.max_context, encoded(pair, texts, prompting)
+    from ..files.prompt_rows import shown
+
+    context, ids_of = pair.max_context, _encoded_prompts(pair, prompts, prompting)
     whose = "target" if context == pair.target.max_context else "draft"
-    for text, ids in zip(texts, ids_of, strict=True):
+    for prompt, ids in ids_of:
         if not ids or len(ids) + room > context:
             raise ValueError(
-                f"prompt {text[:40]!r}: found {len(ids)} tokens, expected 1 to {context - room} "
+                f"prompt {shown(prompt)[:40]!r}: found {len(ids)} tokens, expected 1 to {context - room} "
                 f"(the {whose}'s context of {context} less --max-new-tokens {room})"
             )
-    return ids_of
+    return [ids for _, ids in ids_of]
 
 
-def encoded(pair: ModelPair, texts: list[str], prompting: Prompting) -> list[list[int]]:
+def encoded(pair: ModelPair, prompts: Sequence[Prompt], prompting: Prompting) -> list[list[int]]:
+    return [ids for _, ids in _encoded_prompts(pair, prompts, prompting)]
+
+
+def _encoded_prompts(
+    pair: ModelPair, prompts: Sequence[Prompt], prompting: Prompting
+) -> list[tuple[Prompt, list[int]]]:
+    """Return prompts with their token ids; those that the chat template refuses are left out, unless it takes none."""
+    from ..models.chat import PromptRefused
     from ..models.prompting import encode_prompt
 
+    taken, refused = [], []
     with held_stderr():
-        return [encode_prompt(pair, text, prompting) for text in texts]
+        for prompt in prompts:
+            try:
+                taken.append((prompt, encode_prompt(pair, prompt, prompting)))
+            except PromptRefused as error:
+                refused.append(error)
+    if refused and not taken:
+        raise refused[0]
+    for refusal in refused[:MAX_NAMED]:
+        print(f"{refusal}; left out", file=sys.stderr)
+    if len(refused) > MAX_NAMED:
+        print(f"{len(refused):,} of {len(prompts):,} prompts were refused and are left out", file=sys.stderr)
+    return taken
