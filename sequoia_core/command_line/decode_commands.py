@@ -17,7 +17,7 @@ from ..files.gguf_header import is_gguf
 from ..files.model_names import ASSETS, model_folder, model_source, needed_draft, shipped_files
 from ..models.pair_spec import PairSpec
 from ..models.prompting import Prompting
-from .inputs import checked_sampling, encode_within, encoded, given_prompts, open_pair, pair_options, vector_of
+from .inputs import checked_sampling, encoded, given_prompts, open_pair, pair_options, vector_of
 from .measured_words import bench_parts, generate_parts
 from .options import (
     PROMPT_COUNT,
@@ -243,7 +243,7 @@ def bench_command(
     texts = given_prompts(prompts, prompt_count)
     calibration = [] if prompts else given_prompts(None, prompt_count + CALIBRATED)[prompt_count:]
     pair = open_pair(spec)
-    ids, others = (encode_within(pair, part, max_new_tokens, prompting) for part in (texts, calibration))
+    ids, others = (encoded(pair, part, prompting, max_new_tokens) for part in (texts, calibration))
     with shown_progress(as_json) as progress:
         result = bench(
             pair, ids, sampling=sampling, max_new_tokens=max_new_tokens, calibration=others, progress=progress

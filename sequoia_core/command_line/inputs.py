@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from ..models.prompting import Prompting
 
 Acceptance = TypeVar("Acceptance")
-MAX_NAMED = 5  # prompts that were refused; beyond, only their number is said
 
 
 def told(acceptance: Acceptance) -> Acceptance:
@@ -124,43 +123,36 @@ def prompt_texts(prompts: Path | None, count: int | None, column: str | None = N
     return texts
 
 
-def encode_within(pair: ModelPair, prompts: Sequence[Prompt], room: int, prompting: Prompting) -> list[list[int]]:
-    """Return token ids of each prompt, refusing one that leaves no room for the new tokens."""
+def encoded(
+    pair: ModelPair, prompts: Sequence[Prompt], prompting: Prompting, new_tokens: int | None = None
+) -> list[list[int]]:
+    """Return token ids of each prompt; those that the chat template refuses are left out, unless it takes none.
+
+    Args:
+        new_tokens: a prompt that leaves no room for so many is refused; None checks nothing.
+    """
     from ..files.prompt_rows import shown
-
-    context, ids_of = pair.max_context, _encoded_prompts(pair, prompts, prompting)
-    whose = "target" if context == pair.target.max_context else "draft"
-    for prompt, ids in ids_of:
-        if not ids or len(ids) + room > context:
-            raise ValueError(
-                f"prompt {shown(prompt)[:40]!r}: found {len(ids)} tokens, expected 1 to {context - room} "
-                f"(the {whose}'s context of {context} less --max-new-tokens {room})"
-            )
-    return [ids for _, ids in ids_of]
-
-
-def encoded(pair: ModelPair, prompts: Sequence[Prompt], prompting: Prompting) -> list[list[int]]:
-    return [ids for _, ids in _encoded_prompts(pair, prompts, prompting)]
-
-
-def _encoded_prompts(
-    pair: ModelPair, prompts: Sequence[Prompt], prompting: Prompting
-) -> list[tuple[Prompt, list[int]]]:
-    """Return prompts with their token ids; those that the chat template refuses are left out, unless it takes none."""
     from ..models.chat import PromptRefused
     from ..models.prompting import encode_prompt
 
     taken, refused = [], []
+    context = pair.max_context if new_tokens is not None else 0
     with held_stderr():
         for prompt in prompts:
             try:
-                taken.append((prompt, encode_prompt(pair, prompt, prompting)))
+                ids = encode_prompt(pair, prompt, prompting)
             except PromptRefused as error:
                 refused.append(error)
+                continue
+            if new_tokens is not None and not 1 <= len(ids) <= context - new_tokens:
+                whose = "target" if context == pair.target.max_context else "draft"
+                raise ValueError(
+                    f"prompt {shown(prompt)[:40]!r}: found {len(ids)} tokens, expected 1 to {context - new_tokens} "
+                    f"(the {whose}'s context of {context} less --max-new-tokens {new_tokens})"
+                )
+            taken.append(ids)
     if refused and not taken:
         raise refused[0]
-    for refusal in refused[:MAX_NAMED]:
-        print(f"{refusal}; left out", file=sys.stderr)
-    if len(refused) > MAX_NAMED:
-        print(f"{len(refused):,} of {len(prompts):,} prompts were refused and are left out", file=sys.stderr)
+    if refused:
+        print(f"{len(refused):,} of {len(prompts):,} prompts are left out, the first: {refused[0]}", file=sys.stderr)
     return taken

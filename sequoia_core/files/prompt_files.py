@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -184,23 +184,15 @@ def _rows_with_column(data: bytes, column: str | None) -> Iterator[tuple[str, di
 
 
 def _jsonl_columns(data: bytes) -> Columns:
-    """Return the keys of the first rows, with those that hold text or a list wherever they hold anything."""
-    kinds: dict[str, set[str]] = {}
-    rows = list(islice(json_rows(data), CANDIDATE_ROWS))
-    for _, row in rows:
-        for key, value in row.items():
-            kinds.setdefault(key, set()).update(_kinds_of(key, value))
-    in_all = [key for key in kinds if all(key in row for _, row in rows)]
-    texts = [key for key in in_all if kinds[key] == {"text"}]
-    return Columns(list(kinds), texts, [key for key in kinds if "list" in kinds[key]])
-
-
-def _kinds_of(key: str, value: object) -> set[str]:
-    if value is None or value == "":
-        return set()
-    if isinstance(value, str) or (isinstance(value, list) and usual_column([key]) is not None):
-        return {"text"}
-    return {"list" if isinstance(value, list) else "other"}
+    """Return the keys of the first rows; text is what all have, as text or as a chat under a usual name."""
+    rows = [row for _, row in islice(json_rows(data), CANDIDATE_ROWS)]
+    names = list(dict.fromkeys(chain.from_iterable(rows)))
+    filled = {key: [value for row in rows if (value := row.get(key)) not in (None, "")] for key in names}
+    lists = [key for key in names if any(isinstance(value, list) for value in filled[key])]
+    chats = [key for key in lists if usual_column([key]) is not None]
+    texts = [key for key in names if key in chats or any(isinstance(value, str) for value in filled[key])]
+    whole = [key for key in texts if all(key in row for row in rows)]
+    return Columns(names, whole, [key for key in lists if key not in chats])
 
 
 def _csv_rows(data: bytes, usual: str) -> Iterator[tuple[int, list[str]]]:

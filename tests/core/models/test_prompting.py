@@ -88,9 +88,7 @@ def test_the_roles_of_a_chat_reach_the_template_or_are_refused():
     turns = [Turn(role, text) for role, text in CHAT.turns]
     assert tokenizer.decode(encode_prompt(Reader(tokenizer), CHAT)) == chat_text(tokenizer, turns)
     for tokenizer, chat in ((chat_tokenizer(None), None), (chat_tokenizer(CHATML), False)):
-        with pytest.raises(
-            PromptRefused, match="prompt 'system: Be terse.*found turns of system, user for prompts that"
-        ):
+        with pytest.raises(PromptRefused, match="prompt 'system: Be terse.*found turns of system, user"):
             encode_prompt(Reader(tokenizer), CHAT, Prompting(chat))
     with pytest.raises(PromptRefused, match="prompt 'system: Be terse.*refuses a system turn"):
         encode_prompt(Reader(chat_tokenizer(NO_SYSTEM)), CHAT)
@@ -99,7 +97,8 @@ def test_the_roles_of_a_chat_reach_the_template_or_are_refused():
 def test_prompts_that_the_template_refuses_are_left_out_and_named(capsys):
     reader = Reader(chat_tokenizer(NO_SYSTEM))
     assert encoded(reader, ["a", CHAT, "b"], Prompting()) == [encode_prompt(reader, text) for text in "ab"]
-    assert "prompt 'system: Be terse." in (said := capsys.readouterr().err) and said.count("left out") == 1
+    said = capsys.readouterr().err
+    assert said.startswith("1 of 3 prompts are left out") and "prompt 'system: Be terse." in said
     with pytest.raises(PromptRefused, match="refuses a system turn"):
         encoded(reader, [CHAT, CHAT], Prompting())
 
