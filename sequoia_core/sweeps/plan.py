@@ -169,9 +169,9 @@ def read_plan(path: str | Path, *, elsewhere: bool = False) -> Plan:
     Paths of models and prompts are relative to the plan's folder. Run `elsewhere`, it may need devices that this
     machine lacks.
     """
+    data = read_bytes(path, limit=MAX_PLAN)
     try:
-        text = decode_text(read_bytes(path, limit=MAX_PLAN), "a plan")
-        return _checked(_parsed(text, Path(path).parent), elsewhere)
+        return _checked(_parsed(decode_text(data, "a plan"), Path(path).parent), elsewhere)
     except RecursionError as error:
         raise ValueError(f"{path}: found lists or tables nested too deep, expected a plan") from error
     except ValueError as error:
