@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from sequoia_core.files.prompt_files import check_text, split_lines, text_columns
-from sequoia_core.files.prompt_rows import usual_column
+from sequoia_core.files.prompt_files import check_text, left_out_words, prompt_columns, split_lines
+from sequoia_core.files.prompt_rows import Prompt, shown
 from sequoia_core.models.prompting import Prompting, parsed_arguments
 from ui import uploads
 from ui.markdown import escaped, quoted
@@ -16,7 +16,7 @@ from ui.session import core_cache, model_pairs, session, shipped
 
 MAX_CHARS = 20_000  # far beyond any demo context; a pasted book is refused before it reaches the tokenizer
 MAX_FROM_FILE = 2_000  # prompts of one file: hours on a laptop
-FILE_TYPES = ("jsonl", "json", "txt", "csv", "tsv", "parquet")
+FILE_TYPES = ("jsonl", "jsonlines", "json", "txt", "csv", "tsv", "parquet", "gz")
 FIRST_PROMPT = "def read_lines(path):\n    "  # where none is shipped
 ARGUMENTS = "template_arguments"  # key of the field, the same on every page
 OWN_BELOW, OWN_PLACE = "Your own, below", -1
@@ -124,20 +124,19 @@ def own_in_form(picked: int, *, key: str) -> str:
     return own if picked == OWN_PLACE else shipped.prompts()[picked]
 
 
-def several(place: DeltaGenerator, prefix: str, *, usual: int, uploaded: Sequence[str] = ()) -> list[str]:
+def several(place: DeltaGenerator, prefix: str, *, usual: int) -> list[str]:
     """Draw how many shipped prompts to take, and a place for one's own -> prompts.
 
     Args:
         place: of the slider; the text area follows in the page.
-        usual: shipped prompts to begin with, where no file brought any.
-        uploaded: prompts of a file, taken as well.
+        usual: shipped prompts to begin with.
     """
     examples = shipped.prompts()
     count = place.slider(
         "Shipped prompts",
         0,
         max(len(examples), 1),
-        0 if uploaded else min(usual, len(examples)),
+        min(usual, len(examples)),
         key=f"{prefix}_prompts",
         persist_state="session",
         help="Intervals come from the spread between prompts: more prompts narrow them, and take longer.",
@@ -149,7 +148,7 @@ def several(place: DeltaGenerator, prefix: str, *, usual: int, uploaded: Sequenc
         persist_state="session",
         help="Used in addition. Text like what you will decode gives what counts for you.",
     )
-    return [*examples[:count], *uploaded, *split_lines(own)]
+    return [*examples[:count], *split_lines(own)]
 
 
 def new_tokens(place: DeltaGenerator, prefix: str, lengths: Sequence[int], usual: int) -> int:
@@ -164,15 +163,15 @@ def new_tokens(place: DeltaGenerator, prefix: str, lengths: Sequence[int], usual
     )
 
 
-def from_file(prefix: str) -> list[str]:
+def from_file(prefix: str) -> list[Prompt]:
     """Draw the upload of prompts -> prompts. Not for a form: the choice of column depends on the file."""
     with st.expander("Prompts from a file", icon=":material/upload_file:", key=f"{prefix}_prompt_file"):
         upload = uploads.file_upload(
             "Prompt file",
             FILE_TYPES,
-            lambda data, name: (data, text_columns(data, name)),
+            lambda data, name: (data, prompt_columns(data, name)),
             key=f"{prefix}_prompts_file",
-            help='One prompt per line or row: JSONL with a "text", plain text, CSV, TSV or parquet. Up to 16 MiB.',
+            help='One prompt per line or row: JSONL with a "text", plain text, CSV, TSV or parquet. Up to 20 MB.',
         )
         if upload is None:
             return []
@@ -181,29 +180,31 @@ def from_file(prefix: str) -> list[str]:
             return []
         data, columns = upload.value
         column = None
-        if columns:
-            usual = usual_column(columns)
+        if columns.texts:
             column = st.selectbox(
                 "Column",
-                columns,
-                0 if len(columns) == 1 else None if usual is None else columns.index(usual),
+                columns.texts,
+                columns.texts.index(columns.usual) if columns.usual in columns.texts else None,
                 key=f"{prefix}_column",
                 placeholder="Which one holds the prompts?",
-                help="The one that holds the prompts, as text or as a chat. Of a chat all before its first answer is "
-                "taken; an instruction is taken with its input.",
+                help="The one that holds the prompts, as text or as a chat. Of a chat the turns before its first "
+                "answer are taken; an instruction is taken with its input or context.",
             )
             if column is None:
                 st.warning("Say which column holds the prompts. None were read yet.", icon=":material/help:")
                 return []
         try:
-            found = core_cache.uploaded_prompts(data, upload.name, column)
+            taken = core_cache.uploaded_prompts(data, upload.name, column)
         except ValueError as error:
             st.error(f"{escaped(str(error))}. No prompts were read.", icon=":material/error:")
             return []
+        found = taken.prompts
         kept = found[:MAX_FROM_FILE]
+        if taken.left_out:
+            st.warning(f"{escaped(left_out_words(taken))}.", icon=":material/info:")
         more = f", the first {MAX_FROM_FILE:,} are taken" if len(found) > MAX_FROM_FILE else ""
         st.caption(f"{count(len(found), 'prompt')}{more}. The first begins:")
-        st.code(kept[0][:200], language=None, wrap_lines=True)
+        st.code(shown(kept[0])[:200], language=None, wrap_lines=True)
         return kept
 
 

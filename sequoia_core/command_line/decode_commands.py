@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from functools import partial
 from pathlib import Path
@@ -12,10 +13,11 @@ import typer
 from ..design.acceptance import AcceptanceVector
 from ..design.conditions import SEQUOIA, Conditions, measured_as
 from ..design.tree import TokenTree
-from ..files.model_names import ASSETS, needed_draft, shipped_files
+from ..files.gguf_header import is_gguf
+from ..files.model_names import ASSETS, model_folder, model_source, needed_draft, shipped_files
 from ..models.pair_spec import PairSpec
 from ..models.prompting import Prompting
-from .inputs import checked_sampling, encode_within, encoded, open_pair, pair_options, prompt_texts, vector_of
+from .inputs import checked_sampling, encoded, given_prompts, open_pair, pair_options, vector_of
 from .measured_words import bench_parts, generate_parts
 from .options import (
     PROMPT_COUNT,
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from ..models.language_model import ModelPair
 
 CALIBRATED = 48  # shipped prompts on which `bench` measures acceptance, besides those it races
+CUT_CHARACTER = re.compile("(?<!\ufffd)\ufffd{1,3}\\Z")  # what decoding makes of its first 1 to 3 bytes
 DEFAULT_CHAIN = 4  # drafted tokens where nothing was measured: short enough to lose little with any draft
 
 
@@ -115,8 +118,11 @@ def generate_command(
             tokens += step.new_tokens
             progress(1.0 if step.finished else len(tokens) / max_new_tokens, f"{len(tokens)} tokens")
     seconds = time.perf_counter() - started
+    text = pair.text(tokens)
+    if steps[-1].finished != "eos":
+        text = CUT_CHARACTER.sub("", text)
     result = {
-        "text": pair.text(tokens),
+        "text": text,
         "tokens": tokens,
         "steps": len(steps),
         "tokens_per_step": len(tokens) / len(steps),
@@ -126,7 +132,16 @@ def generate_command(
         **prompting.record(pair.tokenizer),
         "tree": {"size": bounds.max_size, "depth": bounds.max_depth, "source": source},
     }
-    report(result, as_json, generate_parts(result, pair_options(spec)))
+    report(result, as_json, generate_parts(result, pair_options(spec), _tokenizer_option(spec)))
+
+
+def _tokenizer_option(spec: PairSpec) -> list[str]:
+    """Return what makes the lookup command encode texts as this pair does, where its default does not."""
+    name = spec.tokenizer or spec.target
+    if name is None:
+        return []
+    source = model_source(name)
+    return ["--tokenizer", source if is_gguf(source) else model_folder(name) or source]
 
 
 def _lookup_trees(pair: ModelPair, profile: HardwareProfile | None) -> tuple[TreePolicy, str]:
@@ -225,10 +240,10 @@ def bench_command(
 
     sampling = SamplingConfig(temperature)
     check_out(out)
-    texts = prompt_texts(prompts, prompt_count)
-    calibration = [] if prompts else prompt_texts(None, prompt_count + CALIBRATED)[prompt_count:]
+    texts = given_prompts(prompts, prompt_count)
+    calibration = [] if prompts else given_prompts(None, prompt_count + CALIBRATED)[prompt_count:]
     pair = open_pair(spec)
-    ids, others = (encode_within(pair, part, max_new_tokens, prompting) for part in (texts, calibration))
+    ids, others = (encoded(pair, part, prompting, max_new_tokens) for part in (texts, calibration))
     with shown_progress(as_json) as progress:
         result = bench(
             pair, ids, sampling=sampling, max_new_tokens=max_new_tokens, calibration=others, progress=progress

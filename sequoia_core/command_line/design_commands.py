@@ -159,7 +159,7 @@ def lookup_command(
     ],
     tokenizer: Annotated[
         Path | None,
-        typer.Option("--tokenizer", help="tokenizer.json or its folder; default: the demo pair's.", exists=True),
+        typer.Option("--tokenizer", help="tokenizer.json, its folder, or GGUF file; default: the demo's.", exists=True),
     ] = None,
     profile: Annotated[
         Path | None, typer.Option("--profile", help="Hardware profile that tells the best size.", **READ)

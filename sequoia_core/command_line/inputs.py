@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from ..decoding.sampling import SamplingConfig
     from ..design.acceptance import AcceptanceVector
     from ..design.conditions import Conditions
+    from ..files.prompt_rows import Prompt
     from ..models.language_model import ModelPair
     from ..models.prompting import Prompting
 
@@ -100,27 +102,57 @@ def open_pair(spec: PairSpec) -> ModelPair:
     return pair
 
 
-def prompt_texts(prompts: Path | None, count: int | None, column: str | None = None) -> list[str]:
+def given_prompts(prompts: Path | None, count: int | None, column: str | None = None) -> list[Prompt]:
     from ..files.prompt_files import load_prompts
 
-    return load_prompts(prompts or ASSETS / "prompts" / "prompts.jsonl", column)[:count]
+    return load_prompts(prompts or ASSETS / "prompts" / "prompts.jsonl", column, count)
 
 
-def encode_within(pair: ModelPair, texts: list[str], room: int, prompting: Prompting) -> list[list[int]]:
-    """Return token ids of each prompt, refusing one that leaves no room for the new tokens."""
-    context, ids_of = pair.max_context, encoded(pair, texts, prompting)
-    whose = "target" if context == pair.target.max_context else "draft"
-    for text, ids in zip(texts, ids_of, strict=True):
-        if not ids or len(ids) + room > context:
+def prompt_texts(prompts: Path | None, count: int | None, column: str | None = None) -> list[str]:
+    """Return prompts for a server that is sent text: it has no place for the roles of a chat."""
+    from ..files.prompt_rows import shown
+
+    texts = []
+    for prompt in given_prompts(prompts, count, column):
+        if not isinstance(prompt, str):
             raise ValueError(
-                f"prompt {text[:40]!r}: found {len(ids)} tokens, expected 1 to {context - room} "
-                f"(the {whose}'s context of {context} less --max-new-tokens {room})"
+                f"prompt {shown(prompt)[:40]!r}: found a chat of {len(prompt.turns)} turns, expected one text: "
+                "servers are sent prompts without roles"
             )
-    return ids_of
+        texts.append(prompt)
+    return texts
 
 
-def encoded(pair: ModelPair, texts: list[str], prompting: Prompting) -> list[list[int]]:
+def encoded(
+    pair: ModelPair, prompts: Sequence[Prompt], prompting: Prompting, new_tokens: int | None = None
+) -> list[list[int]]:
+    """Return token ids of each prompt; those that the chat template refuses are left out, unless it takes none.
+
+    Args:
+        new_tokens: a prompt that leaves no room for so many is refused; None checks nothing.
+    """
+    from ..files.prompt_rows import shown
+    from ..models.chat import PromptRefused
     from ..models.prompting import encode_prompt
 
+    taken, refused = [], []
+    context = pair.max_context if new_tokens is not None else 0
     with held_stderr():
-        return [encode_prompt(pair, text, prompting) for text in texts]
+        for prompt in prompts:
+            try:
+                ids = encode_prompt(pair, prompt, prompting)
+            except PromptRefused as error:
+                refused.append(error)
+                continue
+            if new_tokens is not None and not 1 <= len(ids) <= context - new_tokens:
+                whose = "target" if context == pair.target.max_context else "draft"
+                raise ValueError(
+                    f"prompt {shown(prompt)[:40]!r}: found {len(ids)} tokens, expected 1 to {context - new_tokens} "
+                    f"(the {whose}'s context of {context} less --max-new-tokens {new_tokens})"
+                )
+            taken.append(ids)
+    if refused and not taken:
+        raise refused[0]
+    if refused:
+        print(f"{len(refused):,} of {len(prompts):,} prompts are left out, the first: {refused[0]}", file=sys.stderr)
+    return taken

@@ -15,7 +15,7 @@ from ..design.break_even import chain_pays, idle_arithmetic
 from ..files.model_names import needed_draft
 from ..models.pair_spec import PairSpec
 from ..models.prompting import Prompting
-from .inputs import checked_sampling, encode_within, encoded, open_pair, pair_options, prompt_texts, whole_numbers
+from .inputs import checked_sampling, encoded, given_prompts, open_pair, pair_options, whole_numbers
 from .measured_words import measure_parts, profile_parts
 from .options import (
     PROMPT_COUNT,
@@ -89,10 +89,10 @@ def measure_command(
     check_measured(verifier)
     prompting = replace(prompting, chat=False) if own_text else prompting
     check_out(out)
-    texts = prompt_texts(prompts, prompt_count, column)
+    texts = given_prompts(prompts, prompt_count, column)
     partial = _partial_vector(resume, out)
     pair = open_pair(spec)
-    ids = encoded(pair, texts, prompting) if own_text else encode_within(pair, texts, max_new_tokens, prompting)
+    ids = encoded(pair, texts, prompting, None if own_text else max_new_tokens)
     started = time.perf_counter()
     try:
         with shown_progress(as_json) as progress:

@@ -128,7 +128,7 @@ def profile_parts(
 ENDS = {"eos": "ended by itself", "length": "cut at --max-new-tokens", "context": "the context is full"}
 
 
-def generate_parts(result: Mapping[str, Any], models: Sequence[str]) -> Parts:
+def generate_parts(result: Mapping[str, Any], models: Sequence[str], tokenizer: Sequence[str] = ()) -> Parts:
     tokens, tree = len(result["tokens"]), result["tree"]
     yield AsItIs(result["text"])
     yield ""
@@ -140,7 +140,7 @@ def generate_parts(result: Mapping[str, Any], models: Sequence[str]) -> Parts:
     yield f"Trees of at most {counted(tree['size'], 'node')}, {tree['depth']} deep: {tree['source']}."
     if "none" in models:
         yield "What such trees do for recorded answers:"
-        yield command("lookup", "--responses", "answers.jsonl")
+        yield command("lookup", "--responses", "answers.jsonl", *tokenizer)
     else:
         yield "How much faster that is than without a draft:"
         yield command("bench", *models)

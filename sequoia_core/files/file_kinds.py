@@ -9,7 +9,12 @@ _BOMS = {  # UTF-32 first: its mark begins with that of UTF-16
     codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16", codecs.BOM_UTF8: "utf-8-sig",
 }  # fmt: skip
 # Forms that people paste and that a reader may not take. The first match wins.
-_FORMS = (("a Git LFS pointer, not the file itself", rb"version https://git-lfs\.github\.com/spec/"),)
+_FORMS = (
+    ("a Git LFS pointer, not the file itself", rb"version https://git-lfs\.github\.com/spec/"),
+    ("a parquet file", rb"\APAR1"),
+    ("a Zstandard archive", rb"\A\x28\xb5\x2f\xfd"),
+    ("an xz archive", rb"\A\xfd7zXZ"),
+)
 
 
 def kind_of(data: bytes) -> str:

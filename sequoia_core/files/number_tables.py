@@ -5,6 +5,7 @@ import re
 from typing import NamedTuple
 
 from .file_kinds import decode_text
+from .prompt_rows import check_columns
 
 EXPECTED = "one column of numbers, or ranks and numbers"
 NUMBERS = ("probability", "probabilities", "prob", "probs", "p", "acceptance", "rate", "survival")  # columns taken
@@ -72,6 +73,7 @@ def _rows(data: bytes) -> tuple[list[list[float]], tuple[str, ...]]:
     # pandas writes an index under a name that is empty, and a column without a name as 0
     if cells and (all(_number(cell) is None for cell in cells[0]) or (not cells[0][0] and cells[1:] and cells[1][0])):
         header, cells = tuple(cell.lower() for cell in cells[0] if cell), cells[1:]
+        check_columns(header)
     table: list[list[float]] = []
     for row in cells:
         filled = [cell for cell in row if cell]

@@ -4,19 +4,33 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from importlib.util import find_spec
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path, PurePath
 from typing import Any
 
 from .bounded_process import BoundedProcess, LimitError
 from .file_kinds import decode_text
 from .json_models import naming
-from .prompt_rows import check_few, choose_column, is_chat, listed, prompt_of, usual_column
-from .safe_files import read_bytes, read_json
+from .prompt_rows import (
+    Chat,
+    Columns,
+    Prompt,
+    Taken,
+    check_columns,
+    is_chat,
+    listed,
+    shown,
+    take_prompts,
+    usual_column,
+)
+from .safe_files import gunzipped, read_bytes, read_json
 
-MAX_PROMPT_BYTES = 16 * 2**20
+MAX_PROMPT_BYTES = 64 * 2**20
 CANDIDATE_ROWS = 100  # rows looked at to tell text from numbers
 MAX_TEXT_CHARS = 64 * 2**20  # parquet is compressed, so the unpacked text is limited too
 READER: dict[str, Any] = {
@@ -24,37 +38,53 @@ READER: dict[str, Any] = {
     "answer_bytes": 4 * MAX_TEXT_CHARS,
 }  # fmt: skip
 JSON_ROWS = "JSON: an object a line, or one list of objects (not CSV or parquet)"
+ENDINGS = dict.fromkeys((".jsonl", ".jsonlines", ".ndjson", ".json"), "jsonl")
+ENDINGS |= {".csv": "csv", ".tsv": "tsv", ".parquet": "parquet"}
+SEPARATORS = (",", ";", "\t")
+# The beginning of a JSON object or of a list of them, up to the end of its line.
+_JSON_START = re.compile(r'\s*(?:\[\s*)?\{\s*+(?:"[^\n]*[\[{,}\]])?\s*(?:\n|\Z)')
 
 
-def load_prompts(path: str | Path, column: str | None = None) -> list[str]:
-    return prompts_from_bytes(read_bytes(path, limit=MAX_PROMPT_BYTES), str(path), column)
+def load_prompts(path: str | Path, column: str | None = None, count: int | None = None) -> list[Prompt]:
+    return prompts_from_bytes(read_bytes(path, limit=MAX_PROMPT_BYTES), str(path), column, count)
 
 
-def prompts_from_bytes(data: bytes, name: str, column: str | None = None) -> list[str]:
-    """Read prompts from a file's content, such as an upload.
+def prompts_from_bytes(data: bytes, name: str, column: str | None = None, count: int | None = None) -> list[Prompt]:
+    """Read prompts as `taken_prompts` does, and warn of rows that are left out."""
+    taken = taken_prompts(data, name, column, count)
+    if taken.left_out:
+        warnings.warn(f"{name}: {left_out_words(taken)}", stacklevel=2)
+    return taken.prompts
+
+
+def left_out_words(taken: Taken) -> str:
+    return f"{taken.left_out:,} of {taken.rows:,} rows have no prompt and are left out, the first: {taken.fault}"
+
+
+def taken_prompts(data: bytes, name: str, column: str | None = None, count: int | None = None) -> Taken:
+    """Read prompts from a file's content, such as an upload; it may be compressed with gzip.
 
     The ending of `name` decides: `.jsonl` and `.json` (one object per line, or one list), `.csv` and `.tsv` (with a
-    header), `.parquet`, and anything else is plain text with one prompt per line. Empty lines, cells and rows are left
-    out.
+    header), and anything else is plain text with one prompt per line. Content that is JSON objects or parquet is read
+    as such under any name. Empty lines of text are left out.
 
     Args:
         name: gives the ending, and names the file in errors.
         column: which column (in JSON, key) holds the prompts, as text or as a chat. None takes the usual names in
             their order (`prompt_rows.USUAL_COLUMNS`), or the only column of text there is.
+        count: how many prompts are wanted; the rest of the file is not looked at. None takes all.
     """
     with naming(name):
-        if len(data) > MAX_PROMPT_BYTES:
-            raise ValueError(f"found {len(data):,} bytes, expected at most {MAX_PROMPT_BYTES:,}")
-        kind = _kind(name)
+        data, kind = _opened(data, name)
         if kind == "text":
             if column is not None:
                 raise ValueError(f"found plain text for column {column!r}, expected JSONL, CSV or parquet")
-            prompts = split_lines(_decoded(data))
+            taken = Taken(list(split_lines(_decoded(data))[:count]))
         else:
-            prompts = _READERS[kind](data, column)
-        if not prompts:
+            taken = _READERS[kind](data, column, count)
+        if not taken.prompts:
             raise ValueError("found no prompts, expected at least one line")
-    return prompts
+    return taken
 
 
 def split_lines(text: str) -> list[str]:
@@ -62,9 +92,9 @@ def split_lines(text: str) -> list[str]:
     return [line for line in re.split("\r\n|\n|\r", text) if line.strip()]
 
 
-def check_text(text: str) -> None:
+def check_text(prompt: Prompt) -> None:
     """Refuse a prompt that no tokenizer takes: half of a surrogate pair has no UTF-8 form."""
-    half = re.search("[\ud800-\udfff]", text)
+    half = re.search("[\ud800-\udfff]", shown(prompt))
     if half:
         raise ValueError(
             f"prompt: found half of a surrogate pair (U+{ord(half[0]):04X}) at character {half.start()}, expected "
@@ -72,16 +102,24 @@ def check_text(text: str) -> None:
         )
 
 
-def text_columns(data: bytes, name: str) -> list[str]:
-    """Return the columns of a file that could hold prompts, in the file's order; none for plain text."""
+def prompt_columns(data: bytes, name: str) -> Columns:
+    """Return the columns of a file, in its order; none for plain text."""
     with naming(name):
-        kind = _kind(name)
-        return [] if kind == "text" else _COLUMNS[kind](data)
+        data, kind = _opened(data, name)
+        return Columns([], [], []) if kind == "text" else _COLUMNS[kind](data)
 
 
-def _kind(name: str) -> str:
-    endings = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv", ".tsv": "tsv"}
-    return (endings | {".parquet": "parquet"}).get(PurePath(name).suffix.lower(), "text")
+def _opened(data: bytes, name: str) -> tuple[bytes, str]:
+    """Return a file's content, unpacked if it is compressed with gzip, and how to read it."""
+    data = gunzipped(data, MAX_PROMPT_BYTES)
+    if len(data) > MAX_PROMPT_BYTES:
+        raise ValueError(f"found {len(data):,} bytes, expected at most {MAX_PROMPT_BYTES:,}")
+    if data.startswith(b"PAR1"):
+        return data, "parquet"
+    kind = ENDINGS.get(PurePath(name.lower().removesuffix(".gz")).suffix, "text")
+    if kind != "parquet" and _JSON_START.match(_decoded(data)):
+        kind = "jsonl"
+    return data, kind
 
 
 def _decoded(data: bytes, expected: str = "text, JSONL, CSV or parquet") -> str:
@@ -97,7 +135,7 @@ def json_rows(data: bytes) -> Iterator[tuple[str, dict]]:
         row = {"messages": row} if is_chat(row) else row
         if not isinstance(row, dict):
             raise ValueError(f'{where}: found {str(row)[:40]!r}, expected an object such as {{"prompt": …}}')
-        check_few(row)
+        check_columns(row)
         yield where, row
 
 
@@ -126,44 +164,49 @@ def _json_line(where: str, line: str) -> Any:
         return read_json(line.encode())
 
 
-def _jsonl_prompts(data: bytes, column: str | None) -> list[str]:
-    prompts, only = [], column
+def _jsonl_prompts(data: bytes, column: str | None, count: int | None) -> Taken:
+    return take_prompts(_rows_with_column(data, column), count)
+
+
+def _rows_with_column(data: bytes, column: str | None) -> Iterator[tuple[str, dict, str]]:
+    """Yield location, object and key of its prompt; other rows may have it under another of the usual names."""
+    only = column
     for where, row in json_rows(data):
-        usual = usual_column(name for name, value in row.items() if value) if column is None else None
-        try:
-            if only is None:
-                only = usual or choose_column(list(row), _jsonl_columns(data), None)
-            name = usual or only
-            prompts.append(prompt_of(row, name) if row.get(name) else "")
-            if not prompts[-1]:
+        name = None
+        if column is None:
+            name = usual_column(key for key, value in row.items() if value) or usual_column(row)
+        with naming(f"{where} (keys: {listed(row)})"):
+            if name is None:
+                name = only = only or _jsonl_columns(data).choose(None)
+            if name not in row:
                 raise ValueError(f'found {str(row)[:40]!r}, expected an object with a "{name}" of text')
-        except ValueError as error:
-            raise ValueError(f"{where} (keys: {listed(row)}): {error}") from error
-    return prompts
+        yield where, row, name
 
 
-def _jsonl_columns(data: bytes) -> list[str]:
-    """Return the keys that hold text, or a chat under a usual name, in all of the first rows."""
-    keys: list[str] | None = None
-    for _, row in islice(json_rows(data), CANDIDATE_ROWS):
-        here = [key for key, value in row.items() if value and (isinstance(value, str) or _is_chat_column(key, value))]
-        keys = here if keys is None else [key for key in keys if key in here]
-    return keys or []
+def _jsonl_columns(data: bytes) -> Columns:
+    """Return the keys of the first rows; text is what all have, as text or as a chat under a usual name."""
+    rows = [row for _, row in islice(json_rows(data), CANDIDATE_ROWS)]
+    names = list(dict.fromkeys(chain.from_iterable(rows)))
+    filled = {key: [value for row in rows if (value := row.get(key)) not in (None, "")] for key in names}
+    lists = [key for key in names if any(isinstance(value, list) for value in filled[key])]
+    chats = [key for key in lists if usual_column([key]) is not None]
+    texts = [key for key in names if key in chats or any(isinstance(value, str) for value in filled[key])]
+    whole = [key for key in texts if all(key in row for row in rows)]
+    return Columns(names, whole, [key for key in lists if key not in chats])
 
 
-def _is_chat_column(key: str, value: object) -> bool:
-    return isinstance(value, list) and usual_column([key]) is not None
-
-
-def _csv_rows(data: bytes, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+def _csv_rows(data: bytes, usual: str) -> Iterator[tuple[int, list[str]]]:
     """Yield line number and cells, the header first; every row as wide as the header."""
-    reader = csv.reader(io.StringIO(_decoded(data), newline=""), delimiter=delimiter, strict=True)
+    text = _decoded(data)
+    reader = _csv_reader(text, _separator(text, usual))
     width = 0
     try:
         for cells in reader:
             if not cells:
                 continue
-            width = width or len(check_few(cells))
+            if not width:
+                check_columns(cells)
+                width = len(cells)
             if len(cells) != width:
                 raise ValueError(f"line {reader.line_num}: found {len(cells)} cells, expected the header's {width}")
             yield reader.line_num, cells
@@ -171,26 +214,43 @@ def _csv_rows(data: bytes, delimiter: str) -> Iterator[tuple[int, list[str]]]:
         raise ValueError(f"line {reader.line_num}: found broken CSV ({error}), expected quoted cells") from error
 
 
-def _csv_prompts(data: bytes, column: str | None, delimiter: str = ",") -> list[str]:
-    rows = _csv_rows(data, delimiter)
+def _csv_reader(text: str, separator: str) -> Any:
+    return csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+
+
+def _separator(text: str, usual: str) -> str:
+    """Return what separates cells: the usual mark, unless another one alone gives all of the first rows its columns."""
+    even = []
+    for mark in SEPARATORS:
+        widths = set()
+        with suppress(csv.Error):  # reading the file reports it
+            widths = {len(cells) for cells in islice(_csv_reader(text, mark), CANDIDATE_ROWS) if cells}
+        if len(widths) == 1 and max(widths) > 1:
+            even.append(mark)
+    if usual in even or not even:
+        return usual
+    if len(even) > 1:
+        marks = " and ".join(map(repr, even))
+        raise ValueError(f"found columns separated by {marks}, expected one separator, {usual!r} as a rule")
+    return even[0]
+
+
+def _csv_prompts(data: bytes, column: str | None, count: int | None, usual: str = ",") -> Taken:
+    name = _csv_columns(data, usual).choose(column)
+    rows = _csv_rows(data, usual)
     header = next(rows, (0, []))[1]
-    name = choose_column(header, _csv_columns(data, delimiter), column)
-    prompts = []
-    for number, cells in rows:
-        row = dict(zip(header, cells, strict=True))
-        with naming(f"line {number}"):
-            prompts += [prompt_of(row, name)] if row[name].strip() else []
-    return prompts
+    named = ((f"line {number}", dict(zip(header, cells, strict=True)), name) for number, cells in rows)
+    return take_prompts(named, count)
 
 
-def _csv_columns(data: bytes, delimiter: str = ",") -> list[str]:
-    """Return the columns whose first cells are not all numbers."""
-    rows = _csv_rows(data, delimiter)
+def _csv_columns(data: bytes, usual: str = ",") -> Columns:
+    """Return the columns of a table, with those whose first cells are not all numbers."""
+    rows = _csv_rows(data, usual)
     header = next(rows, (0, []))[1]
     textual = [False] * len(header)
-    for (_, cells), _ in zip(rows, range(CANDIDATE_ROWS), strict=False):
+    for _, cells in islice(rows, CANDIDATE_ROWS):
         textual = [known or _is_text_cell(cell) for known, cell in zip(textual, cells, strict=True)]
-    return [name for name, text in zip(header, textual, strict=True) if text]
+    return Columns(header, [name for name, text in zip(header, textual, strict=True) if text], [])
 
 
 def _is_text_cell(cell: str) -> bool:
@@ -201,9 +261,9 @@ def _is_text_cell(cell: str) -> bool:
     return False
 
 
-def request(wanted: str, data: bytes, column: str | None = None) -> bytes:
+def request(wanted: str, data: bytes, column: str | None = None, count: int | None = None) -> bytes:
     """Return what `parquet_reading.read` takes."""
-    return json.dumps([wanted, column, MAX_TEXT_CHARS]).encode() + b"\n" + data
+    return json.dumps([wanted, column, count, MAX_TEXT_CHARS]).encode() + b"\n" + data
 
 
 def _asked(question: bytes) -> Any:
@@ -217,15 +277,21 @@ def _asked(question: bytes) -> Any:
         raise ValueError(f"found parquet that {error}, expected at most {MAX_TEXT_CHARS:,} characters") from error
 
 
-_READERS = {
+def _parquet_prompts(data: bytes, column: str | None, count: int | None) -> Taken:
+    found, *rest = _asked(request("prompts", data, column, count))
+    prompts = [prompt if isinstance(prompt, str) else Chat(tuple(map(tuple, *prompt))) for prompt in found]
+    return Taken(prompts, *rest)
+
+
+_READERS: dict[str, Callable[[bytes, str | None, int | None], Taken]] = {
     "jsonl": _jsonl_prompts,
     "csv": _csv_prompts,
-    "tsv": lambda data, column: _csv_prompts(data, column, "\t"),
-    "parquet": lambda data, column: _asked(request("prompts", data, column)),
+    "tsv": partial(_csv_prompts, usual="\t"),
+    "parquet": _parquet_prompts,
 }
-_COLUMNS = {
+_COLUMNS: dict[str, Callable[[bytes], Columns]] = {
     "jsonl": _jsonl_columns,
     "csv": _csv_columns,
-    "tsv": lambda data: _csv_columns(data, "\t"),
-    "parquet": lambda data: _asked(request("columns", data)),
+    "tsv": partial(_csv_columns, usual="\t"),
+    "parquet": lambda data: Columns(*_asked(request("columns", data))),
 }

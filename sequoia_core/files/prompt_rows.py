@@ -1,26 +1,121 @@
-"""Which part of a row is its prompt: the usual names of columns; of a chat all that comes before the first answer."""
+"""Which part of a row is its prompt: the usual names of columns; of a chat the turns before the first answer."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence, Sized
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from .safe_files import read_json
 
 CHATS = ("turns", "messages", "conversations", "conversation")
-USUAL_COLUMNS = ("text", "prompt", *CHATS, "instruction")
-SECOND_PARTS = {"instruction": "input"}  # a part of the same prompt, where a row has it
-ASSISTANTS = ("assistant", "gpt", "model", "bot")
+USUAL_COLUMNS = ("prompt", *CHATS, "instruction", "text")
+SECOND_PARTS = {"instruction": ("input", "context")}  # parts of the same prompt, where a row has them
+ANSWERS = ("response", "completion", "output", "answer")
+ASSISTANTS = ("assistant", "gpt", "chatgpt", "model", "bot")
+ROLES = {"system": "system", "developer": "system", "user": "user", "human": "user", "prompter": "user"}
+ROLES |= dict.fromkeys(ASSISTANTS, "assistant")
 MAX_COLUMNS = 1000  # for a person to choose from
 _LABEL = re.compile(
     r"(?:.*[_ -])?(?:id|uuid|hash|url|category|source|topic|model|split|subset|lang|language|label)", re.IGNORECASE
 )
 
 
-def check_few(columns: Sized) -> Sized:
-    """Refuse more columns than a person can choose from."""
-    if len(columns) > MAX_COLUMNS:
-        raise ValueError(f"found {len(columns):,} columns, expected at most {MAX_COLUMNS:,}")
-    return columns
+class Chat(NamedTuple):
+    """A prompt of more than a user's turn: (role, text) of each turn; a role is system, user or assistant."""
+
+    turns: tuple[tuple[str, str], ...]
+
+
+Prompt = str | Chat
+
+
+def shown(prompt: Prompt) -> str:
+    """Return a prompt as messages and records show it: not what a model reads."""
+    if isinstance(prompt, str):
+        return prompt
+    return "\n".join(f"{role}: {text}" for role, text in prompt.turns)
+
+
+class Columns(NamedTuple):
+    """The columns of a table.
+
+    Attributes:
+        names: of all columns.
+        texts: those that hold text, or a chat under a usual name.
+        lists: those that hold lists of something else.
+    """
+
+    names: Sequence[str]
+    texts: Sequence[str]
+    lists: Sequence[str]
+
+    @property
+    def usual(self) -> str | None:
+        """The column of prompts by its name, or the only one of text; None where that is a guess."""
+        usual = usual_column(self.names)
+        if usual is None and len(self.texts) == 1 and not self.lists and not _LABEL.fullmatch(self.texts[0].strip()):
+            return self.texts[0]
+        return usual
+
+    def choose(self, column: str | None) -> str:
+        """Return the column that was asked for, or else the usual one."""
+        if column is not None and column not in self.names:
+            raise ValueError(f"found columns {listed(self.names)}, expected one named {column!r}")
+        chosen = self.usual if column is None else column
+        if chosen is None:
+            within = f" with a list in {listed(self.lists)}" if self.lists else ""
+            raise ValueError(
+                f"found columns {listed(self.names)}{within}, expected one named {', '.join(USUAL_COLUMNS)} "
+                "(text only without an answer in another column), or a choice of column (--column)"
+            )
+        return chosen
+
+
+class Taken(NamedTuple):
+    """Prompts that were read.
+
+    Attributes:
+        rows: how many rows were looked at.
+        left_out: how many of them have no prompt.
+        fault: where the first of these is, and what is wrong with it.
+    """
+
+    prompts: list[Prompt]
+    rows: int = 0
+    left_out: int = 0
+    fault: str = ""
+
+
+def take_prompts(rows: Iterable[tuple[str, Mapping[str, Any], str]], count: int | None) -> Taken:
+    """Return the first `count` prompts of rows, each with its location and its column of prompts.
+
+    A row whose prompt is empty or cannot be read is left out, unless there is no other.
+    """
+    prompts: list[Prompt] = []
+    seen, fault = 0, ""
+    for where, row, column in rows:
+        seen += 1
+        try:
+            prompt = prompt_of(row, column)
+            if not shown(prompt).strip():
+                raise ValueError("found no prompt, expected text")
+            prompts.append(prompt)
+        except ValueError as error:
+            fault = fault or f"{where} ({listed([column])}): {error}"
+        if len(prompts) == count:
+            break
+    if fault and not prompts:
+        raise ValueError(fault)
+    return Taken(prompts, seen, seen - len(prompts), fault)
+
+
+def check_columns(columns: Iterable[str]) -> None:
+    """Refuse more columns than a person can choose from, and two of the same name."""
+    names = [name.strip() for name in columns]
+    if len(names) > MAX_COLUMNS:
+        raise ValueError(f"found {len(names):,} columns, expected at most {MAX_COLUMNS:,}")
+    twice = next((name for name in names if name and names.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"found the column {twice[:40]!r} twice, expected it once")
 
 
 def listed(columns: Iterable[str]) -> str:
@@ -30,47 +125,44 @@ def listed(columns: Iterable[str]) -> str:
 
 
 def usual_column(columns: Iterable[str]) -> str | None:
-    """Return the column whose name says that it holds prompts; None where there is none."""
+    """Return the column whose name says that it holds prompts; None where there is none.
+
+    A column called text may be prompt and answer in one, so it is not taken where there is an answer.
+    """
     names = {name.strip().lower(): name for name in reversed(list(columns))}
+    if not names.keys().isdisjoint(ANSWERS):
+        names.pop("text", None)
     return next((names[usual] for usual in USUAL_COLUMNS if usual in names), None)
 
 
-def choose_column(columns: Sequence[str], candidates: Sequence[str], column: str | None) -> str:
-    """Return the column of prompts; the only one of the text `candidates` unless it is called like a label."""
-    if column is not None:
-        if column not in columns:
-            raise ValueError(f"found columns {listed(columns)}, expected one named {column!r}")
-        return column
-    usual = usual_column(columns)
-    if usual is not None:
-        return usual
-    if len(candidates) == 1 and not _LABEL.fullmatch(candidates[0].strip()):
-        return candidates[0]
-    raise ValueError(
-        f"found columns {listed(columns)}, expected one named {', '.join(USUAL_COLUMNS)}, or a choice of column "
-        "(--column)"
-    )
-
-
-def prompt_of(row: Mapping[str, Any], column: str) -> str:
-    """Return the prompt in a column of a row: a text, or what of a chat comes before its first answer."""
+def prompt_of(row: Mapping[str, Any], column: str) -> Prompt:
+    """Return the prompt in a column of a row: a text, or the turns of a chat before its first answer."""
     name, value = column.strip().lower(), row[column]
     if name in CHATS and isinstance(value, str) and value.lstrip().startswith("["):  # in a cell of a table
         value = read_json(value.encode())
-    prompt = _before_the_answer(value) if isinstance(value, list) else text_of(value, column[:40])
-    beside = next((row[other] for other in row if other.strip().lower() == SECOND_PARTS.get(name)), None)
-    return f"{prompt}\n{beside}" if prompt and isinstance(beside, str) and beside.strip() else prompt
+    if isinstance(value, list):
+        return _before_the_answer(value)
+    prompt = text_of(value, column[:40])
+    seconds = [row[key] for key in row if key.strip().lower() in SECOND_PARTS.get(name, ())]
+    filled = [part for part in seconds if isinstance(part, str) and part.strip()]
+    return "\n".join([prompt, *filled]) if prompt else ""
 
 
-def _before_the_answer(turns: list[Any]) -> str:
-    before: list[str] = []
-    asked = False
-    for role, text in map(turn_of, turns):
-        if role in ASSISTANTS and asked:
+def _before_the_answer(turns: list[Any]) -> Prompt:
+    before: list[tuple[str, str]] = []
+    for turn in turns:
+        role, text = turn_of(turn)
+        if role not in ROLES:
+            raise ValueError(f"found the role {role!r} before the first answer, expected system, user or assistant")
+        asked = any(earlier == "user" for earlier, _ in before)
+        if ROLES[role] == "assistant" and asked:
             break
-        asked = asked or role not in ASSISTANTS
-        before.append(text)
-    return "\n".join(before)
+        before.append((ROLES[role], text))
+        if isinstance(turn, str):  # the next question follows the answer to this one
+            break
+    if not any(role == "user" and text.strip() for role, text in before):
+        return ""
+    return before[0][1] if len(before) == 1 else Chat(tuple(before))
 
 
 def is_chat(value: object) -> bool:
@@ -84,8 +176,8 @@ def turn_of(turn: Any) -> tuple[str, str]:
         return "user", turn
     if not isinstance(turn, dict):
         raise ValueError(f"found a turn {str(turn)[:40]!r}, expected an object with role and content")
-    role = turn.get("role", turn.get("from"))
-    return str(role)[:40], text_of(turn.get("content", turn.get("value")), "a turn's content")
+    role = str(turn.get("role", turn.get("from")))[:40].lower()
+    return role, text_of(turn.get("content", turn.get("value")), "a turn's content")
 
 
 def text_of(value: Any, name: str) -> str:

@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 
 from .json_models import naming
 from .prompt_files import check_text, json_rows
-from .prompt_rows import ASSISTANTS, CHATS, listed, prompt_of, text_of, turn_of, usual_column
-from .safe_files import read_bytes
+from .prompt_rows import ANSWERS, ASSISTANTS, CHATS, is_chat, listed, prompt_of, text_of, turn_of, usual_column
+from .safe_files import gunzipped, read_bytes
 
 MAX_LOG_BYTES = 64 * 2**20
-ANSWERS = ("response", "completion", "output", "answer")
 EXPECTED = "prompt and response, prompt_ids and token_ids, or messages with role and content"
 
 
@@ -39,6 +38,7 @@ def load_responses(path: str | Path) -> list[Recorded]:
 def responses_from_bytes(data: bytes, name: str) -> list[Recorded]:
     """Read the requests of a file's content, in its order; answers without a token are left out, with a warning."""
     with naming(name):
+        data = gunzipped(data, MAX_LOG_BYTES)
         if len(data) > MAX_LOG_BYTES:
             raise ValueError(f"found {len(data):,} bytes, expected at most {MAX_LOG_BYTES:,}")
         read: list[Recorded] = []
@@ -83,11 +83,13 @@ def _of_chat(turns: list) -> Iterator[Recorded]:
 
 def _prompt(row: dict[str, Any]) -> str:
     """Return the prompt of a request: its text, its turns one below the other, or nothing where it has none."""
-    name = usual_column(row) or ("question" if "question" in row else None)
-    prompt = "" if name is None else row[name]
-    if isinstance(prompt, list):
+    name = next((name for name in (usual_column(row), "question", "text") if name in row), None)
+    if name is None:
+        return ""
+    prompt = row[name]
+    if is_chat(prompt):  # an answer may be among its turns
         return "\n".join(_text(text, "a turn") for _, text in map(turn_of, prompt))
-    return "" if name is None else _text(prompt_of(row, name), name)
+    return _text(prompt_of(row, name), name)
 
 
 def _text(value: Any, name: str) -> str:

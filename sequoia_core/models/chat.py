@@ -26,6 +26,10 @@ _RENDERER = BoundedProcess(
 )  # fmt: skip
 
 
+class PromptRefused(ValueError):
+    """One conversation is refused, by its chat template or for want of one; others may be taken."""
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
     """What one side, one of `ROLES`, said in a conversation; may be empty."""
@@ -80,12 +84,11 @@ def chat_text(tokenizer: Any, turns: Sequence[Turn], arguments: Mapping[str, Any
             )
     try:
         return _rendered(tokenizer, turns, arguments)
-    except ValueError as error:
+    except PromptRefused as error:
         others = [turn for turn in turns if turn.role != "system"]
-        beyond_limits = isinstance(error.__cause__, LimitError)
-        if beyond_limits or len(others) in (0, len(turns)) or not _renders(tokenizer, others, arguments):
+        if len(others) in (0, len(turns)) or not _renders(tokenizer, others, arguments):
             raise
-        raise ValueError(
+        raise PromptRefused(
             f"chat: found a chat template that refuses a system turn ({one_line(error.__cause__ or error)}), "
             "expected a conversation without a system prompt"
         ) from error
@@ -150,14 +153,14 @@ def _rendered(tokenizer: Any, turns: Sequence[Turn], arguments: Mapping[str, Any
     except LimitError as error:
         raise ValueError(f"chat: found a chat template that {error}, expected a usable one") from error
     except ValueError as error:
-        raise ValueError(f"chat: found a chat template that fails ({error}), expected a usable one") from error
+        raise PromptRefused(f"chat: found a chat template that fails ({error}), expected a usable one") from error
     if length > MAX_CHAT_CHARS:
         raise ValueError(
             f"chat: found a chat template that makes {length:,} characters of the conversation, expected at most "
             f"{MAX_CHAT_CHARS:,}"
         )
     if not text.strip():
-        raise ValueError("chat: found a chat template that makes no text of the conversation, expected a usable one")
+        raise PromptRefused("chat: found a chat template that makes no text of the conversation, expected a usable one")
     check_text(text)
     return text
 

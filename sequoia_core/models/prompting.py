@@ -7,10 +7,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import starmap
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..files.prompt_files import check_text
-from .chat import Turn, chat_text, check_arguments, encode_chat, has_template, tokenizing
+from ..files.prompt_rows import Prompt, shown
+from .chat import PromptRefused, Turn, chat_text, check_arguments, encode_chat, has_template, tokenizing
 
 if TYPE_CHECKING:
     from .protocol import Tokenizer
@@ -85,16 +87,30 @@ def parsed_arguments(given: Iterable[str]) -> dict[str, Any]:
     return arguments
 
 
-def encode_prompt(reader: Reader, text: str, prompting: Prompting | None = None) -> list[int]:
-    """Return a prompt's token ids, as the user's turn of a conversation where the model is a chat model."""
-    check_text(text)
+def encode_prompt(reader: Reader, prompt: Prompt, prompting: Prompting | None = None) -> list[int]:
+    """Return a prompt's token ids, as a conversation, or a text as its user's turn, where the model is a chat model.
+
+    Raises:
+        PromptRefused: the chat template refuses it, or there is none for its turns.
+    """
+    check_text(prompt)
     prompting, tokenizer = prompting or Prompting(), reader.tokenizer
     if prompting.by_template(tokenizer):
-        ids = encode_chat(tokenizer, [Turn("user", text)], prompting.arguments)
+        turns = (("user", prompt),) if isinstance(prompt, str) else prompt.turns
+        try:
+            ids = encode_chat(tokenizer, list(starmap(Turn, turns)), prompting.arguments)
+        except PromptRefused as error:
+            raise PromptRefused(f"prompt {shown(prompt)[:40]!r}: {error}") from error
+    elif isinstance(prompt, str):
+        with tokenizing(prompt):
+            ids = list(tokenizer.encode(prompt))
     else:
-        with tokenizing(text):
-            ids = list(tokenizer.encode(text))
-    return within_rows(reader, ids, text)
+        roles = ", ".join(role for role, _ in prompt.turns)
+        raise PromptRefused(
+            f"prompt {shown(prompt)[:40]!r}: found turns of {roles} for prompts that go through no chat template, "
+            "expected a chat model's, or one text"
+        )
+    return within_rows(reader, ids, shown(prompt))
 
 
 def within_rows(reader: Reader, ids: list[int], text: str) -> list[int]:

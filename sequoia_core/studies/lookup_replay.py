@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from os.path import isdir
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from ..decoding.growing.text_index import LEAST_SCORE, RunningText, TextIndex, c
 from ..design.bootstrap import Estimate, ratio_estimate
 from ..design.profile import HardwareProfile
 from ..design.step_time import autoregressive_sec, step_seconds
+from ..files.gguf_header import is_gguf
 from ..files.response_logs import Recorded
 from ..files.safe_files import one_line, read_bytes
 from ..native.text_index import MOST, TreeColumns
@@ -79,20 +80,25 @@ class Replay:
 
 
 def text_encoder(tokenizer: Path) -> Callable[[str], list[int]]:
-    """Return what encodes text, by a tokenizer.json or the one in a folder, read on first use."""
+    """Return what encodes text, by a tokenizer.json, the one in a folder or that of a GGUF file, read on first use."""
 
     @cache
-    def loaded():
+    def encoder() -> Callable[..., Any]:
+        if is_gguf(tokenizer):
+            from ..models.gguf.tokenizer import GGUFTokenizer
+
+            return GGUFTokenizer(tokenizer, str(tokenizer)).encode
         from tokenizers import Tokenizer
 
         path = tokenizer / "tokenizer.json" if isdir(tokenizer) else tokenizer
         data = read_bytes(path)
         try:
-            return Tokenizer.from_buffer(data)
+            read = Tokenizer.from_buffer(data)
         except Exception as error:  # the library raises nothing more precise
             raise ValueError(f"{path}: found no tokenizer ({one_line(error)}), expected a tokenizer.json") from error
+        return lambda text, **options: read.encode(text, **options).ids
 
-    return lambda text: loaded().encode(text, add_special_tokens=False).ids
+    return lambda text: list(encoder()(text, add_special_tokens=False))
 
 
 class Encoded(NamedTuple):

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..files.gguf_header import is_gguf
 from ..files.model_names import NO_DRAFT
+from ..files.prompt_rows import Prompt
 from ..models.prompting import Prompting
 from .content import PairHashes
 from .plan import BOTH, LOOKUP, MODEL, Domain, PairSection, Plan
@@ -40,10 +41,10 @@ class Job:
     kind: str
     pair: PairSection
     keys: tuple[str, ...]
-    prompts: tuple[str, ...]
+    prompts: tuple[Prompt, ...]
     common: dict[str, Any] = field(hash=False)
     prompting: Prompting = Prompting()
-    calibrating: tuple[str, ...] = ()
+    calibrating: tuple[Prompt, ...] = ()
 
     @property
     def timed(self) -> bool:

@@ -22,10 +22,12 @@ from pydantic import (
 
 from ..decoding.sampling import SamplingConfig
 from ..design.tree import MAX_SIZE
+from ..files.file_kinds import decode_text
 from ..files.gguf_header import is_gguf
 from ..files.json_models import fault_words
 from ..files.model_names import MTP, NO_DRAFT
 from ..files.prompt_files import load_prompts
+from ..files.prompt_rows import Prompt, shown
 from ..files.safe_files import read_bytes
 from ..models.default_dtype import default_dtype
 from ..models.loading import pair_facts
@@ -113,7 +115,7 @@ class PromptSection(_Section):
 
     def read(self) -> Domain:
         """Return the prompts, the same text once."""
-        texts = load_prompts(self.file, self.column)[: self.count]
+        texts = load_prompts(self.file, self.column, self.count)
         return Domain(self.domain, _once(tuple(texts)), Prompting(self.chat, self.template_arguments))
 
 
@@ -148,7 +150,7 @@ class PlanFile(_Section):
 
 class Domain(NamedTuple):
     name: str
-    texts: tuple[str, ...]
+    texts: tuple[Prompt, ...]
     prompting: Prompting = Prompting()
 
 
@@ -167,9 +169,9 @@ def read_plan(path: str | Path, *, elsewhere: bool = False) -> Plan:
     Paths of models and prompts are relative to the plan's folder. Run `elsewhere`, it may need devices that this
     machine lacks.
     """
-    text = read_bytes(path, limit=MAX_PLAN).decode("utf-8-sig", errors="replace")
+    data = read_bytes(path, limit=MAX_PLAN)
     try:
-        return _checked(_parsed(text, Path(path).parent), elsewhere)
+        return _checked(_parsed(decode_text(data, "a plan"), Path(path).parent), elsewhere)
     except RecursionError as error:
         raise ValueError(f"{path}: found lists or tables nested too deep, expected a plan") from error
     except ValueError as error:
@@ -254,7 +256,7 @@ def _check_pair(
             length = len(encode_prompt(facts, text, domain.prompting))
             if not 1 <= length <= context - needed:
                 raise ValueError(
-                    f"{domain.name} prompt {text[:40]!r}: found {length} tokens, expected 1 to "
+                    f"{domain.name} prompt {shown(text)[:40]!r}: found {length} tokens, expected 1 to "
                     f"{context - needed} (the {whose}'s context of {context} less {words})"
                 )
     hashes = pair_hashes(pair.target, pair.draft, pair.tokenizer)

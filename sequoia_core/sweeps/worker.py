@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..files.faults import is_out_of_memory, is_panic
 from ..files.model_names import DEMO_PAIR
+from ..files.prompt_rows import Prompt, shown
 from ..models.prompting import encode_prompt
 from .content import PairHashes, files_of, pair_hashes
 from .jobs import CALIBRATION_PROMPTS, PROFILE, RACE, Job, digest, version_of
@@ -68,7 +69,7 @@ def _rows(job: Job) -> Iterator[dict[str, Any]]:
     measure = {MODEL: _measured, LOOKUP: _decoded, BOTH: _decoded, PROFILE: _profiled, RACE: _raced}[job.kind]
     for key, text in zip(job.keys, job.prompts, strict=not job.timed):
         begun = time.perf_counter()
-        prompt = {} if job.timed else {"prompt": text[:200], "prompt_hash": digest(text)}
+        prompt = {} if job.timed else {"prompt": shown(text)[:200], "prompt_hash": digest(text)}
         try:
             columns = measure(job, loaded, text)
         except BaseException as error:
@@ -131,11 +132,11 @@ def _close(pair: ModelPair) -> None:
         model.close()
 
 
-def _seed(job: Job, text: str) -> int:
+def _seed(job: Job, text: Prompt) -> int:
     return int(digest([job.common["seed"], text])[:12], 16)
 
 
-def _measured(job: Job, loaded: _Loaded, text: str) -> dict[str, Any]:
+def _measured(job: Job, loaded: _Loaded, text: Prompt) -> dict[str, Any]:
     vector = _vector(loaded.pair, text, job)
     assert vector.calibration is not None
     held = vector if vector.by_depth is None else vector.by_depth  # of a head level after level
@@ -153,7 +154,7 @@ def _dtype(pair: ModelPair) -> dict[str, str]:
     return {"dtype_used": dtype_name(pair.target), "passes_by": pair.target.backend}
 
 
-def _vector(pair: ModelPair, text: str, job: Job) -> AcceptanceVector:
+def _vector(pair: ModelPair, text: Prompt, job: Job) -> AcceptanceVector:
     from ..studies.measure_acceptance import measure_acceptance
 
     return measure_acceptance(
@@ -168,7 +169,7 @@ def _sampling(job: Job) -> SamplingConfig:
     return SamplingConfig(job.common["temperature"], job.common["top_p"])
 
 
-def _calibration(job: Job, loaded: _Loaded, text: str) -> Calibration:
+def _calibration(job: Job, loaded: _Loaded, text: Prompt) -> Calibration:
     """Return the calibration on the domain's first prompts without this one; each is measured once."""
     from ..design.calibration import Calibration
 
@@ -183,7 +184,7 @@ def _calibration(job: Job, loaded: _Loaded, text: str) -> Calibration:
     return Calibration.joined([loaded.calibrations[other, *setting] for other in others])
 
 
-def _decoded(job: Job, loaded: _Loaded, text: str) -> dict[str, Any]:
+def _decoded(job: Job, loaded: _Loaded, text: Prompt) -> dict[str, Any]:
     """Return what each step of a real decode drafted and committed, with lookup trees or hybrid ones."""
     from ..decoding.growing.policies import HybridTree, LookupTree
     from ..decoding.growing.text_index import TextIndex
@@ -204,14 +205,14 @@ def _decoded(job: Job, loaded: _Loaded, text: str) -> dict[str, Any]:
     } | _dtype(loaded.pair)  # fmt: skip
 
 
-def _profiled(job: Job, loaded: _Loaded, text: str) -> dict[str, Any]:
+def _profiled(job: Job, loaded: _Loaded, text: Prompt) -> dict[str, Any]:
     from ..studies.measure_profile import measure_profile
 
     profile = measure_profile(loaded.pair)
     return {"result": json.dumps(profile.to_json())} | _dtype(loaded.pair)
 
 
-def _raced(job: Job, loaded: _Loaded, text: str) -> dict[str, Any]:
+def _raced(job: Job, loaded: _Loaded, text: Prompt) -> dict[str, Any]:
     from ..studies.bench import bench
 
     ids = [encode_prompt(loaded.pair, each, job.prompting) for each in job.prompts]

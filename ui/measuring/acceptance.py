@@ -7,6 +7,7 @@ import streamlit as st
 from sequoia_core import AcceptanceVector
 from sequoia_core.design.conditions import Conditions
 from sequoia_core.files.prompt_files import check_text
+from sequoia_core.files.prompt_rows import Prompt
 from sequoia_core.models.prompting import Prompting, encode_prompt
 from ui import controls, prompts
 from ui.jobs import job_panel
@@ -30,7 +31,7 @@ class Request:
         prompting: how texts become prompts; None where the template arguments are wrong.
     """
 
-    texts: tuple[str, ...]
+    texts: tuple[Prompt, ...]
     temperature: float
     top_p: float
     verifier: str
@@ -66,7 +67,7 @@ def section() -> None:
     job_panel.draw("measure")
 
 
-def settings(uploaded: list[str]) -> Request:
+def settings(uploaded: list[Prompt]) -> Request:
     """Draw the form's controls -> what they ask for."""
     from sequoia_core.studies.measure_acceptance import is_partial
 
@@ -85,7 +86,7 @@ def settings(uploaded: list[str]) -> Request:
         key="acceptance_width",
         help="How many children of a node to ask about. 32 covers the widest node of most optimal trees.",
     )
-    chosen = prompts.several(right, "acceptance", usual=8, uploaded=uploaded)
+    chosen = [*prompts.several(right, "acceptance", usual=0 if uploaded else 8), *uploaded]
     left, right = st.columns(2, vertical_alignment="center")
     tokens = prompts.new_tokens(left, "acceptance", LENGTHS, 64)
     own_text = right.toggle(

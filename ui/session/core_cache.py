@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from sequoia_core.design.planning import BestShape, ShapeSpread, SpeedupSurface
     from sequoia_core.design.prediction import Prediction, WithoutDepth
     from sequoia_core.design.tree_comparison import Regret
+    from sequoia_core.files.prompt_rows import Taken
     from ui.token_tree.two_ways import SupposedDraft
 
 MAX_DEPTH = 24
@@ -96,11 +97,11 @@ def load_profile(path: str, modified: int) -> HardwareProfile:
 
 
 @st.cache_data(show_spinner=False, max_entries=4)
-def uploaded_prompts(data: bytes, name: str, column: str | None) -> list[str]:
+def uploaded_prompts(data: bytes, name: str, column: str | None) -> Taken:
     """Return the prompts of an uploaded file."""
-    from sequoia_core.files.prompt_files import prompts_from_bytes
+    from sequoia_core.files.prompt_files import taken_prompts
 
-    return prompts_from_bytes(data, name, column)
+    return taken_prompts(data, name, column)
 
 
 @st.cache_resource(show_spinner="Searching the best tree…", max_entries=64, hash_funcs=_HASH)

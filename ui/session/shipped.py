@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from sequoia_core.files.model_names import ASSETS, shipped_files
 from sequoia_core.files.prompt_files import load_prompts
+from sequoia_core.files.prompt_rows import shown
 from ui.session import core_cache
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def example_tokens() -> dict[str, str]:
 def prompts() -> list[str]:
     """Return the shipped held-out prompts; empty when there are none."""
     path = ASSETS / "prompts" / "prompts.jsonl"
-    return load_prompts(path) if path.is_file() else []
+    return list(map(shown, load_prompts(path))) if path.is_file() else []
 
 
 def acceptance_origin(vector: AcceptanceVector) -> str:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from sequoia_core.command_line import figures
+from sequoia_core.command_line.decode_commands import CUT_CHARACTER
 from sequoia_core.command_line.main import main
 from sequoia_core.command_line.measured_words import bench_parts, generate_parts, server_check_parts, sweep_parts
 from sequoia_core.command_line.output import report
@@ -104,12 +105,19 @@ def test_a_plan_goes_on_with_the_pair_and_the_sampling_that_it_was_made_for(said
     assert words.endswith(f"--verifier specinfer {' '.join(given)}")
 
 
+def test_a_character_that_the_last_token_cut_is_left_out():
+    cut = [CUT_CHARACTER.sub("", text) for text in ("ab\ufffd", "\ufffd\ufffd", "a\ufffdb", "\ufffd" * 4)]
+    assert cut == ["ab", "", "a\ufffdb", "\ufffd" * 4]  # many in a row are what the model wrote
+
+
 @pytest.mark.parametrize("text", [JAPANESE, "x" * 500, "a\tb  \n    c\r\n"])
 def test_generated_text_is_neither_cut_nor_changed(text, capsys):
     tree = {"size": 5, "depth": 4, "source": JAPANESE}  # in a sentence it is folded
     result = {"text": text, "tokens": [1] * 9, "steps": 3, "tokens_per_step": 3.0, "seconds": 2.0, "dtype": "float32"}
-    report({}, False, generate_parts(result | {"tree": tree, "finished": "eos"}, ["--draft", "none"]))
+    models, tokenizer = ["--draft", "none"], ["--tokenizer", "model.gguf"]
+    report({}, False, generate_parts(result | {"tree": tree, "finished": "eos"}, models, tokenizer))
     out = capsys.readouterr().out
+    assert out.endswith("lookup --responses answers.jsonl --tokenizer model.gguf\n")
     assert out.startswith(text) and JAPANESE in out.removeprefix(text).replace("\n", "")
     assert "9 tokens in 3 steps, 3.00 per step" in out
 

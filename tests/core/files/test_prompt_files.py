@@ -1,6 +1,7 @@
 """Prompts from the files that people have; damaged files and bombs in one line, parquet within limits."""
 
 import csv
+import gzip
 import io
 import json
 import subprocess
@@ -13,10 +14,11 @@ from sequoia_core.files.prompt_files import (
     MAX_PROMPT_BYTES,
     READER,
     load_prompts,
+    prompt_columns,
     prompts_from_bytes,
     request,
-    text_columns,
 )
+from sequoia_core.files.prompt_rows import Chat
 from tests.hostile_files import damaged
 
 CSV = b'id,question,answer\n1,"why, though?",because\n2,"two\nlines",\n3,,empty\n'
@@ -39,8 +41,8 @@ def test_prompts_from_jsonl_and_text(tmp_path):
 
 
 def test_a_column_is_chosen_by_name():
-    assert prompts_from_bytes(CSV, "a.csv", "question") == ["why, though?", "two\nlines"]
-    assert prompts_from_bytes(CSV.replace(b",", b"\t"), "a.tsv", "answer") == ["because", "empty"]
+    assert prompts_from_bytes(CSV, "a.csv", "question", count=2) == ["why, though?", "two\nlines"]
+    assert prompts_from_bytes(CSV.replace(b",", b"\t"), "a.tsv", "answer", count=1) == ["because"]
     rows = b'{"id": "x", "question": "why?", "text": "no"}\n{"question": "how?"}'
     assert prompts_from_bytes(rows, "a.jsonl", "question") == ["why?", "how?"]
 
@@ -53,19 +55,35 @@ def test_without_a_choice_the_usual_name_or_the_only_text_is_taken():
 
 CHAT = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Why?"}]
 ANSWERED = [*CHAT, {"role": "assistant", "content": "So."}, {"role": "user", "content": "And?"}]
+ASKED = Chat((("system", "Be short."), ("user", "Why?")))
 SHAPES = {  # what people have -> its prompts
-    "messages": ([{"id": "a", "messages": ANSWERED}], ["Be short.\nWhy?"]),
-    "bare chats": ([CHAT, ANSWERED], ["Be short.\nWhy?"] * 2),
-    "prompt as chat": ([{"prompt": CHAT, "chosen": "x"}], ["Be short.\nWhy?"]),
+    "messages": ([{"id": "a", "messages": ANSWERED}], [ASKED]),
+    "bare chats": ([CHAT, ANSWERED], [ASKED] * 2),
+    "prompt as chat": ([{"prompt": CHAT, "chosen": "x"}], [ASKED]),
     "ShareGPT": (
         [{"id": "7", "conversations": [{"from": "human", "value": "Why?"}, {"from": "gpt", "value": "So."}]}],
         ["Why?"],
     ),
-    "MT-bench": ([{"question_id": 9, "category": "maths", "turns": ["Add 1.", "Add 2."]}], ["Add 1.\nAdd 2."]),
+    "ShareGPT that begins with an answer": (
+        [{"conversations": [{"from": "gpt", "value": "Yes?"}, {"from": "human", "value": "Why?"}]}],
+        [Chat((("assistant", "Yes?"), ("user", "Why?")))],
+    ),
+    "MT-bench": ([{"question_id": 9, "category": "maths", "turns": ["Add 1.", "Add 2."]}], ["Add 1."]),
     "Alpaca": (
         [{"instruction": "Add.", "input": "1 2", "output": "3"}, {"instruction": "Sing.", "input": "", "output": "La"}],
         ["Add.\n1 2", "Sing."],
     ),
+    "Alpaca as the hub has it": (
+        [{"instruction": "Add.", "input": "1 2", "output": "3", "text": "Add. 1 2 ### Response: 3"}],
+        ["Add.\n1 2"],
+    ),
+    "rendered chats": ([{"text": "Q: Why? A: So.", "messages": ANSWERED}], [ASKED]),
+    "Dolly": (
+        [{"instruction": "Name it.", "context": "A fish.", "response": "Cod", "category": "open_qa"}],
+        ["Name it.\nA fish."],
+    ),
+    "HumanEval": ([{"task_id": "H/0", "prompt": "def f():", "canonical_solution": "1", "test": "x"}], ["def f():"]),
+    "UltraChat": ([{"prompt": "Why?", "prompt_id": "9", "messages": ANSWERED}], ["Why?"]),
     "texts": ([{"text": "one"}, {"text": "two"}], ["one", "two"]),
 }
 
@@ -88,18 +106,70 @@ def test_the_shapes_of_chats_and_instructions_are_known_in_every_file(shape):
             assert prompts_from_bytes(written.getvalue().encode(), "a.csv") == prompts
 
 
-def test_columns_of_text_can_be_chosen():
-    rows, prompts = SHAPES["Alpaca"]
-    data = "\n".join(map(json.dumps, rows)).encode()
-    assert text_columns(data, "a.jsonl") == ["instruction", "output"]
-    assert prompts_from_bytes(data, "a.jsonl", "instruction") == prompts  # brings its input
-    assert prompts_from_bytes(data, "a.jsonl", "output") == ["3", "La"]
-    assert text_columns(CSV, "a.csv") == ["question", "answer"]
-    assert text_columns(b'{"id": 1, "a": "x", "b": "y"}\n{"a": "z", "b": ""}', "a.jsonl") == ["a"]
-    assert text_columns(parquet(id=[1], words=["x"], flags=[True]), "a.parquet") == ["words"]
+LINES = b'{"prompt": "one"}\n{"prompt": "two"}\n'
 
 
 @pytest.mark.sample(20)
+@pytest.mark.parametrize(
+    ("name", "data", "prompts"),
+    [
+        ("a.jsonlines", LINES, ["one", "two"]),
+        ("a.jsonl.txt", LINES, ["one", "two"]),
+        ("a.csv", LINES, ["one", "two"]),
+        ("a.txt", b'[\n {"prompt": "one"}\n]', ["one"]),
+        ("a.txt", b'{"a": 1} is what?\n{name}, hi', ['{"a": 1} is what?', "{name}, hi"]),
+        ("a.jsonl.gz", gzip.compress(LINES, mtime=0), ["one", "two"]),
+        ("a.csv.gz", gzip.compress(b"id,prompt\n1,one\n", mtime=0), ["one"]),
+        ("a.jsonl", LINES.decode().encode("utf-16"), ["one", "two"]),
+        ("a.csv", "prompt,id\ngr\xfc\xdfe,1\n".encode("utf-16"), ["gr\xfc\xdfe"]),
+        ("a.txt", "gr\xfc\xdfe\ntwo".encode("utf-16"), ["gr\xfc\xdfe", "two"]),
+        ("a.csv", b'id;prompt\n1;"one; 1,5"\n2;a, b\n', ["one; 1,5", "a, b"]),
+        ("a.csv", b"id\tprompt\n1\tone, two\n", ["one, two"]),
+        ("a.tsv", b"id,prompt\n1,one\n", ["one"]),
+    ],
+)
+def test_content_is_read_as_what_it_is(name, data, prompts):
+    assert prompts_from_bytes(data, name) == prompts
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize(
+    ("name", "data", "rows"),
+    [
+        ("a.jsonl", b'{"prompt": null}\n{"prompt": "x"}\n{"prompt": " "}', 3),
+        ("a.jsonl", b'{"messages": [{"role": "tool", "content": "y"}]}\n{"prompt": "x"}', 2),
+        ("a.csv", b"id,prompt\n1,\n2,x\n", 2),
+        ("a.parquet", None, 2),
+    ],
+)
+def test_rows_without_a_prompt_are_left_out_and_named(name, data, rows):
+    data = parquet(prompt=[None, "x"]) if data is None else data
+    with pytest.warns(
+        UserWarning, match=f"{name}: {rows - 1} of {rows} rows have no prompt and are left out, .*: (line|row) [12] "
+    ):
+        assert prompts_from_bytes(data, name) == ["x"]
+
+
+def test_only_as_many_rows_are_read_as_prompts_are_wanted():
+    assert prompts_from_bytes(LINES + b"{broken", "a.jsonl", count=2) == ["one", "two"]
+    assert prompts_from_bytes(parquet(prompt=["one", "two"]), "a.parquet", count=1) == ["one"]
+
+
+def test_columns_of_text_can_be_chosen():
+    rows, prompts = SHAPES["Alpaca"]
+    data = "\n".join(map(json.dumps, rows)).encode()
+    assert prompt_columns(data, "a.jsonl").texts == ["instruction", "input", "output"]
+    assert prompts_from_bytes(data, "a.jsonl", "instruction") == prompts  # brings its input
+    assert prompts_from_bytes(data, "a.jsonl", "output") == ["3", "La"]
+    assert prompt_columns(CSV, "a.csv").texts == ["question", "answer"]
+    assert prompt_columns(b'{"id": 1, "a": "x", "b": "y"}\n{"a": "z"}', "a.jsonl").texts == ["a"]
+    assert prompt_columns(parquet(id=[1], words=["x"], flags=[True]), "a.parquet").usual == "words"
+
+
+BOMB = gzip.compress(bytes(MAX_PROMPT_BYTES + 1), 1)
+
+
+@pytest.mark.sample(30)
 @pytest.mark.parametrize(
     ("name", "data", "column", "message"),
     [
@@ -110,19 +180,32 @@ def test_columns_of_text_can_be_chosen():
         ("a.jsonl", b"", None, "no prompts"),
         ("a.txt", b"PK\x03\x04\0\0", None, "binary data"),
         ("a.txt", b"text", "words", "found plain text for column 'words'"),
-        ("a.csv", CSV, None, "found columns id, question, answer, expected one named text, prompt, turns"),
+        ("a.csv", CSV, None, "found columns id, question, answer, expected one named prompt, turns"),
+        ("a.json", b'{"schema": "v1", "cases": [{"prompt": "x"}]}', None, "schema, cases with a list in cases"),
+        ("a.parquet", None, None, "schema, cases with a list in cases"),
+        ("a.jsonl", b'{"text": "Why? So.", "output": "So."}', None, "found columns text, output, expected .*--column"),
+        ("a.csv", b"text,answer\nWhy? So.,So.\n", None, "found columns text, answer, expected .*--column"),
+        ("a.jsonl", b'{"prompt": null}', None, "line 1 .prompt.: found no prompt"),
+        ("a.csv", b"prompt,prompt\nA,B\n", None, "found the column 'prompt' twice, expected it once"),
+        ("a.tsv", b"id\tid\tprompt\n1\t2\tB\n", None, "found the column 'id' twice"),
+        ("a.csv", b"id;a\tprompt\n1;x\ty\n", "prompt", "columns separated by ';' and '.t', expected one"),
+        ("a.txt", "caf\xe9".encode("cp1252"), None, "found text that is not UTF-8"),
+        ("a.jsonl.gz", gzip.compress(b'{"prompt": "x"}', mtime=0)[:-4], None, "found a damaged gzip archive"),
+        ("a.jsonl.gz", BOMB, None, "found a gzip archive of more than 67,108,864 bytes"),
+        ("a.jsonl.zst", b"\x28\xb5\x2f\xfd\0", None, "a Zstandard archive"),
         ("a.csv", b"text,id\nx\n", None, "line 2: found 1 cells, expected the header's 2"),
         ("a.parquet", b"PAR1 not really", None, "no parquet"),
     ],
 )
 def test_broken_prompt_files_are_named(name, data, column, message):
+    data = parquet(schema=["v1"], cases=[[{"prompt": "x"}]]) if data is None else data
     with pytest.raises(ValueError, match=f"{name}: .*{message}") as caught:
         prompts_from_bytes(data, name, column)
     assert "\n" not in str(caught.value)
 
 
 def test_size_is_bounded(monkeypatch):
-    with pytest.raises(ValueError, match="a.txt: found 16,777,217 bytes, expected at most 16,777,216"):
+    with pytest.raises(ValueError, match="a.txt: found 67,108,865 bytes, expected at most 67,108,864"):
         prompts_from_bytes(b"x" * (MAX_PROMPT_BYTES + 1), "a.txt")
     monkeypatch.setattr("sequoia_core.files.prompt_files.MAX_TEXT_CHARS", 1000)
     with pytest.raises(ValueError, match="more than 1,000 characters"):
@@ -147,7 +230,7 @@ def test_only_line_feeds_end_a_line():
 def test_columns_are_few_enough_to_choose_from():
     names = [f"c{i}" for i in range(1001)]
     data = parquet(**dict.fromkeys(names, ["x"]))
-    for read in (prompts_from_bytes, text_columns):
+    for read in (prompts_from_bytes, prompt_columns):
         with pytest.raises(ValueError, match="a.parquet: .*found 1,001 columns, expected at most 1,000"):
             read(data, "a.parquet")
 

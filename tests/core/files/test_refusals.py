@@ -76,6 +76,7 @@ VECTORS = [  # file, content, word of the refusal
     ("v.json", vector_json(prompt_sums=[[1], []], prompt_trials=[2, 2]), "prompt_sums"),
     ("v.exe", b"0.6\n0.2\n", "ending"),
     ("v.csv", b"1,0.6\n3,0.2", "gaps"),
+    ("v.csv", b"rank,prob,prob\n1,0.6,0.5\n2,0.2,0.1\n", "twice"),
     ("v.csv", b"0.5\n" * 400_000, "bytes"),
     ("v.npy", npy_header(new="(" * 5000), "expected"),
     ("v.npy", npy_header("'<f8'", "('f8', (1000000000,))"), "expected"),

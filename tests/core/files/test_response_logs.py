@@ -1,5 +1,6 @@
 """Logs of requests: the usual shapes, each with the same content; damaged and hostile ones."""
 
+import gzip
 import json
 
 import pytest
@@ -34,6 +35,18 @@ def lines(*rows):
 @pytest.mark.parametrize("write", [lines, lambda *rows: json.dumps(rows).encode()], ids=["lines", "a list"])
 def test_usual_shapes(write):
     assert responses_from_bytes(write(*SAME), "log") == [Recorded("Hello", "Hi")] * len(SAME)
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("write", [gzip.compress, lambda data: data.decode().encode("utf-16"), lambda data: data])
+def test_logs_are_unpacked_and_decoded(write):
+    data = write(lines({"prompt": "H\xe9llo", "response": "Hi"}, {"text": "A", "output": "b"}))
+    assert responses_from_bytes(data, "log.jsonl.gz") == [Recorded("H\xe9llo", "Hi"), Recorded("A", "b")]
+
+
+def test_the_second_question_is_no_part_of_the_first_answers_prompt():
+    data = lines({"turns": ["One?", "Two?"], "output": "1"})
+    assert responses_from_bytes(data, "log") == [Recorded("One?", "1")]
 
 
 def test_token_ids_stay_what_they_are():

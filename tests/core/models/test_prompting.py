@@ -4,10 +4,12 @@ import json
 
 import pytest
 
+from sequoia_core.command_line.inputs import encoded
 from sequoia_core.command_line.main import main
-from sequoia_core.models.chat import Turn, chat_text
+from sequoia_core.files.prompt_rows import Chat
+from sequoia_core.models.chat import PromptRefused, Turn, chat_text
 from sequoia_core.models.prompting import Prompting, encode_prompt, parsed_arguments
-from tests.chat_pair import CHATML, Reader, chat_tokenizer, save_chat_pair
+from tests.chat_pair import CHATML, NO_SYSTEM, Reader, chat_tokenizer, save_chat_pair
 
 CLOSED = "<think>\n\n</think>\n\n"
 ASKED = CHATML + "{% if enable_thinking is defined and enable_thinking is false %}" + CLOSED + "{% endif %}"
@@ -76,6 +78,29 @@ def test_an_argument_that_nobody_reads_is_refused():
     for tokenizer, chat in ((chat_tokenizer(None), None), (chat_tokenizer(ASKED), False)):
         with pytest.raises(ValueError, match="enable_thinking: found it for prompts that go through no chat template"):
             encode_prompt(Reader(tokenizer), "x", Prompting(chat, {"enable_thinking": True}))
+
+
+CHAT = Chat((("system", "Be terse."), ("user", "Why?")))
+
+
+def test_the_roles_of_a_chat_reach_the_template_or_are_refused():
+    tokenizer = chat_tokenizer(CHATML)
+    turns = [Turn(role, text) for role, text in CHAT.turns]
+    assert tokenizer.decode(encode_prompt(Reader(tokenizer), CHAT)) == chat_text(tokenizer, turns)
+    for tokenizer, chat in ((chat_tokenizer(None), None), (chat_tokenizer(CHATML), False)):
+        with pytest.raises(PromptRefused, match="prompt 'system: Be terse.*found turns of system, user"):
+            encode_prompt(Reader(tokenizer), CHAT, Prompting(chat))
+    with pytest.raises(PromptRefused, match="prompt 'system: Be terse.*refuses a system turn"):
+        encode_prompt(Reader(chat_tokenizer(NO_SYSTEM)), CHAT)
+
+
+def test_prompts_that_the_template_refuses_are_left_out_and_named(capsys):
+    reader = Reader(chat_tokenizer(NO_SYSTEM))
+    assert encoded(reader, ["a", CHAT, "b"], Prompting()) == [encode_prompt(reader, text) for text in "ab"]
+    said = capsys.readouterr().err
+    assert said.startswith("1 of 3 prompts are left out") and "prompt 'system: Be terse." in said
+    with pytest.raises(PromptRefused, match="refuses a system turn"):
+        encoded(reader, [CHAT, CHAT], Prompting())
 
 
 @pytest.mark.slow

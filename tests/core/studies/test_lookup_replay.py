@@ -5,6 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from tokenizers.pre_tokenizers import ByteLevel
 
 from sequoia_core import HardwareProfile, LookupTree
 from sequoia_core.decoding.growing.text_index import TextIndex
@@ -13,8 +14,18 @@ from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.design.step_time import autoregressive_sec
 from sequoia_core.files.response_logs import Recorded
 from sequoia_core.studies import lookup_replay
-from sequoia_core.studies.lookup_replay import DEPTH, SIZES, Replay, Request, encode_requests, replay, replay_log
+from sequoia_core.studies.lookup_replay import (
+    DEPTH,
+    SIZES,
+    Replay,
+    Request,
+    encode_requests,
+    replay,
+    replay_log,
+    text_encoder,
+)
 from tests.conftest import linear_profile, pair_of, recalled, tiny_llama, tokens_of
+from tests.gguf_files import need_llama_cpp, write_vocabulary
 
 PROMPTS = [[3, 14, 15, 9, 2, 6, 3, 14, 15], [9, 2, 6, 3], [3, 14, 15, 9, 2], [5]]
 
@@ -103,6 +114,13 @@ def test_text_is_encoded_and_says_so(monkeypatch):
     monkeypatch.setattr(lookup_replay, "MAX_TOKENS", 5)
     cut = encode_requests([Recorded("ab", "cd"), Recorded("e", "f"), Recorded("g", "h")], encode)
     assert len(cut.requests) == 1 and cut.left_out == 2
+
+
+def test_text_can_be_encoded_by_the_tokenizer_of_a_gguf_file(tmp_path):
+    need_llama_cpp()
+    tokens = [*sorted(ByteLevel.alphabet()), "ab"]
+    path = write_vocabulary(tmp_path / "model.gguf", "gpt2", tokens, pre="gpt-2", merges=["a b"])
+    assert text_encoder(path)("aba") == [tokens.index("ab"), tokens.index("a")]
 
 
 @pytest.mark.parametrize(("answer", "message"), [([-2], "token ids: found"), ([], "found no answers")])

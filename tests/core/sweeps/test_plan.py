@@ -42,6 +42,17 @@ def test_mistakes_of_a_plan_are_named_by_place(old, new, said, tmp_path, capsys)
     assert not (tmp_path / "out").exists()
 
 
+ENCODINGS = [("cp1252", "found text that is not UTF-8"), ("utf-16", "found no readable TOML .*line 1, column 8")]
+
+
+@pytest.mark.parametrize(("encoding", "said"), ENCODINGS)
+def test_a_plan_in_another_encoding_is_decoded_or_named(encoding, said, tmp_path):
+    path = tmp_path / "plan.toml"
+    path.write_bytes("name = caf\xe9".encode(encoding))
+    with pytest.raises(ValueError, match=f"^{path}: {said}"):
+        read_plan(path)
+
+
 def test_a_folder_that_holds_no_results_is_named(tmp_path, capsys):
     assert main(["sweep", str(write_plan(tmp_path)), "--out", str(tmp_path)]) == 2
     assert f"--out: {str(tmp_path)!r}: found other things in it" in capsys.readouterr().err
