@@ -5,10 +5,11 @@ llama.cpp's lines of requests come in three forms: totals alone, with the mean l
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import chain, groupby
 from math import ceil, inf
+from typing import Any
 
 from ..files.gguf_header import LLAMA_CPP
 from .counts import (
@@ -39,7 +40,7 @@ _VLLM = re.compile(
 _REQUEST = re.compile(r"(?: rate)? = *+[\d.]++ \( *+(\d{1,16}) accepted / *+(\d{1,16}) generated\)((?s:.*))")
 _EVAL = re.compile(r" *+(\d{1,12}(?:\.\d{0,9})?) ms / ++(\d{1,16}) (?:tokens|runs)")
 _DRAFTER = re.compile(r" *+([\w.-]+): ((?s:.*))")
-_AVERAGE = re.compile(r" *+(\d{1,6}+(?:\.\d{0,9}+)?+)(?=[\s,])(?:.*?accept rate: *+([\d.]{1,12}))?")
+_AVERAGE = re.compile(r" *+(\d{1,6}+(?:\.\d{0,9}+)?+)(?=[\s,])")
 _WHOLE = re.compile(r"\d{1,15}+(?=\D)")
 _MEAN = re.compile(r"\d{1,6}+(?:\.\d{0,6}+)?+(?=\D)")
 
@@ -51,39 +52,37 @@ class _Lines:
         self._lines = text.splitlines(keepends=True)  # a number at the end of a file may be cut
         self.odd = list(odd)
 
-    def marked(self, *marks: str) -> Iterator[tuple[int, str, str]]:
-        """Yield number, mark and the text after it of every line with a mark."""
-        for number, line in enumerate(self._lines, start=1):
-            for mark in marks:
-                _, mark_found, after = line.partition(mark)
-                if mark_found and len(line) > MAX_LINE:
-                    self.odd.append(f"line {number}: found {len(line):,} characters, expected at most {MAX_LINE:,}")
-                elif mark_found:
-                    yield number, mark, after
-                if mark_found:
-                    break
+    def read(self, readers: dict[str, Callable[[str], Any]]) -> Iterator[tuple[int, str, Any]]:
+        """Yield number, mark and what its reader makes of the text after it, of every line with a mark.
 
-    def read(self, mark: str, reader) -> list[tuple[int, ServerCounts]]:
-        """Return number and counts of every line with a mark."""
-        found = []
-        for number, _, after in self.marked(mark):
+        The value is None for lines that cannot be read and that a reader leaves out.
+        """
+        for number, line in enumerate(self._lines, start=1):
+            mark = next((mark for mark in readers if mark in line), None)
+            if mark is None:
+                continue
             try:
-                found.append((number, reader(after)))
+                if len(line) > MAX_LINE:
+                    raise ValueError(f"found {len(line):,} characters, expected at most {MAX_LINE:,}")
+                yield number, mark, readers[mark](line.partition(mark)[2])
             except ValueError as error:
                 self.odd.append(f"line {number}: {error}")
-        return found
+                yield number, mark, None
+
+    def counts(self, mark: str, reader: Callable[[str], ServerCounts]) -> list[tuple[int, ServerCounts]]:
+        return [(number, counts) for number, _, counts in self.read({mark: reader}) if counts is not None]
 
 
 def counts_of_log(text: str, model: str | None = None, odd: Sequence[str] = ()) -> ServerCounts:
     """Read the lines of a server's log; `model` is one of several drafters, `odd` names lines left out before."""
     lines = _Lines(text, odd)
-    if windows := lines.read(VLLM_MARK, _window):
+    if windows := lines.counts(VLLM_MARK, _window):
         note = f"{len(windows)} windows of a log, summed: rates are rounded there, and times between windows missing."
         counts = counts_of_one_k([counts for _, counts in windows], "log windows", [note])
         counts = replace(counts, periods=_periods(windows))
     elif llama := _llama_log(lines, model):
         counts = llama
-    elif averages := lines.read(SGLANG_MARK, _average):
+    elif averages := lines.counts(SGLANG_MARK, _average):
         counts = summed([counts for _, counts in averages], "averages")
         means = [each.mean_length or 1 for _, each in averages]
         notes = ["SGLang's log shows averages: no counts, no positions, and so no interval."]
@@ -120,12 +119,9 @@ def _match(pattern: re.Pattern, text: str) -> re.Match:
 
 
 def _average(text: str) -> ServerCounts:
-    match = _match(_AVERAGE, text)
-    length, rate = float(match[1]), match[2]
+    length = float(_match(_AVERAGE, text)[1])
     if not 1 <= length <= MAX_POSITIONS:
         raise ValueError(f"accept len: found {length:g}, expected 1 or more tokens per step")
-    if rate is not None and (rate.count(".") > 1 or rate == "." or float(rate) > 1):
-        raise ValueError(f"accept rate: found {rate}, expected a rate from 0 to 1")
     return ServerCounts(SGLANG, "averages", mean_length=length)
 
 
@@ -222,65 +218,58 @@ def _requests(lines: _Lines) -> list[ServerCounts]:
     """Return the counts of each request; one without a line of its draft drafted nothing."""
     nothing = ServerCounts(LLAMA_CPP, "totals", 0, 0, 0, requests_done=1)
     requests: list[ServerCounts] = []
-    prompt: int | None = None
-    answer: tuple[int | None, int, float] | None = None  # prompt, tokens and seconds; the line of its draft may follow
-    for number, mark, rest in lines.marked(PROMPT_MARK, EVAL_MARK, REQUEST_MARK):
-        if mark == REQUEST_MARK:
+    prompt = None
+    answer: tuple[float, int] | None = None  # seconds and tokens of an answer, whose draft may follow
+    ends = [(0, EVAL_MARK, None)]
+    for number, mark, found in chain(lines.read({PROMPT_MARK: _time, EVAL_MARK: _time, REQUEST_MARK: _request}), ends):
+        if mark != REQUEST_MARK and answer is not None:
+            requests.append(_with_answer(nothing, answer, prompt))
+            prompt = None
+        if mark == PROMPT_MARK:
+            prompt = None if found is None else found[1]
+        elif mark == REQUEST_MARK and found is not None:
             try:
-                requests.append(_with_answer(_request(lines, number, rest), answer))
+                counts = _with_answer(found[0], answer, prompt)
+                requests.append(_by_position(lines, number, counts, found[1]))
             except ValueError as error:
                 lines.odd.append(f"line {number}: {error}")
-            answer = None
-            continue
-        if answer is not None:
-            requests.append(_with_answer(nothing, answer))
-            answer = None
-        try:
-            milliseconds, many = _match(_EVAL, rest).groups()
-        except ValueError as error:
-            lines.odd.append(f"line {number}: {error}")
-            continue
-        if mark == PROMPT_MARK:
-            prompt = int(many)
-        else:
-            answer = prompt, int(many), float(milliseconds) / 1000
             prompt = None
-    return [*requests, _with_answer(nothing, answer)] if answer is not None else requests
+        answer = found if mark == EVAL_MARK else None
+    return requests
 
 
-def _with_answer(counts: ServerCounts, answer: tuple[int | None, int, float] | None) -> ServerCounts:
+def _time(text: str) -> tuple[float, int]:
+    milliseconds, tokens = _match(_EVAL, text).groups()
+    return float(milliseconds) / 1000, int(tokens)
+
+
+def _with_answer(counts: ServerCounts, answer: tuple[float, int] | None, prompt: int | None) -> ServerCounts:
     if answer is None:
         return counts
-    prompt, tokens, seconds = answer
+    seconds, tokens = answer
     accepted = counts.accepted_tokens or 0
     totals = RequestTotals(max(tokens - 1 - accepted, 0), accepted, prompt)
     return replace(counts, tokens=tokens, run_sec=seconds, totals=(totals,))
 
 
-def _request(lines: _Lines, number: int, text: str) -> ServerCounts:
+def _request(text: str) -> tuple[ServerCounts, tuple[float, ...]]:
     accepted, drafted, more = _match(_REQUEST, text).groups()
     mean = _MEAN.match(_field(more, "mean len") or _field(more, "mean acceptance length"))
     rates = _listed(more, "acceptance rate per position")
     drafts = _drafts(int(accepted), int(drafted), rates, None if mean is None else float(mean[0]))
-    counts = ServerCounts(LLAMA_CPP, "totals", drafts, int(drafted), int(accepted), requests_done=1)
-    return _by_position(lines, number, counts, rates)
+    return ServerCounts(LLAMA_CPP, "totals", drafts, int(drafted), int(accepted), requests_done=1), rates
 
 
 def _running_totals(lines: _Lines) -> dict[str, ServerCounts]:
     """Return the total of each drafter; a counter that falls began again."""
     by_drafter: dict[str, list[tuple[int, ServerCounts, tuple[float, ...]]]] = {}
-    for number, _, rest in lines.marked(TOTALS_MARK):
-        if "#gen drafts" not in rest:
+    for number, _, found in lines.read({TOTALS_MARK: _total}):
+        if found is None:
             continue
-        try:
-            counts, rates = _total(rest)
-        except ValueError as error:
-            lines.odd.append(f"line {number}: {error}")
-            continue
-        runs = by_drafter.setdefault(counts.drafter, [])
-        if runs and (runs[-1][1].drafts or 0) <= (counts.drafts or 0):
+        runs = by_drafter.setdefault(found[0].drafter, [])
+        if runs and (runs[-1][1].drafts or 0) <= (found[0].drafts or 0):
             runs.pop()
-        runs.append((number, counts, rates))
+        runs.append((number, *found))
     totals = {
         name: counts_of_one_k([_by_position(lines, *run) for run in runs], "running totals")
         for name, runs in by_drafter.items()
@@ -288,7 +277,9 @@ def _running_totals(lines: _Lines) -> dict[str, ServerCounts]:
     return {name: total for name, total in totals.items() if total.draft_tokens}
 
 
-def _total(text: str) -> tuple[ServerCounts, tuple[float, ...]]:
+def _total(text: str) -> tuple[ServerCounts, tuple[float, ...]] | None:
+    if "#gen drafts" not in text:
+        return None
     name, fields = _match(_DRAFTER, text).groups()
     drafts, drafted, accepted = (
         int(_match(_WHOLE, _field(fields, key))[0]) for key in ("#gen drafts", "#gen tokens", "#acc tokens")

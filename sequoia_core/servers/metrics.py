@@ -33,8 +33,8 @@ _COUNTER = re.compile(
     r"(.*?)[:_]?spec_decode_num_(drafts(?:_created)?|draft_tokens|accepted_tokens(?:_per_pos)?)(?:_total)?"
 )
 _TOKENS = {"generation_tokens_total": "tokens", "tokens_predicted_total": "tokens", "request_success_total": "requests"}
-_AVERAGES = ("spec_accept_length", "spec_accept_rate")
-_OURS = re.compile("|".join(["spec_decode_num_", *_TOKENS, *_AVERAGES]))
+_AVERAGE = "spec_accept_length"
+_OURS = re.compile("|".join(["spec_decode_num_", *_TOKENS, _AVERAGE]))
 _CREATED = "drafts_created"  # a time, of Prometheus' own; in llama.cpp's metrics there is none
 _KEPT = ("drafts", "draft_tokens", "accepted_tokens", "tokens", "requests")
 
@@ -66,7 +66,7 @@ def counts_between(after: str, before: str | None, *, engine: str = "auto", mode
     else:
         earlier, more = _reading(before, engine, model, empty=True)
         odd += [f"the first reading, {line}" for line in more]
-    if any(name in _AVERAGES for values in later.values() for name in values):
+    if any(_AVERAGE in values for values in later.values()):
         return _averages(later, odd)
     parts = []
     for series, values in later.items():
@@ -125,9 +125,7 @@ def _counts(series: Series, total: Mapping[str | int, float], notes: list[str]) 
 
 
 def _averages(later: Reading, odd: list[str]) -> ServerCounts:
-    lengths = [values["spec_accept_length"] for values in later.values() if "spec_accept_length" in values]
-    if not lengths:
-        raise ValueError("found spec_accept_rate alone, expected spec_accept_length too")
+    lengths = [values[_AVERAGE] for values in later.values() if _AVERAGE in values]
     drafted = [length for length in lengths if length] or lengths  # 0 before a rank's first draft
     if not min(drafted) >= 1:
         raise ValueError(f"spec_accept_length: found {min(drafted):g}, expected 1 or more tokens per step")
@@ -188,14 +186,12 @@ def _sample(line: str) -> tuple[Series, str | int, float] | None:
     name, labels, value = sample[1], (sample[2] or "").strip(), sample[3]
     prefix, _, rest = name.partition(":") if ":" in name else ("", "", name)
     match = _COUNTER.fullmatch(name)
-    key: str | int | None = _TOKENS.get(rest) or (rest if rest in _AVERAGES else None)
+    key: str | int | None = _TOKENS.get(rest) or (rest if rest == _AVERAGE else None)
     if match is not None:
         prefix, key = match.groups()
     if key is None:
         return None
-    number = _count(name, value, whole=key not in (*_AVERAGES, _CREATED))
-    if key == "spec_accept_rate" and number > 1:
-        raise ValueError(f"found {name} = {value[:20]}, expected a rate from 0 to 1")
+    number = _count(name, value, whole=key not in (_AVERAGE, _CREATED))
     tags: dict[str, str] = {}
     at = 0
     while at < len(labels):

@@ -4,8 +4,9 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate
 from operator import mul
 from typing import Any
@@ -56,13 +57,42 @@ def counts_of_answers(data: bytes, model: str | None = None) -> ServerCounts:
         raise ValueError(f"found answers of {' and '.join(sorted(engines))}, expected one server's")
     if len(parts) > MAX_REQUESTS:
         raise ValueError(f"found {len(parts):,} requests, expected at most {MAX_REQUESTS:,}")
+    answers = [fields for _, fields in parts]
     notes = notes_of_left_out(odd)
     if len(rows) > len(parts):
         notes.append(f"{len(rows) - len(parts)} answers without counts were left out.")
-    answers = [fields for _, fields in parts]
+    source = "totals"
+    read: Callable[[dict[str, Any]], ServerCounts] = _timings
     if engines == {VLLM}:
-        return _of_vllm(answers, notes)
-    return _of_timings(answers, notes)
+        ordered = all(isinstance(fields.get("per_step_accepted"), list) for fields in answers)
+        source = "records by step" if ordered else "records by request"
+        read = partial(_request, ordered=ordered)
+        if not ordered:
+            notes.append("Histograms without the order of steps: nothing can be replayed.")
+    counts = replace(counts_of_one_k(_each(answers, read), source, notes), model=_model(answers))
+    if counts.drafts is not None:
+        return counts
+    if not counts.all_steps:
+        raise ValueError(
+            f"found {counts.tokens:,} tokens, {counts.draft_tokens:,} drafted, {counts.accepted_tokens:,} accepted, "
+            "expected answers that were speculated"
+        )
+    note = "llama.cpp's timings are totals: tokens per step of the present setting, nothing by position."
+    return replace(counts, mean_length=counts.tokens_per_step, notes=(*counts.notes, note))
+
+
+def _each(answers: Sequence[dict[str, Any]], read: Callable[[dict[str, Any]], ServerCounts]) -> list[ServerCounts]:
+    parts: list[ServerCounts] = []
+    steps = 0
+    for number, fields in enumerate(answers, start=1):
+        try:
+            parts.append(read(fields))
+        except ValueError as error:
+            raise ValueError(f"request {number}: {error}") from error
+        steps += parts[-1].drafts or 0
+        if steps > MAX_STEPS:
+            raise ValueError(f"found more than {MAX_STEPS:,} steps, expected fewer requests")
+    return parts
 
 
 def _rows(data: bytes) -> tuple[list[Any], list[str]]:
@@ -134,43 +164,34 @@ def _looped(row: dict[str, Any]) -> bool | None:
     )
 
 
-def _of_vllm(answers: Sequence[dict[str, Any]], notes: list[str]) -> ServerCounts:
-    ordered = all(isinstance(fields.get("per_step_accepted"), list) for fields in answers)
-    parts = []
-    steps = 0
-    for number, fields in enumerate(answers, start=1):
-        try:
-            part = _request(fields, ordered)
-        except ValueError as error:
-            raise ValueError(f"request {number}: {error}") from error
-        steps += part.drafts or 0
-        if steps > MAX_STEPS:
-            raise ValueError(f"found more than {MAX_STEPS:,} steps, expected fewer requests")
-        parts.append(part)
-    if not ordered:
-        notes.append("Histograms without the order of steps: nothing can be replayed.")
-    source = "records by step" if ordered else "records by request"
-    return replace(counts_of_one_k(parts, source, notes), model=_model(answers))
-
-
 def _request(fields: dict[str, Any], ordered: bool) -> ServerCounts:
     longest = _whole(fields, "num_spec_tokens", most=MAX_POSITIONS)
-    bins = _whole_list(fields, "acceptance_histogram") if not ordered or "acceptance_histogram" in fields else []
-    if sum(bins) > MAX_STEPS:
-        raise ValueError(f"acceptance_histogram: found {sum(bins):,} steps, expected fewer")
-    accepted = [taken for taken, count in enumerate(bins) for _ in range(count)]
-    drafted = [longest] * len(accepted)
-    drafted_in_all = _whole(fields, "num_draft_tokens")
     if ordered:
         accepted, drafted = _whole_list(fields, "per_step_accepted"), _whole_list(fields, "per_step_drafted")
-    _check_steps(accepted, drafted, longest, _whole(fields, "num_spec_steps"))
-    if bins and Counter(dict(enumerate(bins))) != Counter(accepted):
-        raise ValueError(f"acceptance_histogram: found {str(bins)[:60]}, expected what per_step_accepted adds up to")
-    if ordered and drafted_in_all != sum(drafted):
-        raise ValueError(f"num_draft_tokens: found {drafted_in_all:,}, expected {sum(drafted):,}: those of the steps")
-    for name in ("num_accepted_draft_tokens", "num_accepted_tokens"):
-        if fields.get(name, sum(accepted)) != sum(accepted):
-            raise ValueError(f"{name}: found {str(fields[name])[:20]}, expected {sum(accepted):,}: those of the steps")
+        if len(accepted) != len(drafted):
+            raise ValueError(
+                f"found {len(accepted)} steps accepted and {len(drafted)} drafted, expected as many of each"
+            )
+    else:
+        bins = _whole_list(fields, "acceptance_histogram")
+        if sum(bins) > MAX_STEPS:
+            raise ValueError(f"acceptance_histogram: found {sum(bins):,} steps, expected fewer")
+        accepted = [taken for taken, count in enumerate(bins) for _ in range(count)]
+        drafted = [longest] * len(accepted)
+    for step, (taken, given) in enumerate(zip(accepted, drafted, strict=True), start=1):
+        if not taken <= given <= longest:
+            raise ValueError(f"step {step}: found {taken} accepted of {given}, expected no more than {longest} drafted")
+    drafted_in_all = _whole(fields, "num_draft_tokens")
+    expected = {
+        "num_spec_steps": len(accepted),
+        "num_accepted_draft_tokens": sum(accepted),
+        "num_accepted_tokens": sum(accepted),
+        "num_draft_tokens": sum(drafted) if ordered else drafted_in_all,
+        "acceptance_histogram": [accepted.count(length) for length in range(longest + 1)],
+    }
+    for name, value in expected.items():
+        if fields.get(name, value) != value:
+            raise ValueError(f"{name}: found {str(fields[name])[:60]}, expected {str(value)[:60]}, as the steps add up")
     tokens = None if fields["completion_tokens"] is None else _whole(fields, "completion_tokens")
     request = ServerRequest(tuple(accepted), tuple(drafted), None if tokens is None else tokens - 1)
     return ServerCounts(
@@ -180,47 +201,19 @@ def _request(fields: dict[str, Any], ordered: bool) -> ServerCounts:
     )  # fmt: skip
 
 
+def _timings(fields: dict[str, Any]) -> ServerCounts:
+    fields = {"draft_n": 0, "draft_n_accepted": 0} | fields
+    tokens, drafted, accepted = (_whole(fields, name) for name in ("predicted_n", "draft_n", "draft_n_accepted"))
+    return ServerCounts(
+        LLAMA_CPP, "totals", None if drafted else 0, drafted, accepted, tokens=tokens, requests_done=1,
+        totals=(_totals(fields, tokens - 1 - accepted, accepted),),
+    )  # fmt: skip
+
+
 def _totals(fields: dict[str, Any], steps: int, accepted: int) -> RequestTotals:
     prompt = fields["prompt_tokens"]
     known = type(prompt) is int and 0 <= prompt <= MAX_COUNT
     return RequestTotals(max(steps, 0), accepted, prompt if known else None, fields["looped"])
-
-
-def _check_steps(accepted: Sequence[int], drafted: Sequence[int], longest: int, steps: int) -> None:
-    if len(accepted) != len(drafted):
-        raise ValueError(f"found {len(accepted)} steps accepted and {len(drafted)} drafted, expected as many of each")
-    if len(accepted) != steps:
-        raise ValueError(f"num_spec_steps: found {steps}, expected {len(accepted)}: as many as there are steps")
-    for step, (taken, given) in enumerate(zip(accepted, drafted, strict=True), start=1):
-        if not taken <= given <= longest:
-            raise ValueError(f"step {step}: found {taken} accepted of {given}, expected no more than {longest} drafted")
-
-
-def _of_timings(answers: Sequence[dict[str, Any]], notes: list[str]) -> ServerCounts:
-    parts = []
-    for number, fields in enumerate(answers, start=1):
-        try:
-            fields = {"draft_n": 0, "draft_n_accepted": 0} | fields
-            tokens, drafted, accepted = (
-                _whole(fields, name) for name in ("predicted_n", "draft_n", "draft_n_accepted")
-            )
-            part = ServerCounts(
-                LLAMA_CPP, "totals", None if drafted else 0, drafted, accepted, tokens=tokens, requests_done=1,
-                totals=(_totals(fields, tokens - 1 - accepted, accepted),),
-            )  # fmt: skip
-        except ValueError as error:
-            raise ValueError(f"request {number}: {error}") from error
-        parts.append(part)
-    counts = replace(counts_of_one_k(parts, "totals", notes), model=_model(answers))
-    if counts.drafts == 0:
-        return counts
-    if not counts.all_steps:
-        raise ValueError(
-            f"found {counts.tokens:,} tokens, {counts.draft_tokens:,} drafted, {counts.accepted_tokens:,} accepted, "
-            "expected answers that were speculated"
-        )
-    notes.append("llama.cpp's timings are totals: tokens per step of the present setting, nothing by position.")
-    return replace(counts, mean_length=counts.tokens_per_step, notes=tuple(notes))
 
 
 def counts_of_table(text: str) -> ServerCounts:
@@ -244,10 +237,9 @@ def counts_of_table(text: str) -> ServerCounts:
             odd.append(f"line {number}: {error}")
     if not parts:
         raise ValueError(odd[0])
-    named = [part for part in parts if WHOLE_ROW.fullmatch(part.source)]
-    subsets = [part for part in parts if part not in named] or parts
-    if subsets == parts and (whole := _sum_of_others(parts)) is not None:
-        subsets = [part for part in parts if part is not whole]
+    subsets = [part for part in parts if not WHOLE_ROW.fullmatch(part.source)] or parts
+    if len(subsets) == len(parts):
+        subsets = _without_sum(parts)
     notes = [f"{len(subsets)} subsets, summed."] if len(subsets) > 1 else []
     if len(subsets) < len(parts):
         notes.append("The row of all subsets together was left out.")
@@ -274,15 +266,15 @@ def _row(row: dict[str, Any], longest: int) -> ServerCounts:
     return ServerCounts(VLLM, str(name), round(drafts), round(drafted), sum(positions), positions)
 
 
-def _sum_of_others(rows: Sequence[ServerCounts]) -> ServerCounts | None:
-    """Return the last row that is the sum of the others, but for rates that are rounded; None for none."""
+def _without_sum(rows: list[ServerCounts]) -> list[ServerCounts]:
+    """Leave out the last row that is the sum of the others, but for rates that are rounded."""
     total = summed(rows, "all")
+    near = len(rows) + 0.001 * (total.drafts or 0)
     for row in reversed(rows if len(rows) > 1 else []):
         pairs = zip(row.positions, total.positions, strict=True)
-        near = len(rows) + 0.001 * (total.drafts or 0)
         if 2 * (row.drafts or 0) == total.drafts and all(abs(2 * one - both) <= near for one, both in pairs):
-            return row
-    return None
+            return [other for other in rows if other is not row]
+    return rows
 
 
 def counts_of_rates(values: Sequence[float], rates: str | None = None, *, engine: str = "unknown") -> ServerCounts:
