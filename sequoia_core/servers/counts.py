@@ -205,9 +205,8 @@ def counts_of_one_k(parts: Sequence[ServerCounts], source: str, notes: Iterable[
     drafted = [part for part in parts if part.drafts != 0]
     if not drafted:
         return replace(summed(parts, source), notes=tuple(notes))
-    by_k = {
-        k: [part for part in drafted if len(part.positions) == k] for k in (len(part.positions) for part in drafted)
-    }
+    lengths = dict.fromkeys(len(part.positions) for part in drafted)
+    by_k = {k: [part for part in drafted if len(part.positions) == k] for k in lengths}
     periods = [summed(group, f"K = {k}" if k else "drafts without counts by position") for k, group in by_k.items()]
     most = max(periods, key=lambda period: period.drafts or period.draft_tokens or 0)
     # what was generated without a draft belongs to the steps, whatever the K
