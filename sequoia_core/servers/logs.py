@@ -157,10 +157,8 @@ def _drafts(accepted: int, drafted: int, rates: Sequence[float], mean: float | N
     low = max(accepted / (share + error), fewest)
     high = min(accepted / (share - error) if share > error else inf, drafted)
     if low > high:
-        shown = f"mean length {mean:g}" if mean is not None else f"rates that add up to {share:.3g}"
-        raise ValueError(
-            f"found {accepted:,} accepted of {drafted:,} draft tokens at a {shown}, expected one that fits"
-        )
+        shown = f"a mean length of {mean:g}" if mean is not None else f"rates that add up to {share:.3g}"
+        raise ValueError(f"found {accepted:,} accepted of {drafted:,} draft tokens at {shown}, expected what fits")
     if share <= error or (low == fewest and rates and drafted % len(rates) == 0):
         return fewest  # whole drafts tell the number exactly
     return round(min(max(accepted / share, low), high))
@@ -190,7 +188,12 @@ def _llama_log(lines: _Lines, model: str | None) -> ServerCounts | None:
         elif len(running.periods) >= len(counts.periods):
             counts, requested = replace(running, totals=counts.totals), counts
             if running.draft_tokens == requested.draft_tokens:
-                counts = _with_lengths(counts, requested)
+                # one call of the drafter may serve several requests side by side
+                fewest = UNCENSORED * (requested.all_steps or 0)
+                counts = replace(
+                    counts, tokens=requested.tokens, requests_done=requested.requests_done, run_sec=requested.run_sec,
+                    steps=running.steps if running.steps and running.steps >= fewest else None,
+                )  # fmt: skip
             elif requests:
                 notes.append("The running totals count more than the log's requests: since the server's start.")
     if not counts.positions and counts.drafts != 0:
@@ -201,17 +204,6 @@ def _llama_log(lines: _Lines, model: str | None) -> ServerCounts | None:
     if mean is None:
         notes.append("Neither mean lengths nor the answers' lengths are in the log: tokens per step are unknown.")
     return replace(counts, mean_length=mean, notes=(*counts.notes, *notes))
-
-
-def _with_lengths(running: ServerCounts, requests: ServerCounts) -> ServerCounts:
-    """Add the tokens and times of the same requests to running totals."""
-    steps = running.steps
-    # one call of the drafter may serve several requests side by side
-    if steps is not None and steps < UNCENSORED * (requests.all_steps or 0):
-        steps = None
-    return replace(
-        running, tokens=requests.tokens, requests_done=requests.requests_done, run_sec=requests.run_sec, steps=steps
-    )
 
 
 def _requests(lines: _Lines) -> list[ServerCounts]:

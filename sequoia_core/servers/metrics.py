@@ -243,7 +243,7 @@ def _wanted(reading: Reading, engine: str, model: str | None, others: list[str],
         raise ValueError(f"model: found {', '.join(sorted(models))[:80] or 'none'}, expected {model[:40]!r} among them")
     if not speculating and reading:
         engines = ", ".join(sorted({series.engine for series in reading}))[:80]
-        raise ValueError(f"found no counters of speculative decoding of {engine} (those of {engines}), expected them")
+        raise ValueError(f"found counters of {engines}, expected those of {engine}")
     if not speculating:
         raise Unrecognised(f"found {', '.join(dict.fromkeys(others))[:60] or 'nothing'}")
     for what, names in (("engine", {s.engine for s in speculating}), ("model", {s.model for s in speculating})):

@@ -133,12 +133,12 @@ GOOD = window(120, 200, "0.800, 0.400")
     [
         (GOOD, GOOD[:90], "found ' Mean acceptance length"),
         (GOOD, window(60, 30, "0.800, 0.400"), "found 60 accepted of 30 draft tokens"),
-        (GOOD, window(30, 60, "0.800, 0.500"), "at a rates that add up to 1.3"),
+        (GOOD, window(30, 60, "0.800, 0.500"), "at rates that add up to 1.3"),
         (GOOD, window(30, 60, "0.800, 1.500"), "found rates '0.800, 1.500'"),
         (
             MEAN + "\n",
             MEAN.replace("56", "19").replace("80 g", "33 g").replace("3.80", "1.01") + "\n",
-            "a mean length 1.01",
+            "a mean length of 1.01",
         ),
         (MEAN + "\n", RATES[:-4], "found rates .* expected a list in brackets"),
         (MEAN + "\n", LENGTH.replace("77", "7") + MEAN + "\n", "found 7 tokens generated"),

@@ -122,7 +122,7 @@ def test_several_models_or_engines_are_a_choice():
     with pytest.raises(ValueError, match="found engines llama.cpp, vllm, expected one: say which engine .--engine"):
         read(engines)
     assert read(engines, engine="llama.cpp").drafts == 2732
-    with pytest.raises(ValueError, match="no counters of speculative decoding of sglang"):
+    with pytest.raises(ValueError, match="found counters of llama.cpp, vllm, expected those of sglang"):
         read(engines, engine="sglang")
 
 
