@@ -128,8 +128,10 @@ def _log_lines(rows: Sequence[Any]) -> list[str]:
             text = next((row[name] for name in LOG_FIELDS if isinstance(row.get(name), str)), None)
             time = next((str(row[name]) for name in TIME_FIELDS if name in row), "")
             lines += [] if text is None else [(time, text)]
-    if lines and lines[0][0] > lines[-1][0]:
-        lines.reverse()
+    if lines and all(time for time, _ in lines):
+        if lines[0][0] > lines[-1][0]:  # the newest first, also of lines of one time
+            lines.reverse()
+        lines.sort(key=lambda line: line[0].rstrip("Z"))
     return [text.rstrip("\n") for _, text in lines]
 
 

@@ -96,8 +96,9 @@ def test_a_log_wrapped_in_json_is_read(field):
     plain = read(LLAMA_LOG)
     assert read("\n".join(rows)) == plain == read("\n".join(reversed(rows)))
     assert read("\n".join([*rows, rows[0][:20]])).notes[-1].startswith("Left out: line 6")
-    values = [["1", line] for line in LLAMA_LOG.splitlines()]
-    assert read({"status": "success", "data": {"result": [{"stream": {}, "values": values}]}}) == plain
+    values = [[str(time), line] for time, line in enumerate(LLAMA_LOG.splitlines(), 1)]
+    streams = [{"stream": {}, "values": values[1::2]}, {"stream": {}, "values": values[::2]}]
+    assert read({"status": "success", "data": {"result": streams}}) == plain
 
 
 def test_answers_of_several_k_are_kept_apart():
