@@ -1,4 +1,4 @@
-"""Name what a file is, so that a refusal can say it, and decode text. Reads the first bytes only, and never guesses."""
+"""Name what a file is by its first and last bytes, so that a refusal can say it, and decode text. Never guesses."""
 
 import codecs
 import re
@@ -14,6 +14,24 @@ _FORMS = (
     ("a parquet file", rb"\APAR1"),
     ("a Zstandard archive", rb"\A\x28\xb5\x2f\xfd"),
     ("an xz archive", rb"\A\xfd7zXZ"),
+    ("percentages (divide them by 100)", rb"\A(?:[^\S\n]*+\d{1,3}(?:[.,]\d+)?+\s*+%[\s,;]*+)+\Z"),
+    ("the report of SGLang's bench_serving", rb"Serving Benchmark Result[^$]*?\n(?:Backend|Accept length):"),
+    ("the report of SGLang's bench_serving as JSON", rb'"accept_length":'),
+    ("the report of `vllm bench serve`", rb"Serving Benchmark Result"),
+    ("the report of `vllm bench serve` as JSON", rb'"request_throughput":'),
+    ("a print-out of vLLM's LLM.get_metrics()", rb"\b(?:Counter|Gauge|Vector|Histogram)\(name="),
+    ("answers of SGLang with meta_info", rb'"meta_info":'),
+    ("SGLang's /get_server_info", rb'"internal_states":'),
+    ("answers of mlx-vlm, which count draft rounds", rb'"draft_rounds":'),
+    ("a log of vLLM's first engine (V0)", rb"Speculative metrics: Draft acceptance"),
+    (
+        "metrics of a router (read those of each engine)",
+        rb'(?m)^(?:(?:sgl_router|smg|dynamo)_|\w+:\w+\{[^}]*server="http)',
+    ),
+    ("metrics of LMDeploy", rb"(?m)^(?:# (?:HELP|TYPE) )?lmdeploy[:_]"),
+    ("metrics of Text Generation Inference", rb"(?m)^(?:# (?:HELP|TYPE) )?tgi_"),
+    ("metrics of TensorRT-LLM", rb"(?m)^(?:# (?:HELP|TYPE) )?(?:trtllm_|nv_trt_llm_)"),
+    ("metrics of Triton", rb"(?m)^(?:# (?:HELP|TYPE) )?nv_inference_"),
 )
 
 
@@ -43,7 +61,7 @@ def kind_of(data: bytes) -> str:
 
 def describe(data: bytes) -> str:
     """Return what a file is, for an error message: a known form by its name, else `kind_of`."""
-    head = data[:HEAD_BYTES]
+    head = data[:HEAD_BYTES] + data[HEAD_BYTES:][-HEAD_BYTES:]  # a report stands at the end of what was printed
     return next((name for name, pattern in _FORMS if re.search(pattern, head)), kind_of(data))
 
 

@@ -5,246 +5,311 @@ llama.cpp's lines of requests come in three forms: totals alone, with the mean l
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from operator import mul
-from typing import NamedTuple
+from itertools import chain, groupby
+from math import ceil, inf
+from typing import Any
 
 from ..files.gguf_header import LLAMA_CPP
-from .counts import MAX_POSITIONS, SGLANG, VLLM, RequestTotals, ServerCounts
+from .counts import (
+    MAX_POSITIONS,
+    SGLANG,
+    UNCENSORED,
+    VLLM,
+    RequestTotals,
+    ServerCounts,
+    Unrecognised,
+    counts_of_one_k,
+    notes_of_left_out,
+    summed,
+)
 
 MAX_LINE = 16_384  # characters of a line that counts
-VLLM_MARK, VLLM_V0_MARK, REQUEST_MARK, EVAL_MARK, TOTALS_MARK, SGLANG_MARK = (
-    "SpecDecoding metrics:", "Speculative metrics:", "draft acceptance", " eval time =", "statistics ", "accept len:"
+MAX_PERIODS = 1000  # of a log; more windows are added up
+RATE_ERROR, MEAN_ERROR = 0.00051, 0.0051  # of rates with three decimals and means with two, in sums of floats
+VLLM_MARK, SGLANG_MARK = "SpecDecoding metrics:", "accept len:"
+PROMPT_MARK, EVAL_MARK, REQUEST_MARK, TOTALS_MARK = (
+    "prompt eval time =", " eval time =", "draft acceptance", "statistics "
 )  # fmt: skip
 # Each begins behind its mark and tries no place twice, so that reading takes time linear in the line.
 _VLLM = re.compile(
     r".*?Accepted: (\d{1,16}) tokens, Drafted: (\d{1,16}) tokens, "
     r"Per-position acceptance rate: ([\d., ]+?),? (?:Avg )?Draft acceptance"
 )
-_VLLM_V0 = re.compile(
-    r".*?Number of speculative tokens: (\d{1,4}), Number of accepted tokens: (\d{1,16}), "
-    r"Number of draft tokens: (\d{1,16}), Number of emitted tokens: (\d{1,16})(?!\d)"
-)
-_REQUEST = re.compile(r"(?: rate)? = *+[\d.]++ \( *+(\d{1,16}) accepted / *+(\d{1,16}) generated\)(.*)")
-_EVAL = re.compile(r".*?/ ++(\d{1,16}) (?:tokens|runs)")
-_DRAFTER = re.compile(r" *+([\w.-]+): (.*)")
-_AVERAGE = re.compile(r" *+(\d{1,6}(?:\.\d{0,9})?)(?!\S*[\d.])(?:.*?accept rate: *+([\d.]{1,12}))?")
+_REQUEST = re.compile(r"(?: rate)? = *+[\d.]++ \( *+(\d{1,16}) accepted / *+(\d{1,16}) generated\)((?s:.*))")
+_EVAL = re.compile(r" *+(\d{1,12}(?:\.\d{0,9})?) ms / ++(\d{1,16}) (?:tokens|runs)")
+_DRAFTER = re.compile(r" *+([\w.-]+): ((?s:.*))")
+_AVERAGE = re.compile(r" *+(\d{1,6}+(?:\.\d{0,9}+)?+)(?=[\s,])")
+_WHOLE = re.compile(r"\d{1,15}+(?=\D)")
+_MEAN = re.compile(r"\d{1,6}+(?:\.\d{0,6}+)?+(?=\D)")
 
 
-class Drafted(NamedTuple):
-    """What a line counts: drafts (None where it does not tell), tokens drafted, accepted, and rates by position."""
+class _Lines:
+    """The lines of a log. Those that cannot be read are left out, unless no other line counts."""
 
-    drafts: int | None
-    tokens: int
-    accepted: int
-    rates: tuple[float, ...] = ()
+    def __init__(self, text: str, odd: Sequence[str] = ()) -> None:
+        self._lines = text.splitlines(keepends=True)  # a number at the end of a file may be cut
+        self.odd = list(odd)
 
+    def read(self, readers: dict[str, Callable[[str], Any]]) -> Iterator[tuple[int, str, Any]]:
+        """Yield number, mark and what its reader makes of the text after it, of every line with a mark.
 
-def counts_of_log(text: str, model: str | None = None) -> ServerCounts:
-    """Read the lines of a server's log; `model` is one of several drafters."""
-    if windows := [_read(_VLLM, rest, number) for number, _, rest in _marked(text, VLLM_MARK)]:
-        return _of_windows([counts.groups() for counts in windows])
-    if totals := [(number, _read(_VLLM_V0, rest, number)) for number, _, rest in _marked(text, VLLM_V0_MARK)]:
-        return _of_v0_totals(*totals[-1])
-    requests: list[Drafted] = []
-    answered: list[int] = []
-    prompts: list[int] = []
-    for number, before, rest in _marked(text, REQUEST_MARK, EVAL_MARK):
-        if REQUEST_MARK in before:
-            requests.append(_request(_read(_REQUEST, rest, number), number))
-        else:
-            read = prompts if before.endswith("prompt" + EVAL_MARK) else answered
-            read.append(int(_read(_EVAL, rest, number)[1]))
-    drafters = _running_totals(text)
-    if requests or drafters:
-        tokens = sum(answered) if len(answered) == len(requests) and requests else None
-        counts = _of_llama_log(requests, tokens, drafters, model)
-        if tokens is None or len(prompts) != len(requests):
-            return counts
-        together = zip(requests, answered, prompts, strict=True)
-        told = (RequestTotals(max(many - 1 - one.accepted, 0), one.accepted, prompt) for one, many, prompt in together)
-        return replace(counts, totals=tuple(told))
-    if answered:  # a llama.cpp that answers and has no draft
-        return ServerCounts(LLAMA_CPP, "totals", 0, 0, 0, tokens=sum(answered), requests_done=len(answered))
-    if averages := [_average(_read(_AVERAGE, rest, number), number) for number, _, rest in _marked(text, SGLANG_MARK)]:
-        notes = ("SGLang's log shows averages: no counts, no positions, and so no interval.",)
-        return ServerCounts(SGLANG, "averages", mean_length=sum(averages) / len(averages), notes=notes)
-    raise ValueError("found no line of speculative decoding, expected metrics, answers or a log of such a server")
+        The value is None for lines that cannot be read and that a reader leaves out.
+        """
+        for number, line in enumerate(self._lines, start=1):
+            mark = next((mark for mark in readers if mark in line), None)
+            if mark is None:
+                continue
+            try:
+                if len(line) > MAX_LINE:
+                    raise ValueError(f"found {len(line):,} characters, expected at most {MAX_LINE:,}")
+                yield number, mark, readers[mark](line.partition(mark)[2])
+            except ValueError as error:
+                self.odd.append(f"line {number}: {error}")
+                yield number, mark, None
+
+    def counts(self, mark: str, reader: Callable[[str], ServerCounts]) -> list[tuple[int, ServerCounts]]:
+        return [(number, counts) for number, _, counts in self.read({mark: reader}) if counts is not None]
 
 
-def _marked(text: str, *marks: str) -> Iterator[tuple[int, str, str]]:
-    """Yield number, text before (the mark with it) and after of every line with a mark."""
-    for number, line in enumerate(text.splitlines(), start=1):
-        for mark in marks:
-            before, mark_found, after = line.partition(mark)
-            if mark_found and len(line) > MAX_LINE:
-                raise ValueError(f"line {number}: found {len(line):,} characters, expected at most {MAX_LINE:,}")
-            if mark_found:
-                yield number, before + mark_found, after
+def counts_of_log(text: str, model: str | None = None, odd: Sequence[str] = ()) -> ServerCounts:
+    """Read the lines of a server's log; `model` is one of several drafters, `odd` names lines left out before."""
+    lines = _Lines(text, odd)
+    if windows := lines.counts(VLLM_MARK, _window):
+        note = f"{len(windows)} windows of a log, summed: rates are rounded there, and times between windows missing."
+        counts = counts_of_one_k([counts for _, counts in windows], "log windows", [note])
+        counts = replace(counts, periods=_periods(windows))
+    elif llama := _llama_log(lines, model):
+        counts = llama
+    elif averages := lines.counts(SGLANG_MARK, _average):
+        counts = summed([counts for _, counts in averages], "averages")
+        means = [each.mean_length or 1 for _, each in averages]
+        notes = ["SGLang's log shows averages: no counts, no positions, and so no interval."]
+        if min(means) < max(means):
+            notes.append(f"The averages go from {min(means):.2f} to {max(means):.2f} tokens per step.")
+        counts = replace(counts, notes=tuple(notes), periods=_periods(averages))
+    elif lines.odd:
+        raise ValueError(lines.odd[0])
+    else:
+        raise Unrecognised("found no line of speculative decoding")
+    return replace(counts, notes=(*counts.notes, *notes_of_left_out(lines.odd)))
 
 
-def _read(pattern: re.Pattern, text: str, number: int) -> re.Match:
+def _periods(windows: Sequence[tuple[int, ServerCounts]]) -> tuple[ServerCounts, ...]:
+    """Return the windows of a log in their order, each of one K; nothing where there is only one."""
+    if len(windows) == 1:
+        return ()
+    size = ceil(len(windows) / MAX_PERIODS)
+    periods = []
+    for _, group in groupby(windows, key=lambda window: len(window[1].positions)):
+        run = list(group)
+        for start in range(0, len(run), size):
+            numbers, parts = zip(*run[start : start + size], strict=True)
+            lines = f"line {numbers[0]}" if len(numbers) == 1 else f"lines {numbers[0]} to {numbers[-1]}"
+            periods.append(summed(parts, lines))
+    return tuple(periods)
+
+
+def _match(pattern: re.Pattern, text: str) -> re.Match:
     match = pattern.match(text)
     if match is None:
-        raise ValueError(f"line {number}: found {text[:60]!r}, expected counts of speculative decoding")
+        raise ValueError(f"found {text[:60]!r}, expected counts of speculative decoding")
     return match
 
 
-def _average(match: re.Match, number: int) -> float:
-    length, rate = float(match[1]), match[2]
+def _average(text: str) -> ServerCounts:
+    length = float(_match(_AVERAGE, text)[1])
     if not 1 <= length <= MAX_POSITIONS:
-        raise ValueError(f"line {number}: accept len: found {length:g}, expected 1 or more tokens per step")
-    if rate is not None and (rate.count(".") > 1 or rate == "." or float(rate) > 1):
-        raise ValueError(f"line {number}: accept rate: found {rate}, expected a rate from 0 to 1")
-    return length
+        raise ValueError(f"accept len: found {length:g}, expected 1 or more tokens per step")
+    return ServerCounts(SGLANG, "averages", mean_length=length)
 
 
-def _rates(text: str) -> tuple[float, ...]:
-    """Return the numbers of a list in text; none where one is no rate."""
+def _rates(listed: str) -> tuple[float, ...]:
     try:
-        rates = tuple(float(rate) for rate in text.split(",") if rate.strip())
+        rates = tuple(float(rate) for rate in listed.split(",") if rate.strip())
     except ValueError:
-        return ()
-    return rates if all(0 <= rate <= 1 for rate in rates) else ()
+        rates = ()
+    if not rates or not all(0 <= rate <= 1 for rate in rates):
+        raise ValueError(f"found rates {listed[:40]!r}, expected numbers from 0 to 1")
+    return rates
 
 
-def _of_windows(windows: Sequence[tuple[str, ...]]) -> ServerCounts:
-    drafts = drafted = 0
-    positions: list[int] = []
-    for accepted, tokens, listed in windows:
-        rates = _rates(listed)
-        if not rates:
-            raise ValueError(f"found rates {listed[:40]!r}, expected numbers from 0 to 1")
-        if int(accepted) > int(tokens):
-            raise ValueError(f"found a window of {accepted} accepted of {tokens} draft tokens, expected no more")
-        if positions and len(positions) != len(rates):
-            raise ValueError(f"found {len(positions)} and {len(rates)} positions, expected one K in all windows")
-        # The log tells drafts by nothing else: all positions' rates add up to accepted ÷ drafts.
-        share = sum(rates)
-        count = round(int(accepted) / share) if share else round(int(tokens) / len(rates))
-        drafts, drafted = drafts + count, drafted + int(tokens)
-        positions = positions or [0] * len(rates)
-        positions = [have + round(rate * count) for have, rate in zip(positions, rates, strict=True)]
-    if not drafts:
-        raise ValueError("found windows without a draft, expected at least one")
-    notes = (f"{len(windows)} windows of a log, summed: rates are rounded there, and times between windows missing.",)
-    return ServerCounts(
-        VLLM, "log windows", drafts, max(drafted, sum(positions)), sum(positions), tuple(positions), notes=notes
-    )
+def _window(text: str) -> ServerCounts:
+    accepted, drafted, listed = _match(_VLLM, text).groups()
+    rates = _rates(listed)
+    drafts = _drafts(int(accepted), int(drafted), rates) or 0
+    positions = tuple(round(rate * drafts) for rate in rates)
+    return ServerCounts(VLLM, "log windows", drafts, max(int(drafted), sum(positions)), sum(positions), positions)
 
 
-def _of_v0_totals(number: int, match: re.Match) -> ServerCounts:
-    longest, accepted, tokens, emitted = map(int, match.groups())
-    if accepted > tokens:
-        raise ValueError(f"line {number}: found {accepted} accepted of {tokens} draft tokens, expected no more")
-    if not longest or not tokens or tokens % longest:
-        raise ValueError(f"line {number}: found {tokens} draft tokens at K = {longest}, expected whole drafts")
-    drafts = tokens // longest
-    if not drafts <= emitted <= drafts + accepted:
-        most = drafts + accepted
-        raise ValueError(f"line {number}: found {emitted} emitted tokens, expected {drafts} to {most}")
-    notes = (
-        "Totals since the server's start, the log's last: nothing by position.",
-        "Tokens that the draft got right behind a refused one count as accepted, but not in tokens per step.",
-    )
-    return ServerCounts(VLLM, "running totals", drafts, tokens, accepted, mean_length=emitted / drafts, notes=notes)
+def _drafts(accepted: int, drafted: int, rates: Sequence[float], mean: float | None = None) -> int | None:
+    """Return the number of drafts, which rates by position or the mean length tell; None where neither does.
+
+    The rates, or the mean less 1, are accepted ÷ drafts, rounded.
+    """
+    if accepted > drafted:
+        raise ValueError(f"found {accepted:,} accepted of {drafted:,} draft tokens, expected no more")
+    share, error = (sum(rates), RATE_ERROR * len(rates)) if mean is None else (mean - 1, MEAN_ERROR)
+    if not rates and (mean is None or share <= error):
+        return None
+    fewest = ceil(drafted / (len(rates) or max(drafted, 1)))
+    low = max(accepted / (share + error), fewest)
+    high = min(accepted / (share - error) if share > error else inf, drafted)
+    if low > high:
+        shown = f"a mean length of {mean:g}" if mean is not None else f"rates that add up to {share:.3g}"
+        raise ValueError(f"found {accepted:,} accepted of {drafted:,} draft tokens at {shown}, expected what fits")
+    if share <= error or (low == fewest and rates and drafted % len(rates) == 0):
+        return fewest  # whole drafts tell the number exactly
+    return round(min(max(accepted / share, low), high))
 
 
-def _request(match: re.Match, number: int) -> Drafted:
-    accepted, tokens, more = int(match[1]), int(match[2]), match[3]
-    if accepted > tokens:
-        raise ValueError(f"line {number}: found {accepted} accepted of {tokens} draft tokens, expected no more")
-    mean = re.match(r"[\d.]{1,12}", _field(more, "mean len") or _field(more, "mean acceptance length"))
-    rates = _listed(more, "acceptance rate per position", number)
-    drafts = None
-    if mean is not None and accepted and float(mean[0]) > 1:  # mean = 1 + accepted / drafts, rounded
-        drafts = round(accepted / (float(mean[0]) - 1))
-    full = tokens // len(rates) if rates and tokens % len(rates) == 0 else 0
-    if drafts and full and abs(accepted / full - accepted / drafts) <= 0.01:
-        drafts = full  # whole drafts tell the number exactly
-    elif drafts is None and rates:
-        drafts = -(-tokens // len(rates))
-    return Drafted(drafts, tokens, accepted, rates)
+def _llama_log(lines: _Lines, model: str | None) -> ServerCounts | None:
+    """Return what llama.cpp's requests and its running totals count; None where there are none."""
+    requests = _requests(lines)
+    drafters = _running_totals(lines)
+    if not requests and not drafters:
+        return None
+    notes: list[str] = []
+    counts = counts_of_one_k(requests, "totals") if requests else next(iter(drafters.values()))
+    drafted = sum(each.draft_tokens or 0 for each in requests)
+    if len(drafters) > 1:
+        if model not in drafters:
+            listed = ", ".join(f"{name} ({each.drafts:,} drafts)" for name, each in drafters.items())[:200]
+            raise ValueError(f"found drafters {listed}, expected one: say which as the model (--model)")
+        # of steps that another drafter served nothing is known
+        counts = replace(drafters[model], steps=None, draft_sec=None, totals=counts.totals)
+        notes.append(f"Counts of {model} alone, one of {len(drafters)} drafters.")
+    elif drafters:
+        (running,) = drafters.values()
+        if (running.draft_tokens or 0) < drafted:
+            notes.append("The running totals count less than the log's requests (of one slot alone?): left out.")
+            counts = replace(counts, drafter=running.drafter)
+        elif len(running.periods) >= len(counts.periods):
+            counts, requested = replace(running, totals=counts.totals), counts
+            if running.draft_tokens == requested.draft_tokens:
+                # one call of the drafter may serve several requests side by side
+                fewest = UNCENSORED * (requested.all_steps or 0)
+                counts = replace(
+                    counts, tokens=requested.tokens, requests_done=requested.requests_done, run_sec=requested.run_sec,
+                    steps=running.steps if running.steps and running.steps >= fewest else None,
+                )  # fmt: skip
+            elif requests:
+                notes.append("The running totals count more than the log's requests: since the server's start.")
+    if not counts.positions and counts.drafts != 0:
+        notes.append("llama.cpp's log shows totals of each request: nothing by position.")
+    elif counts.positions:
+        notes.append("Counts by position come of rates that the log rounds.")
+    mean = counts.tokens_per_step
+    if mean is None:
+        notes.append("Neither mean lengths nor the answers' lengths are in the log: tokens per step are unknown.")
+    return replace(counts, mean_length=mean, notes=(*counts.notes, *notes))
 
 
-def _running_totals(text: str) -> dict[str, Drafted]:
+def _requests(lines: _Lines) -> list[ServerCounts]:
+    """Return the counts of each request; one without a line of its draft drafted nothing."""
+    nothing = ServerCounts(LLAMA_CPP, "totals", 0, 0, 0, requests_done=1)
+    requests: list[ServerCounts] = []
+    prompt = None
+    answer: tuple[float, int] | None = None  # seconds and tokens of an answer, whose draft may follow
+    ends = [(0, EVAL_MARK, None)]
+    for number, mark, found in chain(lines.read({PROMPT_MARK: _time, EVAL_MARK: _time, REQUEST_MARK: _request}), ends):
+        if mark != REQUEST_MARK and answer is not None:
+            requests.append(_with_answer(nothing, answer, prompt))
+            prompt = None
+        if mark == PROMPT_MARK:
+            prompt = None if found is None else found[1]
+        elif mark == REQUEST_MARK and found is not None:
+            try:
+                counts = _with_answer(found[0], answer, prompt)
+                requests.append(_by_position(lines, number, counts, found[1]))
+            except ValueError as error:
+                lines.odd.append(f"line {number}: {error}")
+            prompt = None
+        answer = found if mark == EVAL_MARK else None
+    return requests
+
+
+def _time(text: str) -> tuple[float, int]:
+    milliseconds, tokens = _match(_EVAL, text).groups()
+    return float(milliseconds) / 1000, int(tokens)
+
+
+def _with_answer(counts: ServerCounts, answer: tuple[float, int] | None, prompt: int | None) -> ServerCounts:
+    if answer is None:
+        return counts
+    seconds, tokens = answer
+    accepted = counts.accepted_tokens or 0
+    totals = RequestTotals(max(tokens - 1 - accepted, 0), accepted, prompt)
+    return replace(counts, tokens=tokens, run_sec=seconds, totals=(totals,))
+
+
+def _request(text: str) -> tuple[ServerCounts, tuple[float, ...]]:
+    accepted, drafted, more = _match(_REQUEST, text).groups()
+    mean = _MEAN.match(_field(more, "mean len") or _field(more, "mean acceptance length"))
+    rates = _listed(more, "acceptance rate per position")
+    drafts = _drafts(int(accepted), int(drafted), rates, None if mean is None else float(mean[0]))
+    return ServerCounts(LLAMA_CPP, "totals", drafts, int(drafted), int(accepted), requests_done=1), rates
+
+
+def _running_totals(lines: _Lines) -> dict[str, ServerCounts]:
     """Return the total of each drafter; a counter that falls began again."""
-    by_drafter: dict[str, list[Drafted]] = {}
-    for number, _, rest in _marked(text, TOTALS_MARK):
-        if "#gen drafts" not in rest:
+    by_drafter: dict[str, list[tuple[int, ServerCounts, tuple[float, ...]]]] = {}
+    for number, _, found in lines.read({TOTALS_MARK: _total}):
+        if found is None:
             continue
-        name, fields = _read(_DRAFTER, rest, number).groups()
-        drafts, tokens, accepted = (
-            int(_read(re.compile(r"\d{1,15}(?!\d)"), _field(fields, key), number)[0])
-            for key in ("#gen drafts", "#gen tokens", "#acc tokens")
-        )
-        if accepted > tokens:
-            raise ValueError(f"line {number}: found {accepted} accepted of {tokens} draft tokens, expected no more")
-        runs = by_drafter.setdefault(name, [])
-        if runs and (runs[-1].drafts or 0) <= drafts:
+        runs = by_drafter.setdefault(found[0].drafter, [])
+        if runs and (runs[-1][1].drafts or 0) <= (found[0].drafts or 0):
             runs.pop()
-        runs.append(Drafted(drafts, tokens, accepted, _listed(fields, "#acc rate/pos", number)))
-    return {name: total for name, runs in by_drafter.items() if (total := _summed(runs)).tokens}
+        runs.append((number, *found))
+    totals = {
+        name: counts_of_one_k([_by_position(lines, *run) for run in runs], "running totals")
+        for name, runs in by_drafter.items()
+    }
+    return {name: total for name, total in totals.items() if total.draft_tokens}
+
+
+def _total(text: str) -> tuple[ServerCounts, tuple[float, ...]] | None:
+    if "#gen drafts" not in text:
+        return None
+    name, fields = _match(_DRAFTER, text).groups()
+    drafts, drafted, accepted = (
+        int(_match(_WHOLE, _field(fields, key))[0]) for key in ("#gen drafts", "#gen tokens", "#acc tokens")
+    )
+    calls = re.match(r"\d{1,15} +(\d{1,15}) ", _field(fields, "#calls(b,g,a)"))
+    # where one call serves several requests, calls are no steps
+    steps = int(calls[1]) if calls is not None and int(calls[1]) >= drafts else None
+    times = re.match(r"[\d.]{1,20}, *(\d{1,15}(?:\.\d{0,9})?),", _field(fields, "dur(b,g,a)"))
+    counts = ServerCounts(
+        LLAMA_CPP, "running totals", drafts, drafted, accepted, drafter=name, steps=steps,
+        draft_sec=None if times is None else float(times[1]) / 1000,
+    )  # fmt: skip
+    return counts, _listed(fields, "#acc rate/pos")
+
+
+def _by_position(lines: _Lines, number: int, counts: ServerCounts, rates: Sequence[float]) -> ServerCounts:
+    """Add the counts by position; leave them out where they do not add up, as for drafts longer than the list."""
+    if not rates or not counts.drafts:
+        return counts
+    positions = tuple(round(rate * counts.drafts) for rate in rates)
+    accepted = counts.accepted_tokens or 0
+    total = sum(positions)
+    if abs(total - accepted) > max(0.02 * accepted, len(positions)):
+        lines.odd.append(f"line {number}, its rates: found {total:,} accepted tokens, expected {accepted:,} as counted")
+        return counts
+    drafted = max(counts.draft_tokens or 0, total)
+    return replace(counts, draft_tokens=drafted, accepted_tokens=total, positions=positions)
 
 
 def _field(text: str, name: str) -> str:
     return text.partition(f"{name} =")[2].lstrip(" ")
 
 
-def _listed(text: str, name: str, number: int) -> tuple[float, ...]:
+def _listed(text: str, name: str) -> tuple[float, ...]:
     listed = _field(text, name)
-    inside = listed[1:].partition(")")[0]
-    rates = _rates(inside)
-    if listed and not rates:
-        raise ValueError(f"line {number}: found rates {inside[:40]!r}, expected numbers from 0 to 1")
-    return rates
-
-
-def _summed(parts: Sequence[Drafted]) -> Drafted:
-    """Return sums; rates only where each part has them, drafts only where each tells."""
-    drafts = [part.drafts for part in parts if part.drafts is not None]
-    total = sum(drafts) if len(drafts) == len(parts) else None
-    rates: tuple[float, ...] = ()
-    if total and len({len(part.rates) for part in parts}) == 1:  # of several K nothing is said by position
-        of_place = zip(*(part.rates for part in parts), strict=True)
-        rates = tuple(sum(map(mul, drafts, at_position)) / total for at_position in of_place)
-    return Drafted(total, sum(part.tokens for part in parts), sum(part.accepted for part in parts), rates)
-
-
-def _of_llama_log(
-    requests: Sequence[Drafted], tokens: int | None, drafters: dict[str, Drafted], model: str | None
-) -> ServerCounts:
-    total, notes, source = _summed(requests), [], "totals"
-    if len(drafters) > 1:
-        if model not in drafters:
-            listed = ", ".join(f"{name} ({each.drafts:,} drafts)" for name, each in drafters.items())[:200]
-            raise ValueError(f"found drafters {listed}, expected one: say which as the model (--model)")
-        total, tokens, source = drafters[model], None, "running totals"
-        notes.append(f"Counts of {model} alone, one of {len(drafters)} drafters.")
-    elif drafters:
-        running = next(iter(drafters.values()))
-        if running.tokens >= total.tokens:
-            if requests and running.tokens > total.tokens:
-                notes.append("The running totals count more than the log's requests: since the server's start.")
-                tokens = None
-            total, source = running, "running totals"
-        else:
-            notes.append("The running totals count less than the log's requests (of one slot alone?): left out.")
-    positions = tuple(round(rate * (total.drafts or 0)) for rate in total.rates)
-    accepted = total.accepted
-    if positions:
-        if abs(sum(positions) - accepted) > max(0.02 * accepted, len(positions)):
-            raise ValueError(f"found rates of {sum(positions)} accepted tokens where {accepted} were counted")
-        accepted = sum(positions)
-        notes.append("Counts by position come of rates that the log rounds.")
-    else:
-        notes.append("llama.cpp's log shows totals of each request: nothing by position.")
-    steps = (tokens or 0) - len(requests) - accepted
-    mean = 1 + accepted / total.drafts if total.drafts else 1 + accepted / steps if steps > 0 else None
-    if mean is None:
-        notes.append("Neither mean lengths nor the answers' lengths are in the log: tokens per step are unknown.")
-    return ServerCounts(
-        LLAMA_CPP, source, total.drafts, max(total.tokens, accepted), accepted,
-        positions, tokens=tokens, requests_done=len(requests) or None, mean_length=mean, notes=tuple(notes),
-    )  # fmt: skip
+    if not listed:
+        return ()
+    inside, end, _ = listed[1:].partition(")")
+    if not end:
+        raise ValueError(f"found rates {listed[:40]!r}, expected a list in brackets")
+    return _rates(inside)

@@ -5,17 +5,21 @@ from dataclasses import replace
 
 from ..design.acceptance import AcceptanceVector
 from ..design.matrix_files import acceptance_from_bytes
-from ..files.file_kinds import decode_text, kind_of
+from ..files.file_kinds import decode_text, describe, kind_of
 from ..files.number_tables import number_column
 from ..files.safe_files import read_json
 from .chain_acceptance import MATCH, counts_of_matrix, counts_of_vector, other_rule_note
-from .counts import ENGINES, ServerCounts
+from .counts import ENGINES, ServerCounts, Unrecognised
 from .logs import counts_of_log
 from .metrics import MAX_METRICS_BYTES, counts_between, looks_like_metrics
 from .records import counts_of_answers, counts_of_rates, counts_of_table
 
 MAX_READING_BYTES = 64 * 2**20
 MAX_RATES_BYTES = 2**16
+EXPECTED = (
+    "metrics, a log or answers that count of vLLM, llama.cpp's server or SGLang, acceptance.csv, or rates by position "
+    "from 0 to 1"
+)
 
 
 def read_counts(
@@ -82,6 +86,10 @@ def counts_from_bytes(
         counts = _counts(text, after, then, engine, model)
         if engine not in ("auto", counts.engine):
             raise ValueError(f"found what {counts.engine} writes, expected {engine}")
+    except Unrecognised as error:
+        form = describe(after)
+        found = str(error) if form == kind_of(after) else f"found {form}"
+        raise ValueError(f"{name}: {found}, expected {EXPECTED}") from error
     except ValueError as error:
         raise ValueError(f"{name}: {str(error).removeprefix(': ')}") from error
     return counts
@@ -91,16 +99,18 @@ def _counts(text: str, data: bytes, then: str | None, engine: str, model: str | 
     kind = kind_of(data)
     metrics = looks_like_metrics(text)
     if then is not None and not metrics:
-        raise ValueError(f"found {kind} without metrics beside an earlier reading, expected two readings of metrics")
+        raise ValueError(f"found {describe(data)} with an earlier reading, expected two readings of metrics")
+    if then is not None and not looks_like_metrics(then):
+        raise ValueError("the earlier reading: found no metrics, expected two readings of metrics")
     if metrics and len(data) > MAX_METRICS_BYTES:
         raise ValueError(f"found {len(data):,} bytes of metrics, expected at most {MAX_METRICS_BYTES:,}")
     if metrics:
         return counts_between(text, then, engine=engine, model=model)
     if re.match(r"\s*(?:\{|\[\s*\{)", text):  # a log may begin with the time in brackets
-        return counts_of_answers(data)
+        return counts_of_answers(data, model)
     if kind not in ("text", "JSON"):
-        raise ValueError(f"found {kind}, expected metrics, answers, acceptance.csv or a log of a server")
-    if "acceptance_at_pos_0" in text[:4096]:
+        raise Unrecognised(f"found {kind}")
+    if "acceptance_at_pos_" in text[:4096]:
         return counts_of_table(text)
     return counts_of_log(text, model)
 

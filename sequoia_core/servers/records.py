@@ -2,8 +2,11 @@
 
 import csv
 import io
-import math
-from collections.abc import Iterable, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import accumulate
 from operator import mul
 from typing import Any
@@ -18,47 +21,118 @@ from .counts import (
     RequestTotals,
     ServerCounts,
     ServerRequest,
+    Unrecognised,
+    counts_of_one_k,
     counts_of_survival,
+    notes_of_left_out,
+    summed,
 )
+from .logs import counts_of_log
 
 MAX_REQUESTS = 10_000  # each is in every resample: 80 MB
 MAX_STEPS = 5_000_000  # of all requests
 MIN_LOOP_CHARS = 64  # characters, below which a repeated text says little
-EXPECTED_ANSWERS = (
-    "answers of vLLM with metrics.speculative_decoding (--per-request-spec-decode-metrics detailed), or of llama.cpp's "
-    "server with timings"
-)
+MAX_ROWS = 200_000  # of JSON, where they are lines of a log
+LOG_FIELDS = ("log", "line", "message", "msg")  # of Docker, Loki and others that keep each line of a log as JSON
+TIME_FIELDS = ("time", "timestamp", "ts")
+WHOLE_ROW = re.compile(r"(?i)\s*(overall|total|all|sum|average|mean)\s*")  # of a table: more than one subset
+PERCENT = ": percentages, to be divided by 100"
 
 
-def counts_of_answers(data: bytes) -> ServerCounts:
-    """Read JSON: one answer, a list of answers, or one answer on each line; whole answers or the part that counts."""
-    rows = _rows(data)
+def counts_of_answers(data: bytes, model: str | None = None) -> ServerCounts:
+    """Read JSON: one answer, a list of answers, or one answer on each line; whole answers or the part that counts.
+
+    Also read is a log of which each line is wrapped in JSON; `model` is one of its drafters.
+    """
+    rows, odd = _rows(data)
     parts = [part for row in rows for part in _parts(row)]
+    if not parts and (lines := _log_lines(rows)):
+        return counts_of_log("\n".join(lines) + "\n", model, odd)
     if not parts:  # answers of a llama.cpp without a draft
         parts = [part for row in rows for part in _parts(row, "predicted_n")]
     engines = {engine for engine, _ in parts}
-    if len(engines) != 1:
-        mixed = " and ".join(sorted(engines)) or f"{len(rows)} objects without counts"
-        raise ValueError(f"found {mixed}, expected {EXPECTED_ANSWERS}")
+    if not engines:
+        raise Unrecognised(f"found {len(rows)} objects without counts")
+    if len(engines) > 1:
+        raise ValueError(f"found answers of {' and '.join(sorted(engines))}, expected one server's")
     if len(parts) > MAX_REQUESTS:
         raise ValueError(f"found {len(parts):,} requests, expected at most {MAX_REQUESTS:,}")
     answers = [fields for _, fields in parts]
-    left_out = len(rows) - len(parts)
-    notes = [f"{left_out} answers without counts were left out."] if left_out > 0 else []
-    return (_of_vllm if engines == {VLLM} else _of_timings)(answers, notes)
+    notes = notes_of_left_out(odd)
+    if len(rows) > len(parts):
+        notes.append(f"{len(rows) - len(parts)} answers without counts were left out.")
+    source = "totals"
+    read: Callable[[dict[str, Any]], ServerCounts] = _timings
+    if engines == {VLLM}:
+        ordered = all(isinstance(fields.get("per_step_accepted"), list) for fields in answers)
+        source = "records by step" if ordered else "records by request"
+        read = partial(_request, ordered=ordered)
+        if not ordered:
+            notes.append("Histograms without the order of steps: nothing can be replayed.")
+    counts = replace(counts_of_one_k(_each(answers, read), source, notes), model=_model(answers))
+    if counts.drafts is not None:
+        return counts
+    if not counts.all_steps:
+        raise ValueError(
+            f"found {counts.tokens:,} tokens, {counts.draft_tokens:,} drafted, {counts.accepted_tokens:,} accepted, "
+            "expected answers that were speculated"
+        )
+    note = "llama.cpp's timings are totals: tokens per step of the present setting, nothing by position."
+    return replace(counts, mean_length=counts.tokens_per_step, notes=(*counts.notes, note))
 
 
-def _rows(data: bytes) -> list[Any]:
+def _each(answers: Sequence[dict[str, Any]], read: Callable[[dict[str, Any]], ServerCounts]) -> list[ServerCounts]:
+    parts: list[ServerCounts] = []
+    steps = 0
+    for number, fields in enumerate(answers, start=1):
+        try:
+            parts.append(read(fields))
+        except ValueError as error:
+            raise ValueError(f"request {number}: {error}") from error
+        steps += parts[-1].drafts or 0
+        if steps > MAX_STEPS:
+            raise ValueError(f"found more than {MAX_STEPS:,} steps, expected fewer requests")
+    return parts
+
+
+def _rows(data: bytes) -> tuple[list[Any], list[str]]:
+    """Return the values of JSON, or of its lines, and what is wrong with lines that cannot be read."""
     try:
         whole = read_json(data)
-    except ValueError as error:
-        lines = [line for line in data.splitlines() if line.strip()]
-        if len(lines) < 2 or not lines[1].lstrip().startswith(b"{"):
+    except ValueError:
+        rows: list[Any] = []
+        odd = []
+        lines = data.splitlines()
+        if len(lines) > MAX_ROWS:
+            raise ValueError(f"found {len(lines):,} lines, expected at most {MAX_ROWS:,}") from None
+        for number, line in enumerate(lines, start=1):
+            try:
+                rows += [read_json(line)] if line.strip() else []
+            except ValueError as error:
+                odd.append(f"line {number}: {error}")
+        if not any(isinstance(row, dict) for row in rows):
             raise
-        if len(lines) > MAX_REQUESTS:
-            raise ValueError(f"found {len(lines):,} lines, expected at most {MAX_REQUESTS:,}") from error
-        whole = [read_json(line) for line in lines]
-    return whole if isinstance(whole, list) else [whole]
+        return rows, odd
+    return whole if isinstance(whole, list) else [whole], []
+
+
+def _log_lines(rows: Sequence[Any]) -> list[str]:
+    """Return the lines of a log that are wrapped in JSON, the oldest first; nothing where there are none."""
+    lines = []
+    for row in rows:
+        data = row.get("data") if isinstance(row, dict) else None
+        if isinstance(data, dict) and isinstance(data.get("result"), list):  # what Loki answers
+            streams = [stream.get("values") for stream in data["result"] if isinstance(stream, dict)]
+            lines += [tuple(map(str, pair[:2])) for values in streams if isinstance(values, list) for pair in values]
+        elif isinstance(row, dict):
+            text = next((row[name] for name in LOG_FIELDS if isinstance(row.get(name), str)), None)
+            time = next((str(row[name]) for name in TIME_FIELDS if name in row), "")
+            lines += [] if text is None else [(time, text)]
+    if lines and all(time for time, _ in lines):
+        if lines[0][0] > lines[-1][0]:  # the newest first, also of lines of one time
+            lines.reverse()
+        lines.sort(key=lambda line: line[0].rstrip("Z"))
+    return [text.rstrip("\n") for _, text in lines]
 
 
 def _parts(row: Any, timed: str = "draft_n") -> Iterable[tuple[str, dict[str, Any]]]:
@@ -74,7 +148,7 @@ def _parts(row: Any, timed: str = "draft_n") -> Iterable[tuple[str, dict[str, An
     if isinstance(fields, dict) and "num_spec_steps" in fields:
         yield VLLM, fields | {"completion_tokens": tokens} | about
     timings = row.get("timings", row)
-    if isinstance(timings, dict) and timed in timings:
+    if isinstance(timings, dict) and timed in timings and "draft_rounds" not in timings:  # mlx-vlm's count rounds
         yield LLAMA_CPP, timings | about
 
 
@@ -92,48 +166,49 @@ def _looped(row: dict[str, Any]) -> bool | None:
     )
 
 
-def _of_vllm(answers: Sequence[dict[str, Any]], notes: list[str]) -> ServerCounts:
-    requests, totals, lengths = [], [], set()
-    ordered = all(isinstance(fields.get("per_step_accepted"), list) for fields in answers)
-    steps = 0
-    for number, fields in enumerate(answers, start=1):
-        try:
-            longest = _whole(fields, "num_spec_tokens", most=MAX_POSITIONS)
-            if ordered:
-                accepted, drafted = _whole_list(fields, "per_step_accepted"), _whole_list(fields, "per_step_drafted")
-            else:
-                bins = _whole_list(fields, "acceptance_histogram")
-                if sum(bins) > MAX_STEPS:
-                    raise ValueError(f"acceptance_histogram: found {sum(bins):,} steps, expected fewer")
-                accepted = [taken for taken, count in enumerate(bins) for _ in range(count)]
-                drafted = [longest] * len(accepted)
-            steps += len(accepted)
-            if steps > MAX_STEPS:
-                raise ValueError(f"found more than {MAX_STEPS:,} steps, expected fewer requests")
-            _check_steps(accepted, drafted, longest, _whole(fields, "num_spec_steps"))
-            tokens = fields["completion_tokens"]
-            after_first = None if tokens is None else _whole(fields, "completion_tokens") - 1
-        except ValueError as error:
-            raise ValueError(f"request {number}: {error}") from error
-        requests.append(ServerRequest(tuple(accepted), tuple(drafted), after_first))
-        totals.append(_totals(fields, len(accepted), sum(accepted)))
-        lengths.add(longest)
-    if len(lengths) > 1:
-        raise ValueError(f"found num_spec_tokens {sorted(lengths)}, expected one setting in all requests")
-    longest = lengths.pop()
-    if not longest:
-        raise ValueError("found num_spec_tokens 0, expected 1 or more")
-    if not ordered:
-        notes.append("Histograms without the order of steps: nothing can be replayed.")
-    taken = [step for request in requests for step in request.accepted]
-    drafted_in_all = sum(_whole(fields, "num_draft_tokens") for fields in answers)
-    lengths_known = all(request.tokens is not None for request in requests)
+def _request(fields: dict[str, Any], ordered: bool) -> ServerCounts:
+    longest = _whole(fields, "num_spec_tokens", most=MAX_POSITIONS)
+    if ordered:
+        accepted, drafted = _whole_list(fields, "per_step_accepted"), _whole_list(fields, "per_step_drafted")
+        if len(accepted) != len(drafted):
+            raise ValueError(
+                f"found {len(accepted)} steps accepted and {len(drafted)} drafted, expected as many of each"
+            )
+    else:
+        bins = _whole_list(fields, "acceptance_histogram")
+        if sum(bins) > MAX_STEPS:
+            raise ValueError(f"acceptance_histogram: found {sum(bins):,} steps, expected fewer")
+        accepted = [taken for taken, count in enumerate(bins) for _ in range(count)]
+        drafted = [longest] * len(accepted)
+    for step, (taken, given) in enumerate(zip(accepted, drafted, strict=True), start=1):
+        if not taken <= given <= longest:
+            raise ValueError(f"step {step}: found {taken} accepted of {given}, expected no more than {longest} drafted")
+    drafted_in_all = _whole(fields, "num_draft_tokens")
+    expected = {
+        "num_spec_steps": len(accepted),
+        "num_accepted_draft_tokens": sum(accepted),
+        "num_accepted_tokens": sum(accepted),
+        "num_draft_tokens": sum(drafted) if ordered else drafted_in_all,
+        "acceptance_histogram": [accepted.count(length) for length in range(longest + 1)],
+    }
+    for name, value in expected.items():
+        if fields.get(name, value) != value:
+            raise ValueError(f"{name}: found {str(fields[name])[:60]}, expected {str(value)[:60]}, as the steps add up")
+    tokens = None if fields["completion_tokens"] is None else _whole(fields, "completion_tokens")
+    request = ServerRequest(tuple(accepted), tuple(drafted), None if tokens is None else tokens - 1)
     return ServerCounts(
-        VLLM, "records by step" if ordered else "records by request", len(taken), drafted_in_all,
-        sum(taken), tuple(sum(step >= position for step in taken) for position in range(1, longest + 1)),
-        tokens=sum((request.tokens or 0) + 1 for request in requests) if lengths_known else None,
-        requests_done=len(requests), requests=tuple(requests), ordered=ordered,
-        model=_model(answers), notes=tuple(notes), totals=tuple(totals),
+        VLLM, "one request", len(accepted), drafted_in_all, sum(accepted),
+        tuple(sum(step >= position for step in accepted) for position in range(1, longest + 1)), tokens, 1,
+        (request,), ordered, totals=(_totals(fields, len(accepted), sum(accepted)),),
+    )  # fmt: skip
+
+
+def _timings(fields: dict[str, Any]) -> ServerCounts:
+    fields = {"draft_n": 0, "draft_n_accepted": 0} | fields
+    tokens, drafted, accepted = (_whole(fields, name) for name in ("predicted_n", "draft_n", "draft_n_accepted"))
+    return ServerCounts(
+        LLAMA_CPP, "totals", None if drafted else 0, drafted, accepted, tokens=tokens, requests_done=1,
+        totals=(_totals(fields, tokens - 1 - accepted, accepted),),
     )  # fmt: skip
 
 
@@ -143,74 +218,65 @@ def _totals(fields: dict[str, Any], steps: int, accepted: int) -> RequestTotals:
     return RequestTotals(max(steps, 0), accepted, prompt if known else None, fields["looped"])
 
 
-def _check_steps(accepted: Sequence[int], drafted: Sequence[int], longest: int, steps: int) -> None:
-    if len(accepted) != len(drafted):
-        raise ValueError(f"found {len(accepted)} steps accepted and {len(drafted)} drafted, expected as many of each")
-    if len(accepted) != steps:
-        raise ValueError(f"num_spec_steps: found {steps}, expected {len(accepted)}: as many as there are steps")
-    for step, (taken, given) in enumerate(zip(accepted, drafted, strict=True), start=1):
-        if not taken <= given <= longest:
-            raise ValueError(f"step {step}: found {taken} accepted of {given}, expected no more than {longest} drafted")
-
-
-def _of_timings(answers: Sequence[dict[str, Any]], notes: list[str]) -> ServerCounts:
-    drafted = accepted = tokens = 0
-    totals = []
-    for number, fields in enumerate(answers, start=1):
-        try:
-            fields = {"draft_n": 0, "draft_n_accepted": 0} | fields
-            counted = [_whole(fields, name) for name in ("predicted_n", "draft_n", "draft_n_accepted")]
-        except ValueError as error:
-            raise ValueError(f"request {number}: {error}") from error
-        tokens, drafted, accepted = tokens + counted[0], drafted + counted[1], accepted + counted[2]
-        totals.append(_totals(fields, counted[0] - 1 - counted[2], counted[2]))
-    steps = tokens - len(answers) - accepted
-    if not drafted and not accepted and tokens:
-        return ServerCounts(
-            LLAMA_CPP, "totals", 0, 0, 0, tokens=tokens, requests_done=len(answers), model=_model(answers),
-            notes=tuple(notes), totals=tuple(totals),
-        )  # fmt: skip
-    if steps < 1:
-        raise ValueError(
-            f"found {tokens} tokens, {drafted} drafted, {accepted} accepted, expected answers that were speculated"
-        )
-    notes.append("llama.cpp's timings are totals: tokens per step of the present setting, nothing by position.")
-    return ServerCounts(
-        LLAMA_CPP, "totals", None, drafted, accepted, tokens=tokens, requests_done=len(answers),
-        mean_length=1 + accepted / steps, model=_model(answers), notes=tuple(notes), totals=tuple(totals),
-    )  # fmt: skip
-
-
 def counts_of_table(text: str) -> ServerCounts:
     """Read `acceptance.csv` of vLLM's speculators: a row for each subset, with drafts and rates by position."""
-    rows = list(csv.DictReader(io.StringIO(text)))
-    names = [f"acceptance_at_pos_{position}" for position in range(MAX_POSITIONS)]
-    header = rows[0].keys() if rows else ()
-    names = [name for name in names if name in header]
-    if not names or "num_drafts" not in header:
+    table = csv.DictReader(io.StringIO(text))
+    header = [name for name in table.fieldnames or () if name]
+    if twice := [name for name, count in Counter(header).items() if count > 1]:
+        raise ValueError(f"found column {twice[0][:40]} twice, expected each once")
+    places = sorted(int(place) for name in header for place in re.findall(r"^acceptance_at_pos_(\d{1,4})$", name))
+    if places != list(range(len(places))):
+        raise ValueError(f"found positions {places[:8]}, expected 0, 1, 2, … without gaps")
+    rows = list(table)
+    if not rows or not places or "num_drafts" not in header:
         raise ValueError("found another table, expected columns num_drafts, acceptance_at_pos_0, …")
-    totals = dict.fromkeys(("num_drafts", "num_draft_tokens"), 0)
-    positions = [0] * len(names)
+    odd: list[str] = []
+    parts: list[ServerCounts] = []
     for number, row in enumerate(rows, start=2):
         try:
-            numbers = {name: float(row[name] or "nan") for name in (*totals, *names) if name in row}
-        except (TypeError, ValueError):
-            numbers = {}
-        rates = [numbers.get(name, math.nan) for name in names]
-        drafts = numbers.get("num_drafts", math.nan)
-        drafted = numbers.get("num_draft_tokens", drafts * len(names))
-        if not all(0 <= rate <= 1 for rate in rates) or not 0 <= drafts <= MAX_COUNT or not 0 <= drafted <= MAX_COUNT:
-            raise ValueError(f"line {number}: found no row of counts and rates from 0 to 1, expected one")
-        totals["num_drafts"] += round(drafts)
-        totals["num_draft_tokens"] += round(drafted)
-        positions = [count + round(rate * drafts) for count, rate in zip(positions, rates, strict=True)]
-    if not totals["num_drafts"]:
+            parts.append(_row(row, len(places)))
+        except ValueError as error:
+            odd.append(f"line {number}: {error}")
+    if not parts:
+        raise ValueError(odd[0])
+    subsets = [part for part in parts if not WHOLE_ROW.fullmatch(part.source)] or parts
+    if len(subsets) == len(parts):
+        subsets = _without_sum(parts)
+    notes = [f"{len(subsets)} subsets, summed."] if len(subsets) > 1 else []
+    if len(subsets) < len(parts):
+        notes.append("The row of all subsets together was left out.")
+    counts = replace(summed(subsets, "acceptance.csv"), notes=(*notes, *notes_of_left_out(odd)))
+    if not counts.drafts:
         raise ValueError("found no drafts counted, expected at least one")
-    notes = [f"{len(rows)} subsets, summed."] if len(rows) > 1 else []
-    return ServerCounts(
-        VLLM, "acceptance.csv", totals["num_drafts"], totals["num_draft_tokens"], sum(positions), tuple(positions),
-        notes=tuple(notes),
-    )  # fmt: skip
+    return counts
+
+
+def _row(row: dict[str, Any], longest: int) -> ServerCounts:
+    names = ["num_drafts", *(f"acceptance_at_pos_{place}" for place in range(longest))]
+    try:
+        drafts, *rates = (float(row[name]) for name in names)
+        drafted = float(row.get("num_draft_tokens", drafts * longest))
+    except (TypeError, ValueError):
+        raise ValueError("found no row of counts and rates, expected numbers") from None
+    if not all(0 <= rate <= 1 for rate in rates):
+        percent = PERCENT if all(0 <= rate <= 100 for rate in rates) else ""
+        raise ValueError(f"found no row of counts and rates from 0 to 1, expected one{percent}")
+    if not 0 <= drafts <= MAX_COUNT or not 0 <= drafted <= MAX_COUNT:
+        raise ValueError(f"found {drafts:g} drafts and {drafted:g} draft tokens, expected counts")
+    positions = tuple(round(rate * drafts) for rate in rates)
+    name = next(iter(row.values()))
+    return ServerCounts(VLLM, str(name), round(drafts), round(drafted), sum(positions), positions)
+
+
+def _without_sum(rows: list[ServerCounts]) -> list[ServerCounts]:
+    """Leave out the last row that is the sum of the others, but for rates that are rounded."""
+    total = summed(rows, "all")
+    near = len(rows) + 0.001 * (total.drafts or 0)
+    for row in reversed(rows if len(rows) > 1 else []):
+        pairs = zip(row.positions, total.positions, strict=True)
+        if 2 * (row.drafts or 0) == total.drafts and all(abs(2 * one - both) <= near for one, both in pairs):
+            return [other for other in rows if other is not row]
+    return rows
 
 
 def counts_of_rates(values: Sequence[float], rates: str | None = None, *, engine: str = "unknown") -> ServerCounts:
@@ -221,7 +287,8 @@ def counts_of_rates(values: Sequence[float], rates: str | None = None, *, engine
     if rates not in (None, *RATES):
         raise ValueError(f"--rates: found {rates[:40]!r}, expected {' or '.join(RATES)}")
     if not values or not all(0 <= value <= 1 for value in values):
-        raise ValueError("found numbers outside 0 to 1, expected rates by position")
+        percent = PERCENT if values and all(0 <= value <= 100 for value in values) else ""
+        raise ValueError(f"found numbers outside 0 to 1, expected rates by position{percent}")
     rise = next((position for position in range(1, len(values)) if values[position] > values[position - 1]), None)
     if rates != "conditional" and rise is not None:
         raise ValueError(

@@ -7,6 +7,7 @@ from sequoia_core.files.file_kinds import decode_text, describe
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
 
 
+@pytest.mark.sample(40)
 @pytest.mark.parametrize(
     ("data", "named"),
     [
@@ -14,6 +15,25 @@ POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12
         (b'{"probs": [0.5]}', "JSON"),
         (b"0.5\n0.25\n", "text"),
         (b"\x1f\x8b\x08\0", "a gzip archive"),
+        (b"83.42%\n 51.3 %\n7%", "percentages (divide them by 100)"),
+        (b"80.1%, 70%, 60.5%\n", "percentages (divide them by 100)"),
+        (b"about 50%\n", "text"),
+        (b"x" * 9000 + b"\n=== Serving Benchmark Result ===\nDrafts: 4\n", "the report of `vllm bench serve`"),
+        (b"= Serving Benchmark Result =\nBackend: sglang\n", "the report of SGLang's bench_serving"),
+        (b'{"backend": "vllm", "request_throughput": 1.5}', "the report of `vllm bench serve` as JSON"),
+        (b'{"accept_length": 2.91, "request_throughput": 1}', "the report of SGLang's bench_serving as JSON"),
+        (b"[Counter(name='vllm:x', labels={}, value=1)]", "a print-out of vLLM's LLM.get_metrics()"),
+        (b"Vector(name='vllm:x', labels={}, values=[1])", "a print-out of vLLM's LLM.get_metrics()"),
+        (b'{"text": "x", "meta_info": {"id": "1"}}', "answers of SGLang with meta_info"),
+        (b'{"internal_states": []}', "SGLang's /get_server_info"),
+        (b'{"timings": {"draft_rounds": 4, "draft_n": 8}}', "answers of mlx-vlm, which count draft rounds"),
+        (b"I Speculative metrics: Draft acceptance rate: .5", "a log of vLLM's first engine (V0)"),
+        (b'\nvllm:x{server="http://a:8000"} 1\n', "metrics of a router (read those of each engine)"),
+        (b"# HELP dynamo_x y\ndynamo_frontend_x 1\n", "metrics of a router (read those of each engine)"),
+        (b"# HELP lmdeploy:x y\n", "metrics of LMDeploy"),
+        (b"tgi_request_count 1\n", "metrics of Text Generation Inference"),
+        (b"# TYPE trtllm_x counter\n", "metrics of TensorRT-LLM"),
+        (b'nv_inference_count{model="m"} 1\n', "metrics of Triton"),
     ],
 )
 def test_a_form_is_named(data, named):

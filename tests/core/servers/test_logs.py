@@ -19,8 +19,9 @@ NOTHING = (
 
 def running(name: str, drafts: int, tokens: int, accepted: int, rates: str) -> str:
     return (
-        f"statistics {name:>12}: #calls(b,g,a) =    1     60     40, #gen drafts = {drafts:>6}, #acc drafts =     18, "
-        f"#gen tokens = {tokens:>6}, #acc tokens = {accepted:>5}, #mean acc len =  3.80, #acc rate/pos = ({rates}), "
+        f"statistics {name:>12}: #calls(b,g,a) =    1 {drafts:>6}     40, #gen drafts = {drafts:>6}, "
+        f"#acc drafts =     18, #gen tokens = {tokens:>6}, #acc tokens = {accepted:>5}, "
+        f"#mean acc len =  3.80, #acc rate/pos = ({rates}), "
         "dur(b,g,a) = 0.001, 1.000, 0.010 ms\n"
     )
 
@@ -51,12 +52,13 @@ def test_running_totals_that_begin_again_or_belong_elsewhere():
     assert older.drafts == 200 and older.tokens is None and "since the server's start" in older.notes[0]
     partial = counts_of_log((LENGTH + MEAN + "\n") * 2 + FIRST)
     assert partial.draft_tokens == 160 and not partial.positions and "left out" in partial.notes[0]
-    with pytest.raises(ValueError, match="found rates of 56 accepted tokens where 20 were counted"):
-        counts_of_log(FIRST.replace(" 56,", " 20,"))
+    shorter = counts_of_log(FIRST.replace(" 56,", " 20,"))  # n-grams: rates of fewer positions than are drafted
+    assert (shorter.accepted_tokens, shorter.positions) == (20, ())
+    assert "line 1, its rates: found 56 accepted tokens, expected 20" in shorter.notes[-1]
 
 
 def test_drafters_are_told_apart():
-    log = LENGTH + MEAN + "\n" + FIRST + running("ngram_mod", 5, 40, 10, "0.800, 0.600, 0.400, 0.200")
+    log = LENGTH + MEAN + "\n" + FIRST + running("ngram_mod", 5, 20, 10, "0.800, 0.600, 0.400, 0.200")
     with pytest.raises(ValueError, match=r"draft \(20 drafts\), ngram_mod \(5 drafts\), expected one: .*--model"):
         counts_of_log(log)
     assert (counts_of_log(log, "draft").drafts, counts_of_log(log, "ngram_mod").positions) == (20, (4, 3, 2, 1))
@@ -64,14 +66,103 @@ def test_drafters_are_told_apart():
     assert counts_of_log(idle).drafts == 20  # one that never drafted is none
 
 
-def test_totals_of_the_first_vllm_engine_are_read_to_the_last():
-    line = (
-        "INFO 03-04 metrics.py:477] Speculative metrics: Draft acceptance rate: {}, System efficiency: 0.520, "
-        "Number of speculative tokens: 4, Number of accepted tokens: {}, Number of draft tokens: {}, "
-        "Number of emitted tokens: {}.\n"
+def window(accepted: int, drafted: int, rates: str) -> str:
+    return (
+        f"INFO [metrics.py:96] SpecDecoding metrics: Mean acceptance length: 2.00, Accepted: {accepted} tokens, "
+        f"Drafted: {drafted} tokens, Per-position acceptance rate: {rates}, Avg Draft acceptance rate: 60.0%\n"
     )
-    found = counts_of_log(line.format("0.500", 20, 40, 28) + line.format("0.550", 66, 120, 84))
-    assert (found.engine, found.drafts, found.accepted_tokens, found.draft_tokens) == ("vllm", 30, 66, 120)
-    assert found.mean_length == pytest.approx(84 / 30) and not found.positions
-    with pytest.raises(ValueError, match="line 1: found 50 accepted of 40 draft tokens"):
-        counts_of_log(line.format("1.250", 50, 40, 28))
+
+
+def test_the_windows_of_a_log_are_its_periods():
+    found = counts_of_log("start\n" + window(120, 200, "0.800, 0.400") + "other\n" + window(2, 200, "0.020, 0.000"))
+    assert (found.drafts, found.positions) == (200, (82, 40))
+    assert [(each.source, each.drafts, each.positions) for each in found.periods] == [
+        ("line 2", 100, (80, 40)),
+        ("line 4", 100, (2, 0)),
+    ]
+    assert not counts_of_log(window(120, 200, "0.800, 0.400")).periods
+
+
+def test_many_windows_are_added_up_to_stretches_of_one_k():
+    text = window(120, 200, "0.800, 0.400") * 2001 + window(60, 100, "0.600")
+    found = counts_of_log(text)
+    assert len(found.periods) == 668 and found.periods[0].source == "lines 1 to 3"
+    assert (found.periods[-1].source, found.periods[-1].positions) == ("line 2002", (60,))
+
+
+@pytest.mark.parametrize(
+    ("text", "k", "drafts"),
+    [
+        (window(180, 300, "0.800, 0.600, 0.400") + window(260, 400, "0.800, 0.500"), 2, 200),
+        (window(540, 900, "0.800, 0.600, 0.400") + window(80, 100, "0.800"), 3, 300),
+        (RATES + "\n" + "draft acceptance = 0.5 ( 9 accepted / 18 generated), mean len = 2.00, "
+         "acceptance rate per position = (0.667, 0.333)\n", 4, 20),
+        (FIRST + running("draft", 10, 20, 15, "0.900, 0.600"), 4, 20),
+    ],
+    ids=["windows", "other order", "requests", "totals"],
+)  # fmt: skip
+def test_several_k_are_kept_apart(text, k, drafts):
+    found = counts_of_log(text)
+    assert (len(found.positions), found.drafts) == (k, drafts)
+    assert f"The counts are those of K = {k} alone." in found.notes[0] and len(found.periods) == 2
+
+
+def test_steps_and_times_of_the_drafter_are_kept():
+    line = "statistics draft-mtp: #calls(b,g,a) = 1 40 20, #gen drafts = 20, #acc drafts = 18, #gen tokens = 80, "
+    line += "#acc tokens = 56, dur(b,g,a) = 0.001, 30025.000, 0.200 ms\n"
+    found = counts_of_log(LENGTH.replace("77", "97") + TOTALS + "\n" + line)
+    assert (found.drafter, found.steps, found.draft_sec, found.run_sec) == ("draft-mtp", 40, 30.025, 0.9)
+    assert found.coverage == 0.5 and found.tokens_per_step == found.mean_length == pytest.approx(2.4)
+    beside = counts_of_log(line.replace(" 40 20,", " 15 20,"))  # one call drafts for several requests
+    assert beside.steps is None and beside.tokens_per_step == 3.8
+
+
+def test_a_request_without_a_line_of_its_draft_drafted_nothing():
+    found = counts_of_log(LENGTH + LENGTH.replace("77", "500") + LENGTH + MEAN + "\n")
+    assert (found.tokens, found.requests_done, found.drafts) == (654, 3, 20)
+    assert found.coverage == pytest.approx(20 / 595)
+    assert [each.steps for each in found.totals] == [76, 499, 20]
+
+
+GOOD = window(120, 200, "0.800, 0.400")
+
+
+@pytest.mark.sample(12)
+@pytest.mark.parametrize(
+    ("good", "odd", "said"),
+    [
+        (GOOD, GOOD[:90], "found ' Mean acceptance length"),
+        (GOOD, window(60, 30, "0.800, 0.400"), "found 60 accepted of 30 draft tokens"),
+        (GOOD, window(30, 60, "0.800, 0.500"), "at rates that add up to 1.3"),
+        (GOOD, window(30, 60, "0.800, 1.500"), "found rates '0.800, 1.500'"),
+        (
+            MEAN + "\n",
+            MEAN.replace("56", "19").replace("80 g", "33 g").replace("3.80", "1.01") + "\n",
+            "a mean length of 1.01",
+        ),
+        (MEAN + "\n", RATES[:-4], "found rates .* expected a list in brackets"),
+        (MEAN + "\n", LENGTH.replace("77", "7") + MEAN + "\n", "found 7 tokens generated"),
+        (FIRST, FIRST[: FIRST.index(" 56,") + 3], "expected counts"),
+        ("accept len: 2.50, x\n", "accept len: 2.5", "found ' 2.5'"),
+        ("accept len: 2.50, x\n", "accept len: 0.0\n", "accept len: found 0, expected 1 or more"),
+    ],
+    ids=range(10),
+)
+def test_an_odd_line_costs_nothing_but_itself(good, odd, said):
+    alone, both = counts_of_log(good), counts_of_log(good + odd)
+    assert (both.drafts, both.accepted_tokens, both.mean_length) == (
+        alone.drafts,
+        alone.accepted_tokens,
+        alone.mean_length,
+    )
+    with pytest.raises(ValueError, match=said) as error:
+        counts_of_log(odd)
+    number = int(str(error.value).removeprefix("line ").partition(":")[0])
+    assert both.notes[-1] == "Left out: " + str(error.value).replace(f"line {number}:", f"line {number + 1}:")
+
+
+def test_averages_that_change_are_said():
+    found = counts_of_log("".join(f"accept len: {mean}, accept rate: 0.5\n" for mean in ("3.20", "3.00", "1.00")))
+    assert found.mean_length == pytest.approx(2.4) and found.drafts is None
+    assert "from 1.00 to 3.20" in found.notes[1]
+    assert [each.mean_length for each in found.periods] == [3.2, 3, 1]

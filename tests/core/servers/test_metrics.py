@@ -55,13 +55,54 @@ def test_an_engine_that_was_created_later_began_again_though_it_counted_further(
     assert read(vllm_text(*AFTER) + vllm_text(*AFTER, engine="1"), before).drafts == 689
 
 
-def test_several_engines_without_the_time_of_their_start_are_a_doubt():
+def test_engines_without_the_time_of_their_start_are_a_doubt():
     def two(first, second):
         lines = vllm_text(*first) + vllm_text(*second, engine="1")
         return "".join(f"{line}\n" for line in lines.splitlines() if "_created" not in line)
 
     assert any("would not be noticed" in note for note in read(two(AFTER, AFTER), two(BEFORE, BEFORE)).notes)
+    assert any("would not be noticed" in note for note in read(llama_text(*LLAMA_AFTER), llama_text(*BEFORE[:5])).notes)
     assert not any("would not be noticed" in note for note in read(two(AFTER, AFTER)).notes)
+
+
+def test_a_counter_that_one_reading_lacks_is_no_restart():
+    def without(text, name):
+        return "".join(f"{line}\n" for line in text.splitlines() if name not in line)
+
+    whole, earlier = vllm_text(*AFTER), vllm_text(*BEFORE)
+    for name in ("generation_tokens", "request_success"):
+        for after, before in ((without(whole, name), earlier), (whole, without(earlier, name))):
+            found = read(after, before)
+            assert found.drafts == 689 and found.notes == ()
+            assert None in (found.tokens, found.requests_done)
+
+
+def test_engines_of_several_k_are_kept_apart():
+    found = read(vllm_text(*AFTER) + vllm_text(100, 200, 120, (80, 40), 300, 5, engine="1"))
+    assert (found.drafts, found.positions) == (693, AFTER[3]) and "K = 4 alone" in found.notes[0]
+    assert [each.drafts for each in found.periods] == [693, 100]
+    idle = read(vllm_text(*AFTER) + vllm_text(0, 0, 0, (0, 0), 944, 5, engine="1"))
+    assert (idle.drafts, idle.positions, idle.tokens, idle.periods) == (693, AFTER[3], 3000, ())
+
+
+def test_tokens_that_the_drafts_exceed_are_left_out():
+    found = read(vllm_text(100, 400, 90, (60, 20, 10, 0), 95, 1))
+    assert (found.drafts, found.tokens, found.coverage) == (100, None, None)
+    assert "95 tokens were left out, where these drafts make 186 or more" in found.notes[1]
+    assert read(llama_text(100, 400, 90, (60, 20, 10, 0), 120)).coverage is None
+
+
+def test_exemplars_and_comments_behind_a_value_are_read():
+    text = "".join(
+        f'{line} # {{trace_id="a}}b"}} 1.0 1.7e9\n' if line[0] != "#" else f"{line}\n" for line in GOOD.splitlines()
+    )
+    assert read(text) == read(GOOD)
+
+
+def test_only_metrics_can_be_an_earlier_reading():
+    for text in ("hello\n", '{"num_spec_steps": 1}', ""):
+        with pytest.raises(ValueError, match="the earlier reading: found no metrics"):
+            read(GOOD, text)
 
 
 def test_a_server_that_never_drafted_is_read_too():
@@ -74,14 +115,14 @@ def test_a_server_that_never_drafted_is_read_too():
 
 def test_several_models_or_engines_are_a_choice():
     models = vllm_text(*AFTER) + vllm_text(*NGRAM, model="other")
-    with pytest.raises(ValueError, match="found models demo, other, expected one: say which model"):
+    with pytest.raises(ValueError, match="found models demo, other, expected one: say which model .--model"):
         read(models)
     assert read(models, model="other").drafts == 352
     engines = vllm_text(*AFTER) + llama_text(*LLAMA_AFTER)
-    with pytest.raises(ValueError, match="found engines llama.cpp, vllm, expected one: say which engine"):
+    with pytest.raises(ValueError, match="found engines llama.cpp, vllm, expected one: say which engine .--engine"):
         read(engines)
     assert read(engines, engine="llama.cpp").drafts == 2732
-    with pytest.raises(ValueError, match="no counters of speculative decoding of sglang"):
+    with pytest.raises(ValueError, match="found counters of llama.cpp, vllm, expected those of sglang"):
         read(engines, engine="sglang")
 
 
@@ -89,6 +130,8 @@ def test_sglang_tells_averages_alone():
     counts = read(SGLANG_TEXT)
     assert (counts.engine, counts.source, counts.mean_length, counts.drafts) == ("sglang", "averages", 2.65, None)
     assert counts.positions == () and "averages" in counts.notes[0]
+    ranks = read(SGLANG_TEXT + SGLANG_TEXT.replace('rank="0"', 'rank="1"').replace(" 2.65", " 0.0"))
+    assert ranks.mean_length == 2.65 and "1 of 2 ranks" in ranks.notes[1]  # the other has not drafted yet
 
 
 def test_labels_may_hold_anything_and_prefixes_are_names():
@@ -110,7 +153,7 @@ DRAFTS = 'vllm:spec_decode_num_drafts_total{engine="0",model_name="demo"} 693.0'
         (GOOD.replace("} 693.0", "} 1e17"), "= 1e17, expected a count"),
         (GOOD.replace("} 693.0", "} 692.5"), "= 692.5, expected a count"),
         (GOOD.replace("} 693.0", "} many"), "= many, expected a count"),
-        ("# HELP x y\n", "found nothing, expected metrics of vLLM"),
+        ("# HELP x y\n", "found nothing, expected metrics"),
         (GOOD.replace("} 693.0", "}"), "line 3: found 'vllm:spec_decode_num_drafts_total"),
         (GOOD.replace("} 358.0", "} 470.0"), "470 accepted at position 2 of 469 accepted at position 1"),
         (GOOD.replace("} 1378.0", "} 1379.0"), "found 1,379 accepted tokens, expected 1,378"),
@@ -122,11 +165,10 @@ DRAFTS = 'vllm:spec_decode_num_drafts_total{engine="0",model_name="demo"} 693.0'
         ('vllm:spec_decode_num_drafts_total{engine="0",engine="1"} 1\n', "line 1: found labels .* each once"),
         (f"vllm:spec_decode_num_drafts_total{' ' * 20_000}x y\n", "found 20,036 characters, expected at most 16,384"),
         (GOOD[:170], "found an end within a line"),
-        ("# HELP node_cpu x\nnode_cpu 1\nnode_load1 2\n", "found node_cpu, node_load1, expected metrics of vLLM"),
-        (
-            SGLANG_TEXT.replace("0.55", "1.2"),
-            "line 2: found sglang:spec_accept_rate = 1.2, expected a rate",
-        ),
+        ("# HELP node_cpu x\nnode_cpu 1\nnode_load1 2\n", "found node_cpu, node_load1, expected metrics"),
+        (GOOD.replace(" 2772.0", " 3000.0"), "found 3,000 draft tokens in 693 drafts of K = 4, expected 693 to 2,772"),
+        (GOOD.replace(" 693.0", " 4000.0"), "found 2,772 draft tokens in 4,000 drafts"),
+        (GOOD.replace("num_drafts_total{", "num_draft_total{"), "found no counter of drafts"),
         (SGLANG_TEXT.replace("2.65", "0.0"), "spec_accept_length: found 0, expected 1 or more"),
     ],
 )
@@ -135,6 +177,12 @@ def test_broken_text_is_refused_in_one_line(text, said):
         read(text)
     assert str(error.value).startswith("after: ") and "\n" not in str(error.value)
     assert len(str(error.value)) < 300
+
+
+def test_an_odd_line_is_left_out_where_the_rest_is_whole():
+    assert read(GOOD + GOOD.splitlines()[-3]).notes[-1].startswith("Left out: line 17: found an end within a line")
+    lost = read(GOOD.replace("} 2056.0", "} many"))
+    assert (lost.drafts, lost.tokens) == (693, None) and "= many, expected a count" in lost.notes[-1]
 
 
 def test_a_text_that_is_cut_off_is_refused_or_still_true():
@@ -146,4 +194,4 @@ def test_a_text_that_is_cut_off_is_refused_or_still_true():
             continue
         assert (counts.drafts, counts.accepted_tokens) == (whole.drafts, whole.accepted_tokens)
         assert counts.positions in ((), whole.positions)
-        assert counts.positions or "totals alone" in counts.notes[-1]
+        assert counts.positions or any("totals alone" in note for note in counts.notes)
