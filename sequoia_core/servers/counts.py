@@ -1,7 +1,8 @@
 """What a server counted of its speculative decoding, positions from 1, and the rules that such counts obey."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain, zip_longest
 from typing import NamedTuple
 
 from ..files.gguf_header import LLAMA_CPP
@@ -13,6 +14,9 @@ MAX_POSITIONS = 1024
 UNCENSORED = 0.95  # of K tokens in each draft: below, positions that were never drafted count as refused
 RATES = ("survival", "conditional")  # what rates by position may be: of all drafts, or given the position before
 SHARES = 10_000  # drafts that published rates are counted as
+_ADDED = (
+    "drafts", "draft_tokens", "accepted_tokens", "tokens", "requests_done", "steps", "draft_sec", "run_sec",
+)  # fmt: skip
 
 
 class ServerRequest(NamedTuple):
@@ -78,6 +82,11 @@ class ServerCounts:
     model: str = ""
     notes: tuple[str, ...] = ()
     totals: tuple[RequestTotals, ...] = ()
+    drafter: str = ""
+    steps: int | None = None
+    draft_sec: float | None = None
+    run_sec: float | None = None
+    periods: "tuple[ServerCounts, ...]" = ()
 
     def __post_init__(self) -> None:
         if len(self.positions) > MAX_POSITIONS:
@@ -128,6 +137,22 @@ class ServerCounts:
         if self.drafts and self.accepted_tokens is not None:
             return 1 + (self.coverage or 1.0) * self.accepted_tokens / self.drafts
         return 1.0 if self.drafts == 0 else self.mean_length
+
+
+def summed(parts: Sequence[ServerCounts], source: str) -> ServerCounts:
+    """Add up counts; what one part lacks is unknown of all, and averages are averaged."""
+    totals: dict[str, int | None] = {}
+    for name in _ADDED:
+        values = [getattr(part, name) for part in parts]
+        totals[name] = None if None in values else sum(values)
+    means = [part.mean_length for part in parts]
+    return replace(
+        parts[-1], **totals, source=source, notes=(), periods=(),
+        mean_length=None if None in means else sum(means) / len(means),  # type: ignore[arg-type]
+        positions=tuple(map(sum, zip_longest(*(part.positions for part in parts), fillvalue=0))),
+        requests=tuple(chain.from_iterable(part.requests for part in parts)),
+        totals=tuple(chain.from_iterable(part.totals for part in parts)),
+    )  # fmt: skip
 
 
 def counts_of_survival(
