@@ -123,7 +123,7 @@ def test_the_verdict_stands_first_with_its_evidence(assets) -> None:
     page = pasted(vllm_text(*WIRED))
     said = words(page)
     assert "Wired wrong" in said and "first position accepted: 3.6% (3.2% to 4.1%) of 8,000" in said
-    assert "If mended (supposed: 70% at every position): 2.53 tokens per step instead of 1.04" in said
+    assert "If fixed (supposed: 70% at every position): about 2.5 tokens per step instead of 1.0" in said
     page.text_area(key="server_text_after").set_value(vllm_text(*AFTER).strip())
     settled(page.run())
     assert "Healthy" in words(page) and "Wired wrong" not in words(page)

@@ -12,6 +12,7 @@ from sequoia_core.servers.check import (
     ask_servers,
     compare,
     counts_of,
+    may_speculate,
     read_answer,
     server_command,
     tokens_per_sec,
@@ -161,6 +162,14 @@ def test_a_server_is_asked_and_its_counts_are_read(detailed):
     for each in found[2]:
         assert (each.counts.drafts, each.counts.positions, each.counts.ordered) == (2, (1, 1), detailed)
         assert sorted(each.counts.requests[0].accepted) == [0, 2] and each.counts.requests[0].tokens == 4
+
+
+def test_a_server_that_was_started_with_the_option_shows_it():
+    with vllm_like(detailed=True) as (address, _):
+        assert may_speculate(address)
+    with served(lambda handler: reply(handler, b"vllm:generation_tokens_total 5\n")) as address:
+        assert not may_speculate(address)
+    assert not may_speculate("http://127.0.0.1:9")  # without metrics nothing is known
 
 
 def test_commands_turn_speculation_and_its_records_on():
