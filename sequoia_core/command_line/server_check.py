@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -113,7 +113,13 @@ def server_check_command(
             answers = start_and_ask(
                 starts, engine, sent, max_new_tokens, one_at_a_time=one_at_a_time, sampling=asked, progress=progress
             )
-    result = {"engine": engine, "method": method, "requests": len(sent), "max_new_tokens": max_new_tokens, **asked}
+    result: dict[str, Any] = {
+        "engine": engine,
+        "method": method,
+        "requests": len(sent),
+        "max_new_tokens": max_new_tokens,
+        **asked,
+    }
     result |= compare(answers, planned_from=seen, drafts_free=method == "ngram", expected=expected)
     result |= {"same_text": None} if temperature else {}
     if given and may_speculate(servers[0]):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..files.gguf_header import LLAMA_CPP
 
@@ -141,7 +141,7 @@ class ServerCounts:
 
 def summed(parts: Sequence[ServerCounts], source: str) -> ServerCounts:
     """Add up counts; what one part lacks is unknown of all, and averages are averaged."""
-    totals: dict[str, int | None] = {}
+    totals: dict[str, Any] = {}
     for name in _ADDED:
         values = [getattr(part, name) for part in parts]
         totals[name] = None if None in values else sum(values)

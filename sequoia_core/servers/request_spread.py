@@ -125,9 +125,10 @@ def collapse(counts: ServerCounts) -> Collapse | None:
     low = inside[np.argmax(shortfall / np.sqrt(tried * (drafts.sum() - tried)))] == 1
     sums = [(drafts[chosen].sum(), hits[chosen].sum()) for chosen in (low, ~low)]
     expected = np.where(low, *((hit + 0.5) / (of + 1) for of, hit in sums))
-    excess = ((hits - drafts * expected) ** 2 / (drafts * expected * (1 - expected))).sum() / max(len(parts) - 2, 1)
+    squares = (hits - drafts * expected) ** 2 / (drafts * expected * (1 - expected))
+    excess = max(float(squares.sum()) / max(len(parts) - 2, 1), 1.0)
     level = 1 - 2 * FALSE_ALARM / len(inside)
-    (_, most), (least, _) = (exact_interval(*(each / max(excess, 1) for each in (hit, of)), level) for of, hit in sums)
+    (_, most), (least, _) = (exact_interval(hit / excess, of / excess, level) for of, hit in sums)
     if most >= COLLAPSE_RATIO * least:
         return None
     low_parts, rest = ([part for part, inside in zip(parts, chosen, strict=True) if inside] for chosen in (low, ~low))

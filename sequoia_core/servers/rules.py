@@ -303,8 +303,8 @@ def sound(counts: ServerCounts) -> Finding:
     normal += "where text is hard."
     says = normal if later and first.high < later[0].low else "Nothing in the counts looks wrong."
     if later and counts.drafts and (of := later[0].of) and of < MIN_LATER_TRIALS:
-        enough = rounded_up(counts.drafts * MIN_LATER_TRIALS / of)
-        says += f" For the later positions these are too few drafts: about {enough:,} would do."
+        needed = rounded_up(counts.drafts * MIN_LATER_TRIALS / of)
+        says += f" For the later positions these are too few drafts: about {needed:,} would do."
     return Finding(HEALTHY, (first, *later), says, "what steps cost: --timed or --profile tell which K pays")
 
 

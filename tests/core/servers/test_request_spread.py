@@ -19,6 +19,7 @@ def log(*windows: ServerCounts) -> ServerCounts:
 
 
 FALLS = log(window("line 1", 500, 375, 225), window("line 2", 500, 8, 0), window("line 3", 350, 0, 0))
+TURNS = (160, 40, 150, 60, 160, 40, 20, 30, 140, 160)  # hard and easy texts, one after the other
 SOURCES = {  # -> the stretch that fell, and the rest
     "for good": (FALLS, "lines 2 to 3", "line 1"),
     "and returns": (
@@ -28,6 +29,8 @@ SOURCES = {  # -> the stretch that fell, and the rest
     "at first": (log(window("line 4", 200, 1), window("line 7", 300, 210)), "line 4", "line 7"),
     "in a window of many": (log(*(window(f"line {n}", 90, 5 if n > 90 else 55) for n in range(1, 131))), "lines 9", ""),
     "chance": (log(*(window(f"line {n}", 40, 20 + n % 3) for n in range(9))), None, None),
+    "one of twelve by chance": (log(*(window(f"line {n}", 12, 0 if n == 7 else 10) for n in range(12))), None, None),
+    "texts in turns": (log(*(window(f"line {n}", 200, hits) for n, hits in enumerate(TURNS))), None, None),
     "few drafts": (log(window("line 1", 6, 5), window("line 2", 6, 0)), None, None),
     "another K": (log(window("line 1", 500, 375, 225), window("line 2", 500, 8)), None, None),
     "one window": (log(window("line 1", 500, 375, 225)), None, None),
