@@ -101,8 +101,8 @@ def collapses(found: Collapse | None) -> Finding | None:
     )
     return Finding(
         COLLAPSES, (rest, low),
-        f"It is {rest.value:.0%} in {found.rest.source} and {low.value:.0%} in {found.low.source}: what else is said "
-        f"here is of {found.rest.source}.",
+        f"The first position is accepted in {rest.value:.0%} of the drafts in {found.rest.source}, but in "
+        f"{low.value:.0%} in {found.low.source}. Everything else said here is about {found.rest.source}.",
         "what changed there: the draft or its cache, the length of the context, overflowing numbers, the kind of text",
     )  # fmt: skip
 

@@ -246,7 +246,7 @@ def test_acceptance_that_collapses_is_the_verdict_and_the_rest_is_judged_apart()
         first, *also = found.findings
         assert first.title == "Acceptance collapses" and [each.verdict for each in also] == others
         assert first.evidence[0].what.endswith("line 1")
-    assert "line 1 and 0% in line 2" in first.says
+    assert "drafts in line 1, but in 0% in line 2" in first.says
 
 
 @pytest.mark.parametrize(
