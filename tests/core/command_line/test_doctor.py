@@ -70,6 +70,7 @@ def test_the_settings_are_of_the_method_asked_for_or_of_the_head_named(files, ca
         main([command, "--help"])
         words = capsys.readouterr().out
         assert all(method in words for method in METHODS)
+        assert command == "server-check" or "without the speculative option" in " ".join(words.replace("│", "").split())
 
 
 def test_server_plan_says_what_the_doctor_does(files, call):

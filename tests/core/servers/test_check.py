@@ -112,7 +112,8 @@ def test_answers_of_one_token_are_left_out_of_every_setting(settings):
 
 def test_nothing_is_predicted_where_drafts_end_early_or_none_is_made(settings):
     def early(each: Served) -> Served:
-        return replace(each, counts=replace(each.counts, draft_tokens=each.counts.draft_tokens * 9 // 10))
+        tokens = max(each.counts.draft_tokens * 9 // 10, each.counts.drafts)
+        return replace(each, counts=replace(each.counts, draft_tokens=tokens))
 
     found = compare({k: [early(each) for each in answers] if k else answers for k, answers in settings.items()})
     assert found["chosen"] is None and found["median_abs_error"] is None and found["chosen_over_best"] is None
