@@ -69,6 +69,9 @@ def test_the_example_is_shown_as_the_core_plans_it(with_example) -> None:
     assert list(table["at once"]) == [f"{each.batch}" for each in plan.batches]
     assert list(table["best K"]) == [f"{each.best}" if each.best else "off" for each in plan.batches]
     assert f"Set K = {best.best} for one request at a time" in words(page)
+    for method, setting in (("ngram", '"method": "ngram", "prompt_lookup_min"'), ("mtp", '"method": "mtp", "num_spec')):
+        page = settled(page.selectbox(key="server_method").select(method).run())
+        assert any(setting in code.value for code in page.code)
 
 
 def test_published_rates_of_a_head_are_an_example_too(assets) -> None:

@@ -39,6 +39,8 @@ def test_what_cannot_be_planned_has_a_verdict(found, files):
 LLAMA = (
     "prompt eval time = 20.00 ms / 40 tokens\n       eval time = 120100.00 ms / 1201 tokens\n"
     "draft acceptance rate = 0.61017 (  720 accepted /  1180 generated)\n"
+    "statistics draft-simple: #calls(b,g,a) = 1 480 250, #gen drafts = 320, #acc drafts = 250, #gen tokens = 1180, "
+    "#acc tokens = 720, dur(b,g,a) = 0.001, 30025.000, 0.200 ms\n"
 )
 
 
