@@ -3,6 +3,7 @@
 import streamlit as st
 
 from sequoia_core.servers.diagnosis import diagnose
+from sequoia_core.servers.flags import DRAFT_MODEL, NGRAM, method_of
 from sequoia_core.servers.plan import at_once, plan_server
 from ui import menu, page_setup
 from ui.markdown import escaped
@@ -38,7 +39,9 @@ except ValueError as error:
             figures.unplanned(counts, str(error))
     menu.draw_next("My server")
     st.stop()
-free = chains.drafted_share < 1 if missing.drafts_free is None else missing.drafts_free
+guess = method_of(counts.drafter) or (NGRAM if chains.drafted_share < 1 else DRAFT_MODEL)
+method = missing.method or guess
+free = method == NGRAM
 st.subheader("What a step costs")
 batches = costs.batches()
 known = costs.section(chains, drafts_free=free, is_example=found.is_example)
@@ -60,7 +63,7 @@ figures.speeds(right, plan, chains.longest)
 if plan is not None:
     words = f"By {escaped(plan.source)}: **{escaped(plan.sentence(chains.longest))}**"
     st.markdown(f":material/arrow_forward: {words}")
-    figures.settings(plan, chains, drafts_free=free)
+    figures.settings(plan, chains, method=method, drafter=counts.drafter if missing.method is None else "")
 for note in chains.notes if plan is None else plan.notes:
     st.caption(f":material/info: {escaped(note)}")
 figures.saving(chains)

@@ -268,6 +268,7 @@ def doctor_parts(
             for part in lengths
         ]
         yield table(("prompt tokens", "tokens per step", "requests"), rows)
+    yield from diagnosis.notes
     yield from counts.notes
 
 

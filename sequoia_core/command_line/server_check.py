@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +16,7 @@ from .measured_words import audit_parts, server_check_parts
 from .options import PROMPT_COUNT, READ, Column, Json, MaxNewTokens, Out, Prompts, Rule, Temperature, TopP, app
 from .output import check_out, report, tell
 from .progress import shown_progress
+from .server_commands import METHOD_HELP
 
 if TYPE_CHECKING:
     from ..servers.counts import ServerCounts
@@ -29,7 +30,7 @@ def server_check_command(
     engine: Annotated[str, typer.Option("--engine", help="vllm or llama.cpp.")],
     target: Annotated[str | None, typer.Option("--target", help="Model, as the server takes it.")] = None,
     draft: Annotated[str | None, typer.Option("--draft", help="Its draft, the same.")] = None,
-    method: Annotated[str, typer.Option("--method", help="draft (model), eagle3 (head) or ngram (none).")] = "draft",
+    method: Annotated[str, typer.Option("--method", help=METHOD_HELP)] = "draft",
     program: Annotated[
         str | None, typer.Option("--program", help="What starts the server, with any options of yours in quotes.")
     ] = None,
@@ -68,9 +69,19 @@ def server_check_command(
     """Run the same requests on a server at several lengths of draft, and compare with what two of them predict."""
     # Long only by its options, which typer reads from the signature.
     from ..files.safe_files import json_bytes, write_atomic
-    from ..servers.check import ask_servers, check_planned_from, compare, server_command, start_and_ask
+    from ..servers.check import (
+        ask_servers,
+        check_planned_from,
+        compare,
+        may_speculate,
+        server_command,
+        start_and_ask,
+    )
+    from ..servers.flags import METHODS
     from ..servers.local_server import checked_address
 
+    if method not in METHODS:
+        raise ValueError(f"--method: found {method[:40]!r}, expected one of {', '.join(METHODS)}")
     if engine not in PROGRAMS:
         raise ValueError(f"--engine: found {engine[:40]!r}, expected one of {', '.join(PROGRAMS)}")
     check_out(out)
@@ -92,7 +103,7 @@ def server_check_command(
         with shown_progress(as_json) as progress:
             answers = ask_servers(servers, engine, sent, max_new_tokens, sampling=asked, progress=progress)
     else:
-        if target is None or (method != "ngram" and draft is None):
+        if target is None or (method not in ("ngram", "mtp") and draft is None):
             raise ValueError("found no models to start a server with, expected --target and --draft, or --server")
         starts = {
             k: server_command(engine, program or PROGRAMS[engine], target, draft, k, method=method) for k in lengths
@@ -102,9 +113,20 @@ def server_check_command(
             answers = start_and_ask(
                 starts, engine, sent, max_new_tokens, one_at_a_time=one_at_a_time, sampling=asked, progress=progress
             )
-    result = {"engine": engine, "method": method, "requests": len(sent), "max_new_tokens": max_new_tokens, **asked}
+    result: dict[str, Any] = {
+        "engine": engine,
+        "method": method,
+        "requests": len(sent),
+        "max_new_tokens": max_new_tokens,
+        **asked,
+    }
     result |= compare(answers, planned_from=seen, drafts_free=method == "ngram", expected=expected)
     result |= {"same_text": None} if temperature else {}
+    if given and may_speculate(servers[0]):
+        result["notes"].append(
+            "The server given as K = 0 has counters of speculative decoding: started with the option and K = 0, it "
+            "pays for it without a draft, and every speedup comes out too high. Start it without the option."
+        )
     if out is not None:
         write_atomic(out, json_bytes(result))
     report(result, as_json, server_check_parts(result, out))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..servers.counts import ServerCounts
     from ..servers.plan import BatchPlan, ServerPlan
 
+METHOD_HELP = "draft (a model), eagle3, mtp, dflash or ngram."
 TIMED = "expected K=tokens per second, perhaps @batch or @batch:context"
 After = Annotated[
     Path,
@@ -51,7 +52,11 @@ BenchDraft = Annotated[
 ]
 Timed = Annotated[
     str | None,
-    typer.Option("--timed", help="Costs: tokens per second at some K, @batch: 0=70,2=110,4=118,0=200@4"),
+    typer.Option(
+        "--timed",
+        help="Costs: tokens per second at some K, @batch: 0=70,2=110,4=118,0=200@4. K = 0 is a server started without "
+        "the speculative option.",
+    ),
 ]
 
 
@@ -75,7 +80,7 @@ def doctor_command(
     from ..servers.chain_acceptance import chain_acceptance
     from ..servers.costs import costs_of
     from ..servers.diagnosis import diagnose
-    from ..servers.request_spread import by_prompt_length, spread
+    from ..servers.request_spread import by_prompt_length, spread, steady
 
     _check_times(profile, draft_profile)
     counts = _counts(after, before, engine, model, rates)
@@ -88,16 +93,17 @@ def doctor_command(
         raise ValueError(f"--timed: found {str(timed)[:60]!r}, expected one context: of these counts")
     measured = [load[:3] for load in loads]
     costs = None
-    planned = counts.positions and counts.drafts and not counts.censored
+    known = steady(counts)
+    planned = known.positions and known.drafts and not known.censored
     if planned and (profile is not None or len({k for k, _, _ in measured if k}) > 1):
-        chains = chain_acceptance(counts)
+        chains = chain_acceptance(known)
         settings = [each for part in _settings(timed, chains).values() for each in part]
         hardware = None if profile is None else _profile(profile, draft_profile, not settings)
         costs = costs_of(hardware, settings)
     diagnosis = diagnose(counts, then, timed=measured, costs=costs)
     over, lengths = spread(counts.totals), by_prompt_length(counts.totals)
     result = _about(counts) | diagnosis.to_json() | {"requests": None if over is None else over._asdict()}
-    result |= {"by_prompt_length": [row._asdict() for row in lengths], "warnings": list(counts.notes)}
+    result |= {"by_prompt_length": [row._asdict() for row in lengths], "warnings": [*diagnosis.notes, *counts.notes]}
     report(result, as_json, doctor_parts(counts, diagnosis, over, lengths))
 
 
@@ -121,7 +127,7 @@ def server_plan_command(
         str | None, typer.Option("--context", help="Tokens in the cache, separated by commas: a plan for each.")
     ] = None,
     method: Annotated[
-        str | None, typer.Option("--method", help="draft or ngram; default: ngram where few steps have a draft.")
+        str | None, typer.Option("--method", help=f"{METHOD_HELP} Default: what the counts name or suggest.")
     ] = None,
     new_tokens: Annotated[
         int | None, typer.Option("--new-tokens", help="Of every request, where records do not tell.", min=2, max=2**31)
@@ -140,8 +146,9 @@ def server_plan_command(
     from ..files.safe_files import write_atomic
     from ..servers.chain_acceptance import chain_acceptance
     from ..servers.costs import costs_of
-    from ..servers.flags import DRAFT_MODEL, METHODS, NGRAM
+    from ..servers.flags import DRAFT_MODEL, METHODS, NGRAM, method_of
     from ..servers.plan import plan_server
+    from ..servers.request_spread import steady
 
     batches = [_number("--batch", part, 1) for part in batch.split(",")]
     contexts = [] if context is None else [_number("--context", part, 0, 10**9) for part in context.split(",")]
@@ -152,13 +159,17 @@ def server_plan_command(
     vector = vector_of(acceptance, entries)
     counts = _counts(after, before, engine, model, rates, rule)
     try:
-        chains = chain_acceptance(counts, new_tokens=new_tokens)
+        chains = chain_acceptance(steady(counts), new_tokens=new_tokens)
     except ValueError as error:
         if out is not None:
             raise ValueError(f"--out: {error}") from error
         _report_unplanned(counts, str(error), as_json)
         return
-    method = method or (NGRAM if chains.drafted_share < 1 else DRAFT_MODEL)
+    remarks = _remarks(counts)
+    drafter = counts.drafter if method is None else ""
+    if method is None and (method := method_of(drafter)) is None:
+        method = NGRAM if chains.drafted_share < 1 else DRAFT_MODEL
+        remarks.append(f"What drafted is not named: the settings are those of --method {method}.")
     settings = _settings(timed, chains)
     free = method == NGRAM
     needs_draft = not free and any(len({each.k for each in part if each.k}) < 2 for part in settings.values() or [[]])
@@ -176,12 +187,14 @@ def server_plan_command(
         write_atomic(out, matrix_bytes(chains.to_matrix()))
     adds = None if vector is None else _tree_adds(vector, hardware)
     by_context = [{"context": at, "best": each.best, "off_from": each.off_from} for at, each in plans.items()]
-    result = _result(chains, plan, method) | {"tree_adds": adds, "by_context": by_context}
+    result = _result(chains, plan, remarks, method, drafter) | {"tree_adds": adds, "by_context": by_context}
     people = server_plan_parts(chains, plans, result["flags"], result["warnings"], adds)
     report(result, as_json, people)
 
 
-def _result(chains: ChainAcceptance, plan: ServerPlan | None, method: str) -> dict[str, Any]:
+def _result(
+    chains: ChainAcceptance, plan: ServerPlan | None, remarks: list[str], method: str, drafter: str
+) -> dict[str, Any]:
     from ..servers.flags import flags_by_batch
 
     result = _about(chains.counts) | {
@@ -194,14 +207,14 @@ def _result(chains: ChainAcceptance, plan: ServerPlan | None, method: str) -> di
     if plan is None:
         unknown = dict.fromkeys(("costs", "best", "off_from", "batches", "flags"))
         more = "Without costs (--profile or --timed) no length can be called the best."
-        return result | unknown | {"warnings": [*chains.notes, *_doubts(chains.counts), more]}
+        return result | unknown | {"warnings": [*chains.notes, *remarks, more]}
     return result | {
         "costs": plan.source,
         "best": plan.best,
         "off_from": plan.off_from,
         "batches": [_row(each, chains.longest) for each in plan.batches],
-        "flags": flags_by_batch(chains.counts.engine, plan.best, method=method),
-        "warnings": [*plan.notes, *_doubts(chains.counts)],
+        "flags": flags_by_batch(chains.counts.engine, plan.best, method=method, drafter=drafter),
+        "warnings": [*plan.notes, *remarks],
     }
 
 
@@ -226,23 +239,25 @@ def _about(counts: ServerCounts) -> dict[str, Any]:
     return {"engine": counts.engine, "model": counts.model, "source": counts.source, "drafts": drafts}
 
 
-def _doubts(counts: ServerCounts) -> list[str]:
-    """Return the doctor's verdict, unless it is healthy or unknown."""
+def _remarks(counts: ServerCounts) -> list[str]:
+    """Return the doctor's verdict, unless it is healthy or unknown, and what the counts say of steps."""
     from ..servers.diagnosis import diagnose
     from ..servers.rules import HEALTHY, UNKNOWN
 
-    verdict = diagnose(counts).verdict
-    return [] if verdict.verdict in (HEALTHY, UNKNOWN) else [f"{verdict.title}: {verdict.says} More: sequoia doctor."]
+    diagnosis = diagnose(counts)
+    verdict = diagnosis.verdict
+    doubts = [] if verdict.verdict in (HEALTHY, UNKNOWN) else [f"{verdict.title}: {verdict.says} More: sequoia doctor."]
+    return [*doubts, *diagnosis.notes]
 
 
 def _report_unplanned(counts: ServerCounts, reason: str, as_json: bool) -> None:
     """Report what a source tells that nothing can be planned from."""
     nothing = ("acceptance", "tokens_per_step", "best", "flags")
-    warnings = [reason[0].upper() + reason[1:], *counts.notes, *_doubts(counts)]
+    warnings = [reason[0].upper() + reason[1:], *counts.notes, *_remarks(counts)]
     survival = [count / (counts.drafts or 1) for count in counts.positions] or None
-    result = _about(counts) | {"mean_tokens_per_step": counts.mean_length, "survival": survival}
+    result = _about(counts) | {"mean_tokens_per_step": counts.tokens_per_step, "survival": survival}
     result |= dict.fromkeys(nothing) | {"warnings": warnings}
-    report(result, as_json, unplanned_parts(counts, counts.mean_length, survival, warnings))
+    report(result, as_json, unplanned_parts(counts, counts.tokens_per_step, survival, warnings))
 
 
 def _check_times(profile: Path | None, draft_profile: Path | None) -> None:

@@ -87,7 +87,7 @@ def stretched(samples: np.ndarray, value: float, prompts: int) -> np.ndarray:
     return value * (samples / value) ** factor
 
 
-def exact_interval(hits: int, trials: int, level: float) -> tuple[float, float]:
+def exact_interval(hits: float, trials: float, level: float) -> tuple[float, float]:
     """Return the Clopper-Pearson bounds of a share of independent trials: never too narrow, however few there are."""
     from scipy.special import betaincinv
 

@@ -3,5 +3,5 @@
 Each module imports, of this room, only modules named before it:
 
     counts, local_server, same_law, flags, logs, metrics, records, request_spread, metrics_address,
-    chain_acceptance, readings, costs, plan, rules, diagnosis, audit, check
+    chain_acceptance, readings, costs, plan, evidence, rules, diagnosis, audit, check
 """

@@ -89,6 +89,7 @@ class ChainAcceptance:
             "settings": "unknown", "draft_tokens": self.counts.draft_tokens, "tokens": self.counts.tokens,
             "requests_done": self.counts.requests_done, "tokens_per_step": self.tokens_per_step.tolist(),
             "survival": self.survival.tolist(), "low": self.low.tolist(), "high": self.high.tolist(), "interval": over,
+            "drafter": self.counts.drafter,
         }  # fmt: skip
         trials = None if published else reached[:, None]
         return AcceptanceMatrix(probs[:, None], trials=trials, meta=meta | published)
@@ -115,6 +116,7 @@ def counts_of_matrix(matrix: AcceptanceMatrix, rates: str | None = None) -> Serv
         str(matrix.meta.get("engine", "unknown"))[:40], "a saved matrix", int(matrix.trials[0, 0]), known[0],
         sum(positions), tuple(positions), known[1], known[2], model=str(matrix.meta.get("model", ""))[:4096],
         notes=("A saved matrix: counts by position, requests not kept.",),
+        drafter=str(matrix.meta.get("drafter", ""))[:40],
     )  # fmt: skip
 
 
@@ -177,7 +179,8 @@ def _published_counts(matrix: AcceptanceMatrix, source: str, rates: str | None) 
         )
     counts = counts_of_rates(given.tolist(), rates or RATES[1]) if len(given) else counts_of_survival([], source)
     engine, model = (str(matrix.meta.get(name, "unknown"))[:4096] for name in ("engine", "model"))
-    return replace(counts, source=source, engine=engine, model=model, notes=tuple(notes))
+    drafter = " ".join(str(matrix.meta.get(name, "")) for name in ("pair", "head"))[:400]
+    return replace(counts, source=source, engine=engine, model=model, drafter=drafter, notes=tuple(notes))
 
 
 def chain_acceptance(counts: ServerCounts, *, new_tokens: int | None = None) -> ChainAcceptance:

@@ -15,7 +15,7 @@ from ..studies.prompt_loop import Progress, Report
 from ..studies.race import take_turns
 from .chain_acceptance import ChainAcceptance, chain_acceptance
 from .costs import costs_of, timed_setting
-from .counts import VLLM, ServerCounts, ServerRequest
+from .counts import VLLM, ServerCounts, ServerRequest, summed
 from .flags import DRAFT_MODEL, server_flags
 from .local_server import UNCUT, ask, running_server
 from .plan import ServerPlan, plan_server
@@ -55,7 +55,7 @@ def server_command(
     Args:
         program: its own command with any options, such as "llama-server --threads 8".
         target, draft: models as this server takes them.
-        method: "draft", "eagle3" or "ngram".
+        method: one of `flags.METHODS`.
     """
     try:
         words = [*shlex.split(program), "--model", target]
@@ -134,6 +134,15 @@ def server_method(
     return run
 
 
+def may_speculate(address: str) -> bool:
+    """Whether a server has counters of speculative decoding; llama.cpp's has them whether it drafts or not."""
+    try:
+        metrics = ask(address, "/metrics")
+    except ValueError:  # a server need not have metrics
+        return False
+    return b"vllm:spec_decode_num_" in metrics
+
+
 def read_answer(content: bytes, address: str, engine: str, *, least: int = 2) -> Served:
     """Return an answer of at least so many tokens with the server's own time for it."""
     part, name, option = CLOCKS[engine]
@@ -163,14 +172,9 @@ def counts_of(answers: Sequence[Served]) -> ServerCounts | None:
     parts = [each.counts for each in answers if each.counts is not None]
     if not parts:
         return None
-    longest = max(len(part.positions) for part in parts)
-    positions = np.array([(*part.positions, *[0] * (longest - len(part.positions))) for part in parts]).sum(axis=0)
-    return replace(
-        parts[0], drafts=sum(part.drafts or 0 for part in parts), accepted_tokens=int(positions.sum()),
-        draft_tokens=sum(part.draft_tokens or 0 for part in parts), positions=tuple(positions.tolist()),
-        tokens=sum(each.tokens + 1 for each in answers), requests_done=len(answers),
-        requests=tuple(request for part in parts for request in part.requests),
-    )  # fmt: skip
+    tokens = sum(each.tokens + 1 for each in answers)
+    whole = summed(parts, parts[0].source)
+    return replace(whole, tokens=tokens, requests_done=len(answers), notes=parts[0].notes)
 
 
 def compare(

@@ -1,6 +1,7 @@
 """The settings of servers for a length of draft (vLLM 0.32, SGLang 0.5, TensorRT-LLM 1.3, llama.cpp of autumn 2026)."""
 
 import json
+import re
 from collections.abc import Mapping
 
 from ..design.acceptance import AcceptanceVector
@@ -9,7 +10,28 @@ from ..design.profile import HardwareProfile
 from ..files.gguf_header import LLAMA_CPP
 from .counts import SGLANG, VLLM
 
-METHODS = DRAFT_MODEL, EAGLE3, NGRAM = ("draft", "eagle3", "ngram")
+METHODS = DRAFT_MODEL, EAGLE3, MTP, DFLASH, NGRAM = ("draft", "eagle3", "mtp", "dflash", "ngram")
+_LENGTH = "--spec-draft-n-max {k} --spec-draft-p-min 0"
+_LLAMA_CPP = {  # names of drafters, which are its --spec-type -> the options that go with it
+    **dict.fromkeys(
+        ("draft-simple", "draft-eagle3", "draft-dflash", "draft-dspark"), f" --model-draft <draft.gguf> {_LENGTH}"
+    ),
+    "draft-mtp": f" {_LENGTH}",
+    "ngram-mod": " --spec-ngram-mod-n-max {k}",
+    **{f"ngram-{kind}": f" --spec-ngram-{kind}-size-m {{k}}" for kind in ("simple", "map-k", "map-k4v")},
+    "ngram-cache": "",
+}
+_LLAMA_CPP_TYPES = dict(
+    zip(METHODS, ("draft-simple", "draft-eagle3", "draft-mtp", "draft-dflash", "ngram-mod"), strict=True)
+)
+_MODEL, _CHAIN = " --speculative-draft-model-path <draft>", " --speculative-num-steps {k} --speculative-eagle-topk 1"
+_SGLANG = {
+    DRAFT_MODEL: f"STANDALONE{_MODEL}{_CHAIN}",
+    EAGLE3: f"EAGLE3{_MODEL}{_CHAIN}",
+    MTP: f"EAGLE{_CHAIN}",
+    DFLASH: f"DFLASH{_MODEL}",
+    NGRAM: "NGRAM",
+}
 CHECKED = {
     VLLM: "vLLM 0.32",
     LLAMA_CPP: "llama.cpp, autumn 2026",
@@ -18,57 +40,63 @@ CHECKED = {
 }
 
 
-def server_flags(engine: str, k: int, *, method: str = DRAFT_MODEL) -> str:
+def method_of(drafter: str) -> str | None:
+    """Return the method that a drafter's name contains; None where it contains none."""
+    plain = _plain(drafter)
+    return next((method for method in reversed(METHODS) if method in plain), EAGLE3 if "peagle" in plain else None)
+
+
+def server_flags(engine: str, k: int, *, method: str = DRAFT_MODEL, drafter: str = "") -> str:
     """Return the options of an engine's command line that draft k tokens; k = 0 turns speculation off.
 
     Names in angle brackets are the reader's to fill in.
 
     Args:
         engine: "vllm", "llama.cpp" or "sglang".
-        method: "draft" for a draft model, "eagle3" for a head, "ngram" for text already seen.
+        method: one of `METHODS`.
+        drafter: the name of the drafter that ran, which tells kinds of a method apart.
     """
     if method not in METHODS:
         raise ValueError(f"method: found {method[:40]!r}, expected one of {', '.join(METHODS)}")
     if engine == VLLM:
-        return _vllm(k, method, [])
+        return _vllm(k, method, [], drafter)
     if engine == LLAMA_CPP:
         if k == 0:
             return "--spec-type none"
-        if method == NGRAM:
-            return f"--spec-type ngram-mod --spec-ngram-mod-n-max {k}"
-        kind = "draft-simple" if method == DRAFT_MODEL else "draft-eagle3"
-        return f"--spec-type {kind} --model-draft <draft.gguf> --spec-draft-n-max {k} --spec-draft-p-min 0"
+        kind = drafter.replace("_", "-")
+        if kind not in _LLAMA_CPP:
+            kind = _LLAMA_CPP_TYPES[method]
+        return f"--spec-type {kind}{_LLAMA_CPP[kind].format(k=k)}"
     if engine == SGLANG:
         if k == 0:
             return "(leave out --speculative-algorithm)"
-        if method == NGRAM:
-            return f"--speculative-algorithm NGRAM --speculative-num-draft-tokens {k + 1}"
-        kind = "STANDALONE" if method == DRAFT_MODEL else "EAGLE3"
-        return (
-            f"--speculative-algorithm {kind} --speculative-draft-model-path <draft> --speculative-num-steps "
-            f"{k} --speculative-eagle-topk 1 --speculative-num-draft-tokens {k + 1}"
-        )
+        options = _SGLANG[method].format(k=k)
+        return f"--speculative-algorithm {options} --speculative-num-draft-tokens {k + 1}"
     raise ValueError(f"engine: found {engine[:40]!r}, expected one of {', '.join(CHECKED)}")
 
 
-def flags_by_batch(engine: str, best: Mapping[int, int], *, method: str = DRAFT_MODEL) -> dict[str, str]:
+def flags_by_batch(
+    engine: str, best: Mapping[int, int], *, method: str = DRAFT_MODEL, drafter: str = ""
+) -> dict[str, str]:
     """Return the settings for the best k at each batch size: name of the setting -> text to copy.
 
     One command line for each k; where the engine has a table by batch size, that table.
 
     Args:
         engine: as the server was found; another than those known gets the settings of all.
-        best: batch size -> k.
+        best: batch size -> k; method, drafter: see `server_flags`.
     """
     engines = [engine] if engine in CHECKED else [VLLM, LLAMA_CPP, SGLANG]
     settings = {}
     for name in engines:
         for k in sorted(set(best.values()), reverse=True):
             where = ", ".join(str(batch) for batch, other in best.items() if other == k)
-            settings[f"{CHECKED[name]}, requests at once: {where}"] = server_flags(name, k, method=method)
+            settings[f"{CHECKED[name]}, requests at once: {where}"] = server_flags(
+                name, k, method=method, drafter=drafter
+            )
         if name == VLLM and len(set(best.values())) > 1:
-            settings[f"{CHECKED[name]}, by batch size"] = _vllm(max(best.values()), method, _ranges(best))
-        if name == SGLANG and len(set(best.values())) > 1:
+            settings[f"{CHECKED[name]}, by batch size"] = _vllm(max(best.values()), method, _ranges(best), drafter)
+        if name == SGLANG and method in (EAGLE3, MTP) and len(set(best.values())) > 1:
             slots = {str(batch): {"candidate_steps": [k]} for batch, k in sorted(best.items())}
             settings[
                 f"{CHECKED[name]}, by batch size (EAGLE): --speculative-adaptive --speculative-adaptive-config FILE"
@@ -81,16 +109,24 @@ def flags_by_batch(engine: str, best: Mapping[int, int], *, method: str = DRAFT_
     return settings
 
 
-def _vllm(k: int, method: str, ranges: list[list[int]]) -> str:
+def _vllm(k: int, method: str, ranges: list[list[int]], drafter: str) -> str:
     if k == 0:
         return "(leave out --speculative-config)"
-    config: dict[str, object] = {"method": "ngram", "prompt_lookup_min": 2, "prompt_lookup_max": 12}
-    if method != NGRAM:
-        config = {"method": "draft_model" if method == DRAFT_MODEL else method, "model": "<draft>"}
+    config: dict[str, object] = {"method": "draft_model" if method == DRAFT_MODEL else method}
+    if method == NGRAM:
+        config |= {"prompt_lookup_min": 2, "prompt_lookup_max": 12}
+    elif method != MTP:
+        config["model"] = "<draft>"
+    if "peagle" in _plain(drafter):
+        config["parallel_drafting"] = True
     config["num_speculative_tokens"] = k
     if ranges:
         config["num_speculative_tokens_per_batch_size"] = ranges
     return f"--speculative-config '{json.dumps(config)}'"
+
+
+def _plain(name: str) -> str:
+    return re.sub("[^a-z0-9]", "", name.lower())
 
 
 def _ranges(best: Mapping[int, int]) -> list[list[int]]:

@@ -1,17 +1,24 @@
-"""How acceptance differs between requests, and with the length of their prompts. Shapes: m = requests."""
+"""How acceptance differs between requests, by the length of their prompts, and over a source. Shapes: m = requests."""
 
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from .counts import RequestTotals
+from ..design.bootstrap import exact_interval
+from .counts import RequestTotals, ServerCounts, summed
+
+FALSE_ALARM = 0.01  # of one rule, where the truth lies at its threshold; healthy drafts lie further off
 
 MIN_REQUESTS = 8  # of fewer, halves differ by chance in more than 1 of 70 orders
 LENGTH_PARTS = 3  # of prompts by length
 SHUFFLES = 2000
 # of what short prompts have, below which it is said (ik_llama.cpp#2296: .22 at 12K tokens, .8 at 1K; vllm#47602: .6)
 FAULTY_RATIO = 2 / 3
+COLLAPSE_RATIO = 0.5  # of the acceptance in the rest of a source, below which a stretch of it is another thing
+MAX_STRETCHES = 64  # compared with each other; where there are more, neighbours are joined
 
 
 class Spread(NamedTuple):
@@ -39,6 +46,13 @@ class LengthPart(NamedTuple):
     requests: int
 
 
+class Collapse(NamedTuple):
+    """A stretch of a source that accepts far fewer drafts than the rest of it; `source` says which part each is."""
+
+    low: ServerCounts
+    rest: ServerCounts
+
+
 class LongPrompts(NamedTuple):
     """Tokens accepted per step with prompts up to `middle` tokens and longer, and the chance of no real difference."""
 
@@ -62,7 +76,9 @@ def by_prompt_length(totals: Sequence[RequestTotals]) -> list[LengthPart]:
     known = _known(totals)
     if len(known) < MIN_REQUESTS:
         return []
-    parts = [part for part in np.array_split(known, LENGTH_PARTS) if len(part)]
+    parts = np.array_split(known, LENGTH_PARTS)
+    if any(before[-1, 0] >= after[0, 0] for before, after in zip(parts, parts[1:], strict=False)):
+        return []  # most prompts have one length: these would not be parts by length
     return [LengthPart(int(p[0, 0]), int(p[-1, 0]), 1 + float(p[:, 1].sum() / p[:, 2].sum()), len(p)) for p in parts]
 
 
@@ -84,6 +100,78 @@ def long_prompts(totals: Sequence[RequestTotals]) -> LongPrompts | None:
     fall = rates[:middle].mean() - rates[middle:].mean()
     chance = float((np.count_nonzero(falls >= fall - 1e-12) + 1) / (SHUFFLES + 1))
     return LongPrompts(short, long, int(known[middle - 1, 0]), chance)
+
+
+def collapse(counts: ServerCounts) -> Collapse | None:
+    """Return the stretch of a source that accepts far fewer drafts than the rest; None where none surely does.
+
+    A stretch is a run of periods, or of requests, at the K of `counts`; what is compared is how often the first
+    position is accepted. Exact bounds are corrected for the number of stretches, and widened by how much more periods
+    differ than independent drafts would.
+    """
+    longest = len(counts.positions)
+    every = counts.periods or _each_request(counts)
+    parts = [part for part in every if part.drafts and len(part.positions) == longest > 0]
+    if len(parts) < 2:
+        return None
+    edges = np.linspace(0, len(parts), min(len(parts), MAX_STRETCHES) + 1).astype(int)
+    parts = [_joined(parts[start:end]) for start, end in zip(edges, edges[1:], strict=False)]
+    drafts, hits = np.array([(part.drafts, part.positions[0]) for part in parts]).T
+    stretch = np.tri(len(parts) + 1, len(parts), -1, dtype=int)
+    start, end = np.triu_indices(len(parts) + 1, k=1)
+    inside = (stretch[end] - stretch[start])[end - start < len(parts)]  # [stretches, periods], without the whole
+    tried, held = inside @ drafts, inside @ hits
+    shortfall = tried * hits.sum() / drafts.sum() - held
+    low = inside[np.argmax(shortfall / np.sqrt(tried * (drafts.sum() - tried)))] == 1
+    sums = [(drafts[chosen].sum(), hits[chosen].sum()) for chosen in (low, ~low)]
+    expected = np.where(low, *((hit + 0.5) / (of + 1) for of, hit in sums))
+    squares = (hits - drafts * expected) ** 2 / (drafts * expected * (1 - expected))
+    excess = max(float(squares.sum()) / max(len(parts) - 2, 1), 1.0)
+    level = 1 - 2 * FALSE_ALARM / len(inside)
+    (_, most), (least, _) = (exact_interval(hit / excess, of / excess, level) for of, hit in sums)
+    if most >= COLLAPSE_RATIO * least:
+        return None
+    low_parts, rest = ([part for part, inside in zip(parts, chosen, strict=True) if inside] for chosen in (low, ~low))
+    fallen, others = _joined(low_parts), _joined(rest)
+    if not (low[0] or low[-1]):
+        others = replace(others, source=f"{others.source} without {fallen.source}")
+    return Collapse(fallen, others)
+
+
+def steady(counts: ServerCounts) -> ServerCounts:
+    """Return the counts to plan from: where acceptance collapses within a source, those of the rest of it."""
+    found = collapse(counts)
+    if found is None:
+        return counts
+    note = f"Acceptance collapses in {found.low.source}: planned from {found.rest.source} alone."
+    return replace(found.rest, source=f"{counts.source}, {found.rest.source}", notes=(note, *counts.notes))
+
+
+def _each_request(counts: ServerCounts) -> list[ServerCounts]:
+    """Return the counts of each request of a server; those of a vector's texts are not in an order of time."""
+    if counts.requests_done is None:
+        return []
+    parts = []
+    for number, request in enumerate(counts.requests, start=1):
+        accepted = np.array(request.accepted, dtype=int)
+        positions = [int((accepted >= position).sum()) for position in range(1, len(counts.positions) + 1)]
+        parts.append(replace(
+            counts, source=f"request {number}", drafts=len(accepted), draft_tokens=sum(request.drafted),
+            accepted_tokens=sum(positions), positions=tuple(positions), requests=(request,), requests_done=1,
+            tokens=None if request.tokens is None else request.tokens + 1, totals=counts.totals[number - 1 : number],
+            steps=None, draft_sec=None, run_sec=None,
+        ))  # fmt: skip
+    return parts
+
+
+def _joined(parts: Sequence[ServerCounts]) -> ServerCounts:
+    """Add up parts of a source, saying which they are: of line 1 and lines 2 to 4, lines 1 to 4."""
+    first, last = parts[0].source, parts[-1].source
+    numbers = re.findall(r"\d[\d,]*", f"{first} {last}")
+    source = first if first == last else f"{first} to {last}"
+    if len(parts) > 1 and numbers:
+        source = f"{first.split()[0].rstrip('s')}s {numbers[0]} to {numbers[-1]}"
+    return summed(parts, source)
 
 
 def _known(totals: Sequence[RequestTotals]) -> np.ndarray:

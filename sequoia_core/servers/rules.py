@@ -5,17 +5,30 @@ A rule fires only where exact bounds lie beyond its threshold. Names such as vll
 
 from dataclasses import dataclass
 from math import ceil, nan
-from typing import NamedTuple
 
 import numpy as np
 
-from ..design.bootstrap import Estimate, exact_interval
+from ..design.bootstrap import Estimate
+from ..files.gguf_header import LLAMA_CPP
 from .counts import ServerCounts
-from .request_spread import long_prompts
+from .evidence import (
+    MIN_DRAFTS,
+    MIN_FIRST_RATE,
+    Evidence,
+    drafted_tokens,
+    drafts_or_steps,
+    drafts_reaching,
+    first_position,
+    later_positions,
+    needed_drafts,
+    rounded_up,
+    share_of,
+    yield_of,
+)
+from .flags import NGRAM, method_of
+from .request_spread import FALSE_ALARM, Collapse, long_prompts
 
-FALSE_ALARM = 0.01  # of one rule, where the truth lies at its threshold; healthy drafts lie further off
 DEVIATIONS = 2.576  # of a normal law: half of FALSE_ALARM, since few drafts have fatter tails
-MIN_FIRST_RATE = 0.2  # of drafts with their first token accepted: healthy heads have .5 to .85
 LIMITED_RATE = 0.9  # of drafts accepted whole
 MIN_SECOND_RATE = 0.5  # accepted given the first; above it a low first position is selection: a hard place to begin
 CLIFF_RATIO = 0.6  # of the rate before: a window, block or position limit (vllm#51009: .25 after a first near normal)
@@ -27,27 +40,12 @@ MAX_LOOPING_SHARE = 0.2  # of answers that repeat themselves: a draft guesses a 
 MIN_SPEED = 0.97  # of the speed without a draft (mlx-lm#1132: .65)
 HEALTHY_RATE = 0.7  # at every position: what published heads reach, supposed where nothing better is known
 MIN_LATER_TRIALS = 500  # of later positions, below which a fall at one may not show (power: benchmarks/results)
-MAX_NEEDED_DRAFTS = 1_000_000
+MIN_HEALTHY_DRAFTS = 100  # below which most faults do not show (power: benchmarks/results)
 
 HEALTHY, WIRED_WRONG, RUNS_OUT, LONGER = "healthy", "wired wrong", "runs out", "falls with prompt length"
 TOO_LONG, NEVER, RARELY, LIMIT = "K above what the head gives", "never drafted", "drafts rarely", "K is the limit"
 WORSE, LOOPS, COSTS, UNKNOWN = "worse than before", "degenerate text", "fine but costs too much", "cannot tell"
-
-
-class Evidence(NamedTuple):
-    """A number found, with its bounds (NaN where it has none); `of` is how many trials it rests on."""
-
-    what: str
-    value: float
-    low: float = nan
-    high: float = nan
-    of: int | None = None
-    share: bool = True
-
-    def __str__(self) -> str:
-        form = "{:.1%}" if self.share else "{:,.2f}"
-        bounds = f" ({form} to {form})".format(self.low, self.high) if self.low < self.high else ""
-        return f"{self.what}: {form.format(self.value)}{bounds}" + ("" if self.of is None else f" of {self.of:,}")
+COLLAPSES, MISFIT = "acceptance collapses", "n-grams do not fit these texts"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,39 +70,66 @@ class Finding:
     def title(self) -> str:
         return self.verdict[0].upper() + self.verdict[1:] + (f" at position {self.position}" if self.position else "")
 
-    def __str__(self) -> str:
-        return f"{self.title}: {self.evidence[0]}. {self.says} Check {self.check}."
-
 
 def never_drafted(counts: ServerCounts) -> Finding | None:
     """Fire where nothing was proposed (mlx-engine#280: the draft failed to load almost in silence)."""
     if counts.drafts != 0 and counts.draft_tokens != 0:
         return None
+    seen = () if counts.tokens is None else (Evidence("tokens generated", counts.tokens, share=False),)
+    if not (counts.tokens or counts.requests_done):
+        says = "Nothing was drafted, and whether anything was generated is not counted."
+        if counts.tokens == 0 or counts.requests_done == 0:
+            says = "Nothing was generated: no request was answered in the time that these counts cover."
+        return Finding(UNKNOWN, seen, says, "two readings around requests like yours")
+    if counts.tokens is not None and drafts_or_steps(counts) < MIN_DRAFTS:
+        return Finding(UNKNOWN, seen, "Too few tokens for a draft to be missed.", "the same after more requests")
     return Finding(
-        NEVER, () if counts.tokens is None else (Evidence("tokens generated", counts.tokens, share=False),),
-        "Nothing was drafted: the draft is not loaded, or not used for these requests.",
-        "the log at start: a draft refused (tokenizer, memory), an option misspelt, batches or images that turn it off",
-        mended=_geometric(3),
+        NEVER, seen,
+        "Nothing was drafted: the draft is not loaded, is switched off, or found nothing to draft (n-grams).",
+        "the log at start: a draft refused (tokenizer, memory), K = 0, an option misspelt, batches or images that turn "
+        "it off",
+    )  # fmt: skip
+
+
+def collapses(found: Collapse | None) -> Finding | None:
+    """Fire where a stretch of the source accepts far fewer drafts than the rest of it."""
+    if found is None:
+        return None
+    rest, low = (
+        share_of(f"first position accepted, {part.source}", part.positions[0], part.drafts or 0, part)
+        for part in (found.rest, found.low)
+    )
+    return Finding(
+        COLLAPSES, (rest, low),
+        f"The first position is accepted in {rest.value:.0%} of the drafts in {found.rest.source}, but in "
+        f"{low.value:.0%} in {found.low.source}. Everything else said here is about {found.rest.source}.",
+        "what changed there: the draft or its cache, the length of the context, overflowing numbers, the kind of text",
     )  # fmt: skip
 
 
 def wired_wrong(counts: ServerCounts) -> Finding | None:
     """Fire where the first position is hardly ever accepted (vllm#50170: .036, healthy .751; vllm#56792: .009)."""
-    first, later = _first(counts), _later(counts)
+    first, later = first_position(counts), later_positions(counts)
     if first is None or not first.high < MIN_FIRST_RATE or (later and later[0].low > MIN_SECOND_RATE):
         return None
+    if method_of(counts.drafter) == NGRAM:
+        return Finding(
+            MISFIT, (first, *later), "What follows an n-gram here is seldom what followed it before.",
+            "longer n-grams, which match less often and more rightly, or a draft model",
+        )  # fmt: skip
     return Finding(
         WIRED_WRONG, (first, *later), "A weak draft does better: what it is given is not what it was trained on.",
-        "the head's layer ids, their layout and its anchor against its own config; tokenizer; chat template",
+        "the head's layer ids, their layout and its anchor against its own config; quantised or missing weights of the "
+        "head and its output layer; tokenizer; chat template",
         mended=_geometric(len(counts.positions) or 3),
     )  # fmt: skip
 
 
 def runs_out(counts: ServerCounts) -> Finding | None:
     """Fire where the rate given the position before falls by 40 % or more at one position."""
-    reached = _reached(counts)
+    reached = drafts_reaching(counts)
     rates = [
-        _share(f"position {position}, given the one before", reached[position], reached[position - 1], counts)
+        share_of(f"position {position}, given the one before", reached[position], reached[position - 1], counts)
         for position in range(1, len(reached))
     ]
     for position, (before, here) in enumerate(zip(rates, rates[1:], strict=False), start=2):
@@ -122,21 +147,23 @@ def runs_out(counts: ServerCounts) -> Finding | None:
 
 def too_long(counts: ServerCounts) -> Finding | None:
     """Fire where later positions are accepted far less often than the first, or nearly all of a draft is wasted."""
-    drafts, accepted, drafted = _drafts(counts), counts.accepted_tokens or 0, counts.draft_tokens or 0
-    if 0 < drafts <= accepted < MIN_USED_SHARE * drafted:
+    drafts, accepted, drafted = drafts_or_steps(counts), counts.accepted_tokens or 0, counts.draft_tokens or 0
+    if MIN_DRAFTS <= drafts <= accepted < MIN_USED_SHARE * drafted:
         seen = (
-            _share("drafted tokens accepted", accepted, drafted, counts),
+            drafted_tokens(counts),
             Evidence("accepted per draft", accepted / drafts, share=False),
             Evidence("drafted", drafted / drafts, share=False),
         )
-        check = f"K = {ceil(2 * accepted / drafts)}, or a minimum probability (--spec-draft-p-min 0.75)"
+        check = f"K = {ceil(2 * accepted / drafts)}"
+        if counts.engine == LLAMA_CPP and method_of(counts.drafter) != NGRAM:
+            check += ", or a minimum probability (--spec-draft-p-min 0.75)"
         return Finding(TOO_LONG, seen, "The draft is fine; nearly all of its length is thrown away.", check)
-    reached = _reached(counts)
+    reached = drafts_reaching(counts)
     longest, middle = len(reached) - 1, len(reached) // 2
     if longest < 3:
         return None
     first, last = (
-        _share(f"positions {start + 1} to {end}", sum(reached[start + 1 : end + 1]), sum(reached[start:end]), counts)
+        share_of(f"positions {start + 1} to {end}", sum(reached[start + 1 : end + 1]), sum(reached[start:end]), counts)
         for start, end in ((0, middle), (middle, longest))
     )
     if not last.high < FADE_RATIO * first.low:
@@ -170,7 +197,7 @@ def worse(counts: ServerCounts, earlier: ServerCounts | None) -> Finding | None:
     if earlier is None:
         return None
     known = bool(earlier.positions and counts.positions)
-    before, now = (_yield(period, len(counts.positions) * known) for period in (earlier, counts))
+    before, now = (yield_of(period, len(counts.positions) * known) for period in (earlier, counts))
     if before is None or now is None:
         return None
     spread = float(np.hypot(now[1], (1 - MIN_WORSENING) * before[1]))
@@ -228,18 +255,21 @@ def drafts_rarely(counts: ServerCounts) -> Finding | None:
         return None
     seen = [] if filled is None else [Evidence("drafts are filled to", filled)]
     seen += [] if coverage is None else [Evidence("steps with a draft", coverage)]
-    seen.append(_share("drafted tokens accepted", counts.accepted_tokens or 0, counts.draft_tokens or 0, counts))
+    seen.append(drafted_tokens(counts))
+    method = method_of(counts.drafter)
+    checks = ["--spec-draft-p-min 0, then count again" if counts.engine == LLAMA_CPP else "what ends drafts early"]
+    if method in (None, NGRAM):
+        checks.append("n-grams, which find something in few texts only")
     return Finding(
-        RARELY, tuple(seen), "What is drafted may be good; little is.",
-        "--spec-draft-p-min 0 (or lower), then count again; n-grams find something in few texts only",
-    )  # fmt: skip
+        RARELY, tuple(seen), "What is drafted may be good; little is.", "; or ".join(checks[method == NGRAM :])
+    )
 
 
 def limited(counts: ServerCounts) -> Finding | None:
     """Fire where nearly all that is drafted is accepted (llama.cpp#24508: .97 with a minimum probability of .85)."""
-    evidence = _share("drafted tokens accepted", counts.accepted_tokens or 0, counts.draft_tokens or 0, counts)
+    evidence = drafted_tokens(counts)
     if counts.positions:
-        evidence = _share("drafts accepted whole", counts.positions[-1], counts.drafts or 0, counts)
+        evidence = share_of("drafts accepted whole", counts.positions[-1], counts.drafts or 0, counts)
     if not evidence.low >= LIMITED_RATE:
         return None
     return Finding(
@@ -250,98 +280,32 @@ def limited(counts: ServerCounts) -> Finding | None:
 
 def sound(counts: ServerCounts) -> Finding:
     """Say that no rule fired, or that there are too few counts to say so."""
-    first, later = _first(counts), _later(counts)
-    if first is not None and first.of and first.low <= MIN_FIRST_RATE and not counts.shares:
-        more = _needed(first.value, first.of)
+    first, later = first_position(counts), later_positions(counts)
+    if first is not None and first.of is None and not counts.shares:
+        changes = f" They lie between {1 + first.low:.2f} and {1 + first.high:.2f}." if first.low < first.high else ""
+        average = Evidence("tokens per step on average", counts.mean_length or nan, share=False)
+        says = f"Averages alone, of how many drafts is unknown, say nothing by position.{changes}"
+        return Finding(UNKNOWN, (average,), says, "metrics, or answers with their counts")
+    few = bool(first is not None and first.of and first.of < MIN_HEALTHY_DRAFTS)
+    if first is not None and first.of and (few or first.low <= MIN_FIRST_RATE) and not counts.shares:
+        more = max(needed_drafts(first.value, first.of) or 0, MIN_HEALTHY_DRAFTS * few)
         enough = f"about {more:,} would do" if more else "the rate lies at the limit itself"
         says = f"{first.of:,} drafts are too few: {enough}."
         return Finding(UNKNOWN, (first,), says, "the same after more requests")
     if first is not None and not counts.positions:
         if counts.draft_tokens:
-            first = _share("drafted tokens accepted", counts.accepted_tokens or 0, counts.draft_tokens, counts)
+            first = drafted_tokens(counts)
         if not first.low > MIN_FIRST_RATE:  # a share of all drafted tokens is no more than that of the first ones
             first = None
     if first is None:
         return Finding(UNKNOWN, (), "These counts say nothing by position.", "metrics, or answers with their counts")
-    normal = "The first position is accepted least, which is normal: drafts begin where text is hard."
+    normal = "The first position is accepted less often than the later ones together, which is normal: drafts begin "
+    normal += "where text is hard."
     says = normal if later and first.high < later[0].low else "Nothing in the counts looks wrong."
     if later and counts.drafts and (of := later[0].of) and of < MIN_LATER_TRIALS:
-        says += f" Of the later positions too few drafts tell: {counts.drafts * MIN_LATER_TRIALS // of:,} would do."
+        needed = rounded_up(counts.drafts * MIN_LATER_TRIALS / of)
+        says += f" For the later positions these are too few drafts: about {needed:,} would do."
     return Finding(HEALTHY, (first, *later), says, "what steps cost: --timed or --profile tell which K pays")
-
-
-def _first(counts: ServerCounts) -> Evidence | None:
-    """Return how often the first position is accepted; of totals and averages, the most that it can be."""
-    if counts.positions and counts.drafts:
-        return _share("first position accepted", counts.positions[0], counts.drafts, counts)
-    what, accepted, drafts = "first position accepted, at most", counts.accepted_tokens, _drafts(counts)
-    if drafts > 0 and accepted is not None:
-        return _share(what, min(accepted, drafts), drafts, counts)
-    rate = nan if counts.mean_length is None else min(counts.mean_length - 1, 1.0)
-    return None if rate != rate else Evidence(what, rate, rate, rate)
-
-
-def _drafts(counts: ServerCounts) -> int:
-    """Return the drafts, or the steps where only those are known; 0 where neither is."""
-    if counts.drafts or counts.tokens is None:
-        return counts.drafts or 0
-    return counts.tokens - (counts.requests_done or 0) - (counts.accepted_tokens or 0)
-
-
-def _later(counts: ServerCounts) -> tuple[Evidence, ...]:
-    reached = _reached(counts)
-    trials = sum(reached[1:-1])
-    return (_share("later ones, given the one before", sum(reached[2:]), trials, counts),) if trials else ()
-
-
-def _reached(counts: ServerCounts) -> list[int]:
-    """Return in how many drafts 0, 1, …, K positions were accepted; nothing where drafts ended early by themselves."""
-    return [] if counts.censored or not counts.drafts else [counts.drafts, *counts.positions]
-
-
-def _share(what: str, hits: int, trials: int, counts: ServerCounts) -> Evidence:
-    """Return a share with bounds that miss the truth to either side in FALSE_ALARM of all readings."""
-    if not trials:
-        return Evidence(what, 0.0, 0.0, 1.0, 0)
-    if counts.shares:  # published: of how many drafts is not known
-        return Evidence(what, hits / trials, hits / trials, hits / trials)
-    return Evidence(what, hits / trials, *exact_interval(hits, trials, 1 - 2 * FALSE_ALARM), trials)
-
-
-def most_accepted(counts: ServerCounts) -> float:
-    """Return an exact upper bound of the tokens accepted per draft, wrong in FALSE_ALARM of all readings."""
-    each = FALSE_ALARM / len(counts.positions)
-    return sum(exact_interval(hits, counts.drafts or 0, 1 - 2 * each)[1] for hits in counts.positions)
-
-
-def _needed(rate: float, trials: int) -> int | None:
-    """Return how many drafts tell such a rate from MIN_FIRST_RATE; None for too many."""
-    while trials < MAX_NEEDED_DRAFTS:
-        trials = ceil(trials * 1.25)
-        low, high = exact_interval(round(rate * trials), trials, 1 - 2 * FALSE_ALARM)
-        if low > MIN_FIRST_RATE or high < MIN_FIRST_RATE:
-            digit = 10 ** (len(str(trials)) - 1)
-            return ceil(trials / digit) * digit
-    return None
-
-
-def _yield(counts: ServerCounts, most: int) -> tuple[float, float] | None:
-    """Return the tokens accepted per draft up to `most` positions, and how unsure; without such, per drafted token.
-
-    The first positions of longer drafts are accepted a little less; all of them on the same texts never less.
-    """
-    if most and counts.drafts:
-        longest = min(len(counts.positions), most)
-        ends = -np.diff([counts.drafts, *counts.positions[:longest], 0]) / counts.drafts
-        lengths = np.arange(longest + 1)
-        mean = float(ends @ lengths)
-        variance = max(float(ends @ lengths**2) - mean**2, 0.0)
-        return mean, 0.0 if counts.shares else (variance / counts.drafts) ** 0.5
-    first = _first(counts)
-    if first is None or not first.of or not counts.draft_tokens:
-        return None
-    share = (counts.accepted_tokens or 0) / counts.draft_tokens
-    return share, (share * (1 - share) / first.of) ** 0.5  # tokens of a draft hang together: each draft is one trial
 
 
 def _geometric(longest: int) -> tuple[float, ...]:

@@ -72,8 +72,8 @@ def _of_files(drafts_free: bool) -> ServerCosts | None:
 
 def _of_settings(chains: ChainAcceptance, drafts_free: bool) -> ServerCosts | None:
     st.caption(
-        "Run the same requests with speculation off (K = 0) and with two settings or more, and write down the tokens "
-        "per second of all together. K = 0 stands alone: turning speculation on has a cost of its own."
+        "Run the same requests on a server without the speculative option (K = 0) and at two settings or more, and "
+        "write down the tokens per second of all together. K = 0 stands alone: turning speculation on has a cost too."
     )
     rows: dict[str, Any] = {"K": [0, None, None], "tokens per second": [None] * 3, "at once": [1, 1, 1]}
     table = st.data_editor(

@@ -8,7 +8,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from sequoia_core.design.matrix_files import matrix_bytes
-from sequoia_core.servers.flags import METHODS, flags_by_batch
+from sequoia_core.servers.flags import flags_by_batch
 from sequoia_core.servers.plan import at_once
 from ui import charts, controls
 from ui.cards import Card, cards
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 def unplanned(counts: ServerCounts, reason: str) -> None:
     """Say what little is known, and why nothing is planned from it."""
-    if counts.mean_length is not None:
+    if counts.tokens_per_step is not None:
         cards(
             Card(
                 "Tokens per step now",
-                f"{counts.mean_length:.2f}",
+                f"{counts.tokens_per_step:.2f}",
                 "vs 1.00 without",
                 help=f"At the present setting, by {counts.source} of {escaped(counts.engine)}.",
             )
@@ -130,7 +130,7 @@ def speeds(place: DeltaGenerator, plan: ServerPlan | None, present: int) -> None
     place.caption(f"Costs: {escaped(plan.source)}. Bands are of the acceptance alone.")
 
 
-def settings(plan: ServerPlan, chains: ChainAcceptance, *, drafts_free: bool) -> None:
+def settings(plan: ServerPlan, chains: ChainAcceptance, *, method: str, drafter: str) -> None:
     """Draw a row for each batch size, what else might help, and what to copy."""
     unit = "requests" if chains.by_request else "drafts"
     st.dataframe([_row(each, unit) for each in plan.batches], hide_index=True, width="stretch", key="server_table")
@@ -148,9 +148,8 @@ def settings(plan: ServerPlan, chains: ChainAcceptance, *, drafts_free: bool) ->
     controls.page_link(right, "tree", "What a tree yields by the vector in use", ":material/account_tree:")
     st.subheader("Settings to copy")
     st.caption("Names in angle brackets are yours. Other options of yours stay as they are.")
-    for name, text in flags_by_batch(
-        chains.counts.engine, plan.best, method=METHODS[1] if drafts_free else METHODS[0]
-    ).items():
+    flags = flags_by_batch(chains.counts.engine, plan.best, method=method, drafter=drafter)
+    for name, text in flags.items():
         st.markdown(f"**{escaped(name)}**")
         st.code(text, language="bash", wrap_lines=True)
 

@@ -10,8 +10,10 @@ import streamlit as st
 from sequoia_core.design.matrix_files import load_acceptance
 from sequoia_core.servers.chain_acceptance import ChainAcceptance, chain_acceptance
 from sequoia_core.servers.counts import ENGINES, RATES
+from sequoia_core.servers.flags import METHODS
 from sequoia_core.servers.metrics_address import allowed_hosts, read_metrics
 from sequoia_core.servers.readings import read_counts
+from sequoia_core.servers.request_spread import steady
 from ui import controls
 from ui.markdown import escaped, safe_name
 from ui.session import shipped
@@ -134,7 +136,7 @@ class MissingFacts(NamedTuple):
     engine: str
     model: str | None
     new_tokens: int | None
-    drafts_free: bool | None
+    method: str | None
     rates: str | None
 
 
@@ -159,9 +161,10 @@ def ask_missing() -> MissingFacts:
         )
         method = columns[3].selectbox(
             "Draft by",
-            ("what the counts suggest", "a model", "n-grams"),
+            ("what the counts suggest", *METHODS),
             key="server_method",
-            help="N-grams cost no draft passes. Where few steps have a draft they are taken for granted.",
+            help="A model, an EAGLE-3 head, the target's MTP layers, a DFlash head, or n-grams, which cost no draft "
+            "passes and are assumed where few steps have a draft.",
         )
         rates = columns[4].selectbox(
             "Rates are",
@@ -170,8 +173,8 @@ def ask_missing() -> MissingFacts:
             help="Rates by position alone, or published ones: survival is of all drafts, conditional is given the "
             "position before.",
         )
-    free = {"a model": False, "n-grams": True}.get(method)
-    return MissingFacts(engine, model.strip() or None, int(tokens) or None, free, rates if rates in RATES else None)
+    chosen = (each if each in known else None for each, known in ((method, METHODS), (rates, RATES)))
+    return MissingFacts(engine, model.strip() or None, int(tokens) or None, *chosen)
 
 
 @st.cache_resource(max_entries=4, show_spinner="Reading…")
@@ -200,4 +203,4 @@ def chains(
     _counts: ServerCounts, reading: Reading, engine: str, model: str | None, rates: str | None, new_tokens: int | None
 ) -> ChainAcceptance:
     """Return what chains yield by the counts; the other arguments tell them apart."""
-    return chain_acceptance(_counts, new_tokens=new_tokens)
+    return chain_acceptance(steady(_counts), new_tokens=new_tokens)

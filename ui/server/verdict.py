@@ -19,7 +19,7 @@ FAULT = ":material/warning:"
 
 
 def card(diagnosis: Diagnosis, counts: ServerCounts) -> None:
-    """Draw the verdict with its evidence, the next check, and what mending would bring; folded where all is well."""
+    """Draw the verdict with its evidence, the next check, and what fixing it would gain; folded where all is well."""
     first, *others = diagnosis.findings
     title = f"**{escaped(first.title)}:** {escaped(first.says)}"
     icon, key = ICONS.get(first.verdict, FAULT), f"server_verdict_{first.verdict.replace(' ', '_')}"
@@ -31,6 +31,8 @@ def card(diagnosis: Diagnosis, counts: ServerCounts) -> None:
             st.markdown(escaped(diagnosis.gain))
         for finding in others:
             st.caption(f"Also **{escaped(finding.title)}**: {escaped('; '.join(map(str, finding.evidence)))}.")
+        for note in diagnosis.notes:
+            st.caption(escaped(note))
         over, lengths = spread(counts.totals), by_prompt_length(counts.totals)
         if over is not None:
             st.caption(escaped(str(over)))

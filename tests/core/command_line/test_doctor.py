@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from sequoia_core.command_line.main import main
+from sequoia_core.files.model_names import ASSETS
+from sequoia_core.servers.flags import METHODS
 from tests.core.servers.samples import vllm_text
 
 
@@ -31,6 +34,45 @@ def test_another_period_is_compared_with(found, files):
 def test_what_cannot_be_planned_has_a_verdict(found, files):
     assert found("--after", files("pmin"), "--timed", "0=60,2=70,4=80")["verdict"] == "drafts rarely"
     assert found("--after", files("off"), "--timed", "0=60,2=70,4=80")["verdict"] == "never drafted"
+
+
+LLAMA = (
+    "prompt eval time = 20.00 ms / 40 tokens\n       eval time = 120100.00 ms / 1201 tokens\n"
+    "draft acceptance rate = 0.61017 (  720 accepted /  1180 generated)\n"
+    "statistics draft-simple: #calls(b,g,a) = 1 480 250, #gen drafts = 320, #acc drafts = 250, #gen tokens = 1180, "
+    "#acc tokens = 720, dur(b,g,a) = 0.001, 30025.000, 0.200 ms\n"
+)
+
+
+def test_both_commands_have_one_value_of_tokens_per_step(found, call, tmp_path):
+    log = tmp_path / "log"
+    log.write_text(LLAMA)
+    assert found("--after", str(log))["tokens_per_step"] == 2.5
+    assert call("server-plan", "--after", str(log))["mean_tokens_per_step"] == 2.5
+
+
+def test_counters_at_zero_gain_nothing(found, tmp_path):
+    """A server with the option set and K = 0; what it would yield at the timed K is not known."""
+    text = vllm_text(0, 0, 0, (), 5000, 10)
+    (tmp_path / "idle").write_text(text)
+    idle = found("--after", str(tmp_path / "idle"), "--timed", "0=65,2=90,4=95")
+    assert idle["verdict"] == "never drafted" and idle["mended"] == dict.fromkeys(idle["mended"])
+
+
+def test_the_settings_are_of_the_method_asked_for_or_of_the_head_named(files, call, capsys):
+    timed = ("--timed", "0=60,2=70,4=80")
+    for method, part in (("mtp", '{"method": "mtp", "num'), ("dflash", '"dflash", "model"'), ("ngram", '"ngram"')):
+        plan = call("server-plan", "--after", files("after"), "--method", method, *timed)
+        assert any(part in text for text in plan["flags"].values())
+    named = call("server-plan", "--after", str(ASSETS / "servers" / "gemma-4-31b-dflash.json"), *timed)
+    assert any('"method": "dflash"' in text for text in named["flags"].values())
+    assumed = call("server-plan", "--after", files("after"), *timed)
+    assert any("--method draft" in line for line in assumed["warnings"])
+    for command in ("server-plan", "server-check"):
+        main([command, "--help"])
+        words = capsys.readouterr().out
+        assert all(method in words for method in METHODS)
+        assert command == "server-check" or "without the speculative option" in " ".join(words.replace("│", "").split())
 
 
 def test_server_plan_says_what_the_doctor_does(files, call):

@@ -1,15 +1,17 @@
 """The doctor's verdicts: situations of public threads rebuilt with small counts of our own; false alarms and power."""
 
+from dataclasses import replace
+
 import pytest
 
 from benchmarks.doctor import false_alarms, power
-from sequoia_core.design.bootstrap import exact_interval
+from sequoia_core.design.bootstrap import Estimate, exact_interval
 from sequoia_core.design.matrix_files import load_acceptance
 from sequoia_core.files.model_names import ASSETS
 from sequoia_core.servers import rules
 from sequoia_core.servers.chain_acceptance import chain_acceptance, counts_of_matrix
 from sequoia_core.servers.costs import costs_of, timed_setting
-from sequoia_core.servers.counts import ServerCounts, counts_of_survival
+from sequoia_core.servers.counts import ServerCounts, counts_of_survival, summed
 from sequoia_core.servers.diagnosis import diagnose, present_speed
 from sequoia_core.servers.request_spread import spread
 from tests.core.servers.samples import (
@@ -158,7 +160,7 @@ def test_a_draft_that_is_not_loaded_never_drafted(source):
     """mlx-engine#280 and others: the server answers, and says nothing of its draft."""
     timings = {"timings": {"predicted_n": 200, "predicted_ms": 1.0}}
     log = "\n".join(line for line in llama_log((200, 9, 9)).splitlines() if "draft acceptance" not in line)
-    text = {"vllm": vllm((0, 0), 0), "answers": [timings] * 3, "log": log}[source]
+    text = {"vllm": vllm_text(0, 0, 0, (0, 0), 600, 10), "answers": [timings] * 3, "log": log}[source]
     found = diagnose(read(text))
     assert found.verdict.title == "Never drafted" and found.tokens_per_step == 1
 
@@ -185,7 +187,7 @@ def test_what_lies_near_a_fault_sets_no_rule_off():
     assert rules.wired_wrong(read(vllm((19, 3, 0), 100))) is None
     before, now = (read(vllm((first, 400_000), 1_000_000)) for first in (700_000, 680_000))
     assert rules.worse(now, before) is None
-    assert present_speed(now, [(0, 35.3, 1), (2, 22.9, 4)], None) is None
+    assert present_speed(now, [(0, 35.3, 1), (2, 22.9, 4)], None)[0] is None
     assert rules.limited(read(vllm((20, 19), 20))) is None is rules.limited(read(vllm((990, 700), 1000)))
     early = read(vllm_text(1000, 2200, 1250, (800, 300, 100, 50), 2260, 10))
     assert rules.runs_out(early) is None is rules.too_long(early) and verdict(early) == "Drafts rarely"
@@ -199,6 +201,112 @@ def test_too_few_drafts_cannot_tell_and_say_how_many_would():
     assert low > 0.19 and more < 3000
     assert verdict(counts_of_survival([0.03, 0.001], "a page")) == "Wired wrong"  # no bounds, all the same
     assert verdict(counts_of_survival([0.7, 0.5], "a page")) == "Healthy"
+
+
+UNSURE = [  # counts -> the verdict, and what it says
+    ({"drafts": 9, "draft_tokens": 323, "accepted_tokens": 163}, "Cannot tell", "9 drafts are too few: about 100"),
+    ({"drafts": 9, "positions": (9, 9), "accepted_tokens": 18}, "Cannot tell", "9 drafts are too few"),
+    (
+        {"drafts": 9, "accepted_tokens": 163, "draft_tokens": 323, "tokens": 518, "requests_done": 6},
+        "Drafts rarely",
+        "",
+    ),
+    ({"drafts": 0, "tokens": 0, "requests_done": 0}, "Cannot tell", "no request was answered"),
+    ({"drafts": 0, "draft_tokens": 0}, "Cannot tell", "whether anything was generated is not counted"),
+    ({"drafts": 0, "tokens": 12, "requests_done": 2}, "Cannot tell", "Too few tokens"),
+    ({"drafts": 0, "tokens": 1200, "requests_done": 2}, "Never drafted", "not loaded"),
+    ({"mean_length": 2.65}, "Cannot tell", "Averages alone"),
+    ({"mean_length": 9.0}, "Cannot tell", "Averages alone"),
+]
+
+
+@pytest.mark.sample(len(UNSURE))
+@pytest.mark.parametrize(("fields", "title", "says"), UNSURE)
+def test_little_evidence_has_no_verdict(fields, title, says):
+    found = diagnose(ServerCounts("llama.cpp", "counters", **fields), timed=[(0, 65.0, 1), (4, 95.0, 1)])
+    assert found.verdict.title == title and says in found.verdict.says and not found.gain
+
+
+@pytest.mark.parametrize("lengths", [(3.2, 3.1, 1.0, 1.0), (3.2, *[1.0] * 20), (1.0, 2.8, 2.9)])
+def test_averages_that_change_a_lot_are_neither_healthy_nor_wired_wrong(lengths):
+    periods = tuple(ServerCounts("sglang", "averages", mean_length=length) for length in lengths)
+    mean = sum(lengths) / len(lengths)
+    found = diagnose(ServerCounts("sglang", "averages", mean_length=mean, periods=periods))
+    assert found.verdict.title == "Cannot tell"
+    assert f"between 1.00 and {max(lengths):.2f}" in found.verdict.says
+
+
+def test_acceptance_that_collapses_is_the_verdict_and_the_rest_is_judged_apart():
+    for rate, others in ((375, []), (15, ["wired wrong"])):
+        windows = [
+            ServerCounts("vllm", f"line {n}", 500, 1000, sum(positions), positions)
+            for n, positions in enumerate([(375, 225), (8, 0), (0, 0)] if rate == 375 else [(60, 20), (0, 0)], start=1)
+        ]
+        found = diagnose(replace(summed(windows, "log windows"), periods=tuple(windows)))
+        first, *also = found.findings
+        assert first.title == "Acceptance collapses" and [each.verdict for each in also] == others
+        assert first.evidence[0].what.endswith("line 1")
+    assert "drafts in line 1, but in 0% in line 2" in first.says
+
+
+@pytest.mark.parametrize(
+    ("ks", "k", "note"),
+    [
+        ((2, 4), 4, "K = 4, the longest that was timed, is taken"),
+        ((2,), None, "2.68 tokens are drafted per step, more"),
+    ],
+)
+def test_a_guessed_k_is_named_and_doubted_where_the_counts_contradict_it(ks, k, note):
+    counts = read(answers((9, 300, 336, 185), (9, 300, 340, 196), (9, 300, 320, 144)))
+    found = diagnose(counts, timed=[(0, 15.0, 1), *((each, 13.0 - each / 1.5, 1) for each in ks)])
+    assert any(note in each for each in found.notes)
+    assert (found.verdict.verdict == rules.COSTS) is (k is not None)
+    assert not diagnose(read(vllm((800, 640), 1000)), timed=[(0, 15.0, 1), (2, 11.0, 1)]).notes
+
+
+def test_a_speed_at_a_guessed_k_is_not_multiplied():
+    wrong = read(answers((9, 301, 800, 20)))
+    found = diagnose(wrong, timed=[(0, 15.0, 1), (4, 14.8, 1)])
+    assert found.verdict.title == "Wired wrong" and found.mended_speed is None
+
+
+def test_advice_is_of_the_drafter_that_ran():
+    def check(**fields) -> rules.Finding:
+        return diagnose(ServerCounts("llama.cpp", "counters", 200, 1000, 160, **fields)).verdict
+
+    few = {"tokens": 2000, "requests_done": 10}
+    assert check(drafter="ngram-mod", **few).check == "n-grams, which find something in few texts only"
+    assert check(drafter="draft-simple", **few).check == "--spec-draft-p-min 0, then count again"
+    vllm_counts = ServerCounts("vllm", "counters", 200, 1000, 160, **few)
+    assert "--spec" not in diagnose(vllm_counts).verdict.check
+    poor = {"positions": (10, 5), "drafts": 200, "draft_tokens": 400, "accepted_tokens": 15}
+    assert diagnose(ServerCounts("llama.cpp", "counters", drafter="ngram-mod", **poor)).verdict.verdict == rules.MISFIT
+    assert "quantised or missing weights" in diagnose(ServerCounts("llama.cpp", "counters", **poor)).verdict.check
+
+
+def test_steps_and_the_time_of_drafting_are_said():
+    counts = ServerCounts(
+        "llama.cpp", "running totals", 320, 1180, 720, tokens=1201, requests_done=1, steps=480, draft_sec=30.03,
+        run_sec=120.1,
+    )  # fmt: skip
+    found = diagnose(counts)
+    assert found.tokens_per_step == 2.5
+    assert found.notes == (
+        "67% of the 480 steps have a draft.", "Drafting takes 30.0 of 120.1 s, 25% of the time.",
+    )  # fmt: skip
+
+
+def test_a_fall_within_the_uncertainty_of_the_earlier_period_is_none():
+    """Few drafts before, many now: what is unsure is the earlier rate alone."""
+    now = read(vllm((600_000,), 1_000_000))
+    assert rules.worse(now, read(vllm((28,), 40))) is None
+    assert rules.worse(now, read(vllm((28_000,), 40_000))) is not None
+
+
+def test_a_speed_whose_upper_bound_reaches_one_is_not_too_slow():
+    counts = read(vllm((800,), 1000))
+    assert rules.too_slow(counts, Estimate(0.9, 0.82, 0.99)) is None
+    assert rules.too_slow(counts, Estimate(0.9, 0.86, 0.94)) is not None
 
 
 def test_costs_plan_what_mending_brings():

@@ -5,7 +5,10 @@ import shlex
 
 import pytest
 
-from sequoia_core.servers.flags import METHODS, flags_by_batch, server_flags
+from sequoia_core.design.matrix_files import load_acceptance
+from sequoia_core.files.model_names import ASSETS
+from sequoia_core.servers.chain_acceptance import counts_of_matrix
+from sequoia_core.servers.flags import METHODS, flags_by_batch, method_of, server_flags
 
 
 def vllm_config(text: str) -> dict:
@@ -14,11 +17,43 @@ def vllm_config(text: str) -> dict:
     return json.loads(value)
 
 
+@pytest.mark.sample(len(METHODS))
 @pytest.mark.parametrize("method", METHODS)
 def test_vllm_takes_one_json(method):
     config = vllm_config(server_flags("vllm", 3, method=method))
     assert config["num_speculative_tokens"] == 3
     assert config["method"] == {"draft": "draft_model"}.get(method, method)
+    assert ("model" in config) is (method not in ("mtp", "ngram"))  # which are in the target, or need none
+
+
+NAMES = [  # as a server's log, a head or its file names what drafts -> the method
+    ("draft-mtp", "mtp"), ("draft-eagle3", "eagle3"), ("draft-dflash", "dflash"), ("draft-simple", "draft"),
+    ("ngram-mod", "ngram"), ("ngram_map_k4v", "ngram"), ("Gemma-4-12B with an EAGLE-3 head", "eagle3"),
+    ("Qwen3-8B-speculator.peagle", "eagle3"), ("", None), ("suffix", None),
+]  # fmt: skip
+
+
+@pytest.mark.sample(len(NAMES))
+@pytest.mark.parametrize(("name", "method"), NAMES)
+def test_a_name_tells_the_method(name, method):
+    assert method_of(name) == method
+
+
+@pytest.mark.parametrize(
+    ("file", "method"),
+    [("gemma-4-31b-dflash", "dflash"), ("gemma-4-12b-eagle3", "eagle3"), ("qwen3.5-9b-mtp", "mtp")],
+)
+def test_shipped_rates_name_their_head(file, method):
+    counts = counts_of_matrix(load_acceptance(ASSETS / "servers" / f"{file}.json"))
+    assert method_of(counts.drafter) == method
+
+
+def test_the_kind_of_drafter_that_ran_is_kept():
+    assert server_flags("llama.cpp", 5, method="ngram", drafter="ngram_simple") == (
+        "--spec-type ngram-simple --spec-ngram-simple-size-m 5"
+    )
+    assert "--model-draft" not in server_flags("llama.cpp", 2, method="mtp", drafter="draft-mtp")
+    assert vllm_config(server_flags("vllm", 4, method="eagle3", drafter="P-EAGLE"))["parallel_drafting"] is True
 
 
 def test_sglang_counts_the_bonus_token_too():
@@ -26,6 +61,10 @@ def test_sglang_counts_the_bonus_token_too():
     options = dict(zip(words[::2], words[1::2], strict=True))
     assert options["--speculative-num-steps"] == "3" and options["--speculative-num-draft-tokens"] == "4"
     assert options["--speculative-eagle-topk"] == "1"
+    assert server_flags("sglang", 7, method="mtp").startswith("--speculative-algorithm EAGLE --speculative-num-steps 7")
+    assert server_flags("sglang", 7, method="dflash") == (
+        "--speculative-algorithm DFLASH --speculative-draft-model-path <draft> --speculative-num-draft-tokens 8"
+    )
 
 
 def test_by_batch_size_every_size_has_its_k():
@@ -34,5 +73,8 @@ def test_by_batch_size_every_size_has_its_k():
     assert config["num_speculative_tokens"] == 4
     assert config["num_speculative_tokens_per_batch_size"] == [[1, 4, 4], [5, 8, 2], [9, 32, 0]]
     assert "draft_len_schedule: {1: 4, 4: 4, 8: 2}" in flags["TensorRT-LLM 1.3, by batch size"]
-    slots = next(text for name, text in flags_by_batch("sglang", {1: 4, 8: 0}).items() if "EAGLE" in name)
+    slots = next(
+        text for name, text in flags_by_batch("sglang", {1: 4, 8: 0}, method="eagle3").items() if "EAGLE" in name
+    )
     assert json.loads(slots) == {"1": {"candidate_steps": [4]}, "8": {"candidate_steps": [0]}}
+    assert not any("adaptive" in name for name in flags_by_batch("sglang", {1: 4, 8: 0}, method="ngram"))

@@ -62,19 +62,32 @@ def prompts(demo_pair) -> list[list[int]]:
     return [demo_pair.tokenizer.encode(json.loads(row)["text"]) for row in rows]
 
 
+@pytest.mark.sample(2 * len(METHODS))
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("k", [0, 8])
 def test_our_flags_pass_the_real_parser(method, k):
-    flags = shlex.split(server_flags("llama.cpp", k, method=method))
-    run = subprocess.run([sys.executable, SERVER, "--check", *flags], capture_output=True, text=True, timeout=60)
-    assert run.returncode == 0, run.stderr
-    found = json.loads(run.stdout)
+    found = checked(server_flags("llama.cpp", k, method=method))
+    draft = {"draft": "SIMPLE"}.get(method, method.upper())
     if k == 0:
         assert set(found["types"]) == {"NONE"}
-    elif kind := {"draft": "DRAFT_SIMPLE", "eagle3": "DRAFT_EAGLE3"}.get(method):
-        assert (found["types"][-1], found["draft_n_max"], found["draft_p_min"]) == (kind, k, 0)
-    else:
+    elif method == "ngram":
         assert (found["types"][-1], found["ngram_n_max"]) == ("NGRAM_MOD", k)
+    else:
+        assert (found["types"][-1], found["draft_n_max"], found["draft_p_min"]) == (f"DRAFT_{draft}", k, 0)
+
+
+@pytest.mark.parametrize("drafter", ["draft-dspark", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-cache"])
+def test_each_drafter_that_a_log_names_is_one_that_the_parser_knows(drafter):
+    found = checked(server_flags("llama.cpp", 8, method="ngram", drafter=drafter))
+    assert found["types"][-1] == drafter.upper().replace("-", "_")
+
+
+def checked(text: str) -> dict:
+    """Return what llama.cpp's parser reads from flags."""
+    flags = shlex.split(text)
+    run = subprocess.run([sys.executable, SERVER, "--check", *flags], capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout)
 
 
 @pytest.mark.slow

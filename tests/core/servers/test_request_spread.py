@@ -1,0 +1,90 @@
+"""Acceptance over a source: a stretch that falls is named; chance and kinds of text are not taken for one."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sequoia_core.servers.counts import RequestTotals, ServerCounts, ServerRequest, summed
+from sequoia_core.servers.request_spread import by_prompt_length, collapse, steady
+from tests.core.servers.samples import STEPS, read, step_record
+
+
+def window(name: str, drafts: int, *positions: int) -> ServerCounts:
+    return ServerCounts("vllm", name, drafts, drafts * len(positions), sum(positions), positions)
+
+
+def log(*windows: ServerCounts) -> ServerCounts:
+    return replace(summed(windows, "log windows"), periods=windows)
+
+
+FALLS = log(window("line 1", 500, 375, 225), window("line 2", 500, 8, 0), window("line 3", 350, 0, 0))
+TURNS = (160, 40, 150, 60, 160, 40, 20, 30, 140, 160)  # hard and easy texts, one after the other
+SOURCES = {  # -> the stretch that fell, and the rest
+    "for good": (FALLS, "lines 2 to 3", "line 1"),
+    "and returns": (
+        log(*(window(f"lines {9 * n + 1} to {9 * n + 8}", 90, 2 if 3 < n < 6 else 60) for n in range(10))),
+        "lines 37 to 53", "lines 1 to 89 without lines 37 to 53",
+    ),
+    "at first": (log(window("line 4", 200, 1), window("line 7", 300, 210)), "line 4", "line 7"),
+    "in a window of many": (log(*(window(f"line {n}", 90, 5 if n > 90 else 55) for n in range(1, 131))), "lines 9", ""),
+    "chance": (log(*(window(f"line {n}", 40, 20 + n % 3) for n in range(9))), None, None),
+    "one of twelve by chance": (log(*(window(f"line {n}", 12, 0 if n == 7 else 10) for n in range(12))), None, None),
+    "texts in turns": (log(*(window(f"line {n}", 200, hits) for n, hits in enumerate(TURNS))), None, None),
+    "few drafts": (log(window("line 1", 6, 5), window("line 2", 6, 0)), None, None),
+    "another K": (log(window("line 1", 500, 375, 225), window("line 2", 500, 8)), None, None),
+    "one window": (log(window("line 1", 500, 375, 225)), None, None),
+}  # fmt: skip
+
+
+@pytest.mark.sample(len(SOURCES))
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_stretch_that_falls_is_named(name):
+    counts, low, rest = SOURCES[name]
+    found = collapse(counts)
+    if low is None:
+        assert found is None and steady(counts) is counts
+    else:
+        assert found.low.source.startswith(low) and found.rest.source.startswith(rest)
+        assert found.low.drafts + found.rest.drafts == counts.drafts
+
+
+def test_the_rest_is_planned_from_and_says_so():
+    kept = steady(FALLS)
+    assert (kept.drafts, kept.positions) == (500, (375, 225))
+    assert kept.notes[0] == "Acceptance collapses in lines 2 to 3: planned from line 1 alone."
+
+
+def test_texts_that_differ_are_no_collapse_and_dead_requests_are():
+    """Real answers of the demo pair differ by more than chance; two good answers and ten without a token do too."""
+    assert collapse(read([step_record(steps) for steps in STEPS])) is None
+    dead = read([step_record("2202002222022202" * 3, 2)] * 2 + [step_record("0" * 50, 2)] * 10)
+    found = collapse(dead)
+    assert (found.low.source, found.rest.source) == ("requests 3 to 12", "requests 1 to 2")
+    assert len(steady(dead).requests) == 2
+    assert collapse(replace(dead, requests_done=None)) is None  # texts of a vector: in no order of time
+
+
+def test_kinds_of_text_in_turns_seldom_seem_a_collapse():
+    """Windows whose rates are drawn with a standard deviation of .15; with a fixed seed."""
+    rng = np.random.default_rng(3)
+    alarms = 0
+    for _ in range(100):
+        rates = rng.beta(5.8, 3.9, size=12)
+        alarms += collapse(log(*(window("line 1", 200, int(rng.binomial(200, rate))) for rate in rates))) is not None
+    assert alarms <= 2
+
+
+def test_prompts_of_nearly_one_length_have_no_parts_by_length():
+    def totals(*lengths):
+        return [RequestTotals(20, 30, length) for length in lengths]
+
+    assert by_prompt_length(totals(*[50] * 12)) == [] == by_prompt_length(totals(*[50] * 11, 51))
+    assert [part.longest for part in by_prompt_length(totals(*range(1, 10)))] == [3, 6, 9]
+
+
+def test_requests_without_a_draft_take_no_part():
+    counts = FALLS.periods[0]
+    request = ServerRequest((2,) * 100 + (0,) * 400, (2,) * 500)
+    both = replace(counts, positions=(100, 100), accepted_tokens=200, requests=(request, ServerRequest((), ())))
+    assert collapse(replace(both, requests_done=2)) is None
