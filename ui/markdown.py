@@ -7,7 +7,8 @@ as it is.
 
 import html
 import re
-import unicodedata
+
+from sequoia_core.files.safe_files import visible
 
 UNSEEN = "\u2060"  # a joiner without width: breaks patterns that the client looks for in unescaped text
 MARKUP = re.compile(r"([\\`*_\[\]<>$~#|!&])")
@@ -18,15 +19,6 @@ FOUND_LATER = re.compile(r"(?<=:)(?=\S)|(?<=@)(?=\S)|(?<=www)(?=\.)|(?<=-)(?=\\?
 NAME_MARKUP = re.compile(r"[!-&*/:<>?@\[\\\]^`{|}~]")
 MAX_CHARS = 1000
 MAX_NAME = 120
-
-
-def visible(text: str) -> str:
-    """Return text in one line, with a mark for each control character and change of writing direction."""
-    spaced = text.translate(_SPACES)
-    return "".join("\ufffd" if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co") else c for c in spaced)
-
-
-_SPACES = dict.fromkeys(map(ord, "\t\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"), " ")
 
 
 def escaped(text: str, limit: int = MAX_CHARS) -> str:

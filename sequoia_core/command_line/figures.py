@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from math import floor, log10
 from typing import TYPE_CHECKING
 
+from ..files.safe_files import visible
 from .output import AsItIs
 
 if TYPE_CHECKING:
@@ -79,5 +80,5 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, words: int =
             name, justify="left" if column < words else "right", overflow="fold", no_wrap=widest <= UNFOLDED_CHARS
         )
     for row in rows:
-        result.add_row(*map(Text, row))
+        result.add_row(*(Text(visible(cell)) for cell in row))
     return result

@@ -11,6 +11,7 @@ import typer
 from typer.exceptions import TyperException
 
 from ..files.faults import OUT_OF_MEMORY, is_out_of_memory, is_panic
+from ..files.safe_files import visible
 from ..native import short_spins  # noqa: F401  before a command imports torch
 from . import decode_commands, design_commands, measure_commands, server_check, server_commands, sweep_command
 from .options import app
@@ -57,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _fail(message: str) -> int:
-    line = " ".join(message.split())
+    line = visible(" ".join(message.split()))  # a file or a server may have written part of it
     if len(line) > MAX_FAULT:
         line = f"{line[: MAX_FAULT // 2]} … {line[-MAX_FAULT // 2 :]}"
     print("error: " + line, file=sys.stderr)

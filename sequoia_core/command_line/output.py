@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from ..files.safe_files import check_replaceable
+from ..files.safe_files import check_replaceable, visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -34,7 +34,7 @@ def report(result: dict, as_json: bool, people: Iterable[RenderableType]) -> Non
         if isinstance(part, AsItIs):
             print(part)
         else:
-            console.print(Text(part, overflow="fold") if isinstance(part, str) else part)
+            console.print(Text(visible(part), overflow="fold") if isinstance(part, str) else part)
     print(end="", flush=True)  # says nothing where stdout is closed
 
 

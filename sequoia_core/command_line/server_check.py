@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -139,8 +138,12 @@ def audit_command(
         str | None, typer.Option("--against", help="The same model without a draft; default: --server with --off.")
     ] = None,
     off: Annotated[
-        str, typer.Option("--off", help="JSON of the fields that switch a request's draft off, without --against.")
-    ] = SWITCHED_OFF,
+        str | None,
+        typer.Option(
+            "--off",
+            help=f"JSON of the fields that switch a request's draft off, without --against; default: {SWITCHED_OFF}.",
+        ),
+    ] = None,
     remote: Annotated[bool, typer.Option("--remote", help="Let servers be on other machines.")] = False,
     temperature: Temperature = 1.0,
     top_p: TopP = 1.0,
@@ -162,8 +165,11 @@ def audit_command(
     from ..servers.same_law import FALSE_ALARM, POWER, samples_needed
 
     check_out(out)
+    if against is not None and off is not None:
+        raise ValueError(f"--off: found {off[:80]!r} beside --against, expected one of them")
     plain = checked_address(server if against is None else against, remote=remote)
-    sides = (Side(checked_address(server, remote=remote)), Side(plain, _fields(off) if against is None else {}))
+    fields = _fields(SWITCHED_OFF if off is None else off) if against is None else {}
+    sides = (Side(checked_address(server, remote=remote)), Side(plain, fields))
     sampling = _sampling(temperature, top_p)
     texts = prompt_texts(prompts, prompt_count or (4 if temperature else 32), column)
     if temperature:
@@ -216,9 +222,11 @@ def _lengths(option: str, text: str) -> list[int]:
 
 
 def _fields(text: str) -> dict:
+    from ..files.safe_files import read_json
+
     try:
-        fields = json.loads(text)
-    except (ValueError, RecursionError):
+        fields = read_json(text.encode())
+    except ValueError:
         fields = None
     if not isinstance(fields, dict):
         raise ValueError(f"--off: found {text[:80]!r}, expected a JSON object such as {SWITCHED_OFF}")

@@ -10,6 +10,7 @@ import pickletools
 import re
 import secrets
 import stat
+import unicodedata
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -28,6 +29,7 @@ MAX_LEVELS = 64  # of nested lists and objects: parsing could take more, hashing
 
 _BOXES = (dict, list)
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_SPACES = dict.fromkeys(map(ord, "\t\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"), " ")
 
 # What torch.save writes for plain dense tensors; anything else (a call, another kind of tensor) is refused.
 _TENSOR_PARTS = re.compile(
@@ -225,3 +227,9 @@ def one_line(error: BaseException) -> str:
     """Return the first line of an error's message."""
     text = str(error) or type(error).__name__
     return text.splitlines()[0][:160]
+
+
+def visible(text: str) -> str:
+    """Return text in one line, with a mark for each control character and change of writing direction."""
+    spaced = text.translate(_SPACES)
+    return "".join("\ufffd" if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co") else c for c in spaced)

@@ -14,7 +14,10 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from typing import IO
 from urllib.parse import urlsplit
 
+from ..files.safe_files import visible
+
 LOOPBACK = "127.0.0.1"
+MAX_ADDRESS = 300  # characters
 MAX_ANSWER_BYTES = 64 * 2**20
 START_SEC = 600  # a large model is read from disk
 END_SEC = 10  # to end by itself before it is killed
@@ -22,19 +25,25 @@ UNCUT = {"top_k": -1, "min_p": 0}  # of requests: llama.cpp cuts by both unless 
 LAST_WORDS = 300  # characters of a server's log that a fault shows
 
 
-def checked_address(address: str, *, remote: bool = False, others: str = "--remote allows others") -> str:
+def checked_address(
+    address: str, *, remote: bool = False, others: str = "--remote allows others", paths: Sequence[str] = ("", "/")
+) -> str:
     """Return the scheme, host and port of a server, which is on this machine unless `remote`.
 
-    `others` says in errors how that is allowed.
+    `others` says in errors how that is allowed; `paths` may follow the port.
     """
+    expected = f"expected an address such as http://{LOOPBACK}:8000{paths[-1].rstrip('/')}"
     try:
-        parts = urlsplit(address)
+        parts = urlsplit(address if len(address) <= MAX_ADDRESS and address.isprintable() else "")
         host, port = parts.hostname, parts.port
     except ValueError:
         host, port = None, None
     if host is None or parts.scheme not in ("http", "https") or parts.username is not None:
         named = "a user name" if host and parts.username is not None else repr(address[:80])
-        raise ValueError(f"server: found {named}, expected an address such as http://{LOOPBACK}:8000")
+        raise ValueError(f"server: found {named}, {expected}")
+    if parts.path not in paths or parts.query or parts.fragment:
+        rest = parts._replace(scheme="", netloc="").geturl()
+        raise ValueError(f"server: found {rest[:80]!r} after the host and port, {expected}")
     if not (remote or _is_loopback(host)):
         raise ValueError(f"server: found {host[:80]}, expected an address of this machine ({others})")
     named = f"[{host}]" if ":" in host else host
@@ -45,6 +54,12 @@ def _is_loopback(host: str) -> bool:
     with suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
     return host == "localhost"
+
+
+def same_server(one: str, other: str) -> bool:
+    """Return whether two checked addresses may name one server: this machine has several names."""
+    places = [(_is_loopback(each.hostname or "") or each.hostname, each.port) for each in map(urlsplit, (one, other))]
+    return places[0] == places[1]
 
 
 def ask(address: str, path: str, body: bytes | None = None, *, seconds: float = 60) -> bytes:
@@ -62,14 +77,14 @@ def ask(address: str, path: str, body: bytes | None = None, *, seconds: float = 
                 content = _read(response)
                 status = response.status
     except (OSError, HTTPException, ValueError) as error:
-        reason = "timed out" if late.is_set() else error
+        reason = "timed out" if late.is_set() else visible(str(error)[:LAST_WORDS])
         raise ValueError(f"{address}{path}: found no answer ({reason}), expected a running server") from error
     finally:
         connection.close()
     if late.is_set():  # an answer without a length ends where the connection does
         raise ValueError(f"{address}{path}: found no answer (timed out), expected a running server")
     if status != 200:
-        said = content[:LAST_WORDS].decode(errors="replace")
+        said = visible(content[:LAST_WORDS].decode(errors="replace"))
         raise ValueError(f"{address}{path}: found status {status} ({said}), expected 200")
     if len(content) > MAX_ANSWER_BYTES:
         raise ValueError(f"{address}{path}: found more than {MAX_ANSWER_BYTES:,} bytes, expected a shorter answer")
@@ -142,7 +157,7 @@ def _await_health(process: subprocess.Popen, address: str, log: IO[bytes]) -> No
             time.sleep(0.1)
     how = "still loading" if process.poll() is None else f"ended with exit code {process.returncode}"
     log.seek(max(0, log.seek(0, os.SEEK_END) - LAST_WORDS))
-    words = " ".join(log.read().decode(errors="replace").split()) or "nothing"
+    words = visible(" ".join(log.read().decode(errors="replace").split())) or "nothing"
     raise ValueError(f"server: found it {how}, expected it to answer; it last wrote: {words}")
 
 

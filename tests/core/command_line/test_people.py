@@ -166,3 +166,15 @@ def test_a_checked_server_has_a_row_for_each_length(shown):
 def test_a_sweep_ends_with_what_to_do_about_failures(shown):
     sweep = {"jobs": 4, "done": 3, "failed": 1, "skipped": 2, "failed_before": 0, "rows": 9, "seconds": 200.0}
     assert "3 of 4 jobs done, 1 failed, in 3 min: 9 rows" in shown(sweep_parts(sweep, Path("plan.toml"), Path("out")))
+
+
+def test_a_servers_text_never_reaches_the_terminal_as_control_characters(tmp_path, capsys):
+    path = tmp_path / "metrics"
+    path.write_text(vllm_text(*WIRED).replace('model_name="', 'model_name="\x1b]0;pwned\x07\x1b[2J\u202e'))
+    for command in ("doctor", "server-plan"):
+        assert main([command, "--after", str(path)]) == 0
+        assert "pwned" in (said := capsys.readouterr().out) and said.replace("\n", "").isprintable()
+    report({}, False, [figures.table(("model",), [("\x1b[31mred",)])])
+    assert "red" in (said := capsys.readouterr().out) and "\x1b" not in said
+    assert main(["doctor", "--after", str(path), "--model", "other"]) == 2
+    assert "pwned" in (said := capsys.readouterr().err) and said.strip().isprintable()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sequoia_core.command_line.main import main
-from sequoia_core.servers.audit import Answer, Side, ask_side, audit, first_difference
+from sequoia_core.servers.audit import Answer, Side, ask_side, audit, first_difference, repeats
 from tests.core.planted import PROMPTS, V, law_of_the_draft, planted, rows_by, tables  # noqa: F401
 from tests.served import body_of, reply, served
 
@@ -31,13 +31,18 @@ def answering(answer, metrics=None):
 
 
 class Engine:
-    """Answers by P, and behind the first token by the rows that a verifier leaves; a request may switch that off."""
+    """Answers by P, and behind the first token by the rows that a verifier leaves; a request may switch that off.
 
-    def __init__(self, verifier=None, *, seed=0, target=None, most=64):
+    Args:
+        seed: of the nth answer to a request whose own seed is given.
+        drafts_anyway: requests, by their number, that draft though that is switched off.
+    """
+
+    def __init__(self, verifier=None, *, seed=lambda own, n: own + n, target=None, most=64, drafts_anyway=()):
         self.plain = tables()[0] if target is None else target
         self.drafted = rows_by(verifier) if verifier and target is None else self.plain
         self.drafts, self.speculates, self.most = 0, verifier is not None, most
-        self.generator = np.random.default_rng(seed)
+        self.seed, self.seeds, self.drafts_anyway = seed, [], drafts_anyway
 
     def metrics(self):
         counts = {"drafts": self.drafts, "draft_tokens": 4 * self.drafts, "accepted_tokens": 0}
@@ -46,23 +51,28 @@ class Engine:
     def __call__(self, body):
         if body["n"] > self.most:
             raise ValueError(f"n must be at most {self.most}")
-        drafts = self.speculates and body.get("speculative.n_max") != 0
+        drafts = self.speculates and (body.get("speculative.n_max") != 0 or len(self.seeds) in self.drafts_anyway)
         self.drafts += drafts * body["n"] * (body["max_tokens"] - 1)
-        return {"choices": [self.choice(body, self.drafted if drafts else self.plain) for _ in range(body["n"])]}
+        self.seeds.append(range(body["seed"], body["seed"] + body["n"]))
+        return {"choices": [self.choice(body, drafts, self.seed(body["seed"], n)) for n in range(body["n"])]}
 
-    def choice(self, body, rows):
+    def choice(self, body, drafts, seed):
+        generator = np.random.default_rng(seed)
+        rows = self.drafted if drafts else self.plain
         text, content = [PROMPTS.index(body["prompt"])], []
         for place in range(body["max_tokens"]):
             row = self.plain[text[-1]] if place == 0 else rows[text[-1]]
             tops = [{"id": token, "logprob": math.log(max(chance, 1e-30))} for token, chance in enumerate(row)]
-            text.append(int(row.argmax() if body["temperature"] == 0 else self.generator.choice(V, p=row)))
+            text.append(int(row.argmax() if body["temperature"] == 0 else generator.choice(V, p=row)))
+            if drafts:
+                generator.random()  # as the test of a drafted token
             content.append(tops[text[-1]] | {"top_logprobs": tops})
         return {"logprobs": {"content": content}}
 
 
 @contextmanager
-def pair_of(verifier, **options):
-    speculating, plain = Engine(verifier, **options), Engine(seed=1)
+def pair_of(verifier, plain=None, **options):
+    speculating, plain = Engine(verifier, **options), plain or Engine()
     with answering(speculating, speculating.metrics) as one, answering(plain, plain.metrics) as other:
         yield Side(one), Side(other)
 
@@ -86,6 +96,43 @@ def test_the_same_server_without_its_draft():
         assert found["lossless"] is True and found["drafts"] > 100
         with pytest.raises(ValueError, match=r"found \d+ drafts in a request that should have none \(sent {}\), exp"):
             audited((Side(address), Side(address)))
+        other_name = address.replace("127.0.0.1", "localhost")
+        with pytest.raises(ValueError, match=r"found \d+ drafts in a request that should have none"):
+            audited((Side(address), Side(other_name)))
+    with answering(Engine("specinfer")) as address, pytest.raises(ValueError, match="found no counters of drafts"):
+        audited((Side(address), Side(address.replace("127.0.0.1", "localhost"))))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_one_request_that_drafts_though_it_should_not_is_noticed(temperature):
+    engine = Engine("specinfer", drafts_anyway={3})
+    with answering(engine, engine.metrics) as address, pytest.raises(ValueError, match="that should have none"):
+        audited((Side(address), Side(address, {"speculative.n_max": 0})), temperature)
+
+
+def test_a_counter_that_falls_tells_nothing():
+    speculating, plain = Engine("specinfer"), Engine()
+
+    def answer(body):
+        speculating.drafts -= 1000 if len(speculating.seeds) == 2 else 0
+        return speculating(body)
+
+    speculating.drafts = 1_000_000
+    with answering(answer, speculating.metrics) as one, answering(plain, plain.metrics) as other:
+        found = audited((Side(one), Side(other)), bias=0.3)
+    assert found["drafts"] is None and found["verdict"].endswith(" Whether it drafted at all, it does not tell.")
+
+
+def test_too_few_answers_are_no_pass():
+    engine = Engine("specinfer")
+
+    def answer(body):
+        return {"choices": engine(body)["choices"][: 64 if body["max_tokens"] == 1 else 2]}
+
+    plain = Engine()
+    with answering(answer, engine.metrics) as one, answering(plain, plain.metrics) as other:
+        found = audited((Side(one), Side(other)))
+    assert found["lossless"] is None and found["power"] < 0.5 and "probability 0." in found["verdict"]
 
 
 def test_what_tells_nothing_is_no_pass():
@@ -101,6 +148,41 @@ def test_what_tells_nothing_is_no_pass():
     with answering(one) as first, answering(two) as second:
         found = audited((Side(first), Side(second)), bias=0.5)
     assert found["lossless"] is None and "one answer only" in found["verdict"]
+    assert found["verdict"].endswith("Whether the plain server drafted, it does not tell.")
+
+
+@pytest.mark.sample(3, cover=False)
+@pytest.mark.parametrize(
+    ("speculating", "plain", "most"),
+    [
+        (lambda own, n: 42, lambda own, n: 42, 1),
+        (lambda own, n: 42 + n, lambda own, n: own + n, 16),
+        (lambda own, n: own, lambda own, n: own, 64),
+    ],
+    ids=["one seed for all requests", "the same for the nth answer", "one seed for the answers to a request"],
+)
+def test_a_server_that_repeats_itself_is_not_accused(speculating, plain, most):
+    with pair_of("specinfer", Engine(seed=plain, most=most), seed=speculating, most=most) as sides:
+        found = audited(sides, bias=0.4)
+    assert found["lossless"] is None
+    assert found["verdict"].startswith("Cannot be told: the server answers a request the same each time.")
+
+
+def test_repeats_are_told_from_a_prompt_of_few_answers():
+    one, two = ("a", "b"), ("a", "c")
+    assert repeats([(0, one, two), (1, one, one), (0, one, two), (1, one, one)])
+    assert repeats([(0, one, one), (0, two, two)])
+    assert not repeats([(0, one, two), (1, one, one)])  # nothing was asked twice
+    assert not repeats([(0, one, one), (1, one, one), (0, one, one), (1, one, two)])
+    assert not repeats([(0, one), (0, two), (0, one)])
+
+
+def test_no_two_answers_have_the_same_seed():
+    speculating, plain = Engine("specinfer"), Engine()
+    with answering(speculating, speculating.metrics) as one, answering(plain, plain.metrics) as other:
+        audited((Side(one), Side(other)), bias=0.3)
+    seeds = [seed for asked in (*speculating.seeds[1:], *plain.seeds[1:]) for seed in asked]  # the first counts answers
+    assert len(set(seeds)) == len(seeds) > 400
 
 
 def test_greedy_answers_are_the_same_or_part_where_it_is_said():
@@ -109,8 +191,9 @@ def test_greedy_answers_are_the_same_or_part_where_it_is_said():
     rows = tables()[0]
     for by, near in ((1e-4, True), (-2.0, False)):
         tied, other = rows.copy(), rows.copy()
-        tied[:, 0], tied[:, 1] = 0.45, 0.45 * np.exp(-abs(by))
-        other[:, 0], other[:, 1] = 0.45, 0.45 * np.exp(abs(by))
+        tied[:, 0], tied[:, 1] = 9, 9 * np.exp(-abs(by))
+        other[:, 0], other[:, 1] = 9, 9 * np.exp(abs(by))
+        tied, other = (each / each.sum(axis=1, keepdims=True) for each in (tied, other))
         one, two = Engine("specinfer", target=other), Engine(target=tied)
         with answering(one, one.metrics) as first, answering(two, two.metrics) as second:
             found = audited((Side(first), Side(second)), 0.0)
@@ -120,12 +203,33 @@ def test_greedy_answers_are_the_same_or_part_where_it_is_said():
         assert found["gap"] == pytest.approx(abs(by), abs=1e-5)
 
 
-def test_where_logits_are_not_told_no_difference_is_a_near_tie():
-    plain = Answer((5, 6, 7), ({}, {6: -1.0, 8: -1.1}, {7: -0.1, 9: -4.0}))
-    short = first_difference(Answer((5, 6), ()), plain)
-    assert (short["tokens"], short["near_tie"], short["gap"]) == ([7, None], None, None)
+@pytest.mark.sample(10, cover=False)
+@pytest.mark.parametrize(
+    ("plain", "token", "near", "gap"),
+    [
+        ({7: -1.0, 9: -1.2}, 9, True, 0.2),
+        ({7: -1.0, 9: -1.3}, 9, False, 0.3),
+        ({7: -1.1, 9: -1.0}, 9, True, -0.1),
+        ({7: -0.05, 1: -4.0, 2: -5.0, 3: -6.0, 4: -7.0}, 9, False, 6.95),
+        ({7: -1.0, 1: -1.1}, 9, None, None),  # 9 may be as near as 1
+        ({7: -0.1}, 9, None, None),
+        ({1: -0.1, 7: -3.0, 9: -5.0}, 9, None, None),  # the plain server is not greedy
+        ({7: -0.1, 1: -9.0}, "the", None, None),
+        ({7: -0.1, 1: -9.0}, None, None, None),
+        ({}, 9, None, None),
+    ],
+)
+def test_a_near_tie_is_judged_by_the_plain_server_alone(plain, token, near, gap):
+    accused = {7: -0.70, 9: -0.71, "the": -0.71}
+    found = Answer((5,) if token is None else (5, token), ({}, accused)[: 1 + (token is not None)])
+    parted = first_difference(found, Answer((5, 7), ({5: 0.0}, plain)))
+    assert (parted["tokens"], parted["near_tie"]) == ([7, token], near)
+    assert parted["gap"] == (gap if gap is None else pytest.approx(gap))
+    assert ("at least 7," in parted["words"]) is (gap == 6.95)
+    assert ("a near tie" in parted["words"], "no near tie" in parted["words"]) == (near is True, near is False)
 
 
+TWICE = [{"token": "a", "logprob": -1}, {"token": "a", "logprob": -3}]  # two tokens of one text
 LEGACY = {"tokens": ["token_id:5", "token_id:6"], "top_logprobs": [{"token_id:5": -0.1}, None]}
 
 
@@ -134,7 +238,7 @@ LEGACY = {"tokens": ["token_id:5", "token_id:6"], "top_logprobs": [{"token_id:5"
     [
         ({"logprobs": LEGACY}, ("token_id:5", "token_id:6"), ({"token_id:5": -0.1}, {})),
         ({"token_ids": [5, 6], "logprobs": None}, (5, 6), ()),
-        ({"logprobs": {"content": [{"token": "a", "logprob": -1, "top_logprobs": []}]}}, ("a",), ({},)),
+        ({"logprobs": {"content": [{"token": "a", "logprob": -1, "top_logprobs": TWICE}]}}, ("a",), ({"a": -1},)),
     ],
 )
 def test_tokens_are_read_in_the_shapes_of_several_servers(choice, tokens, tops):
@@ -143,19 +247,52 @@ def test_tokens_are_read_in_the_shapes_of_several_servers(choice, tokens, tops):
     assert (found.tokens, found.tops) == (tokens, tops)
 
 
-def test_foreign_answers_are_one_line():
-    with answering(lambda body: {"choices": [{"text": "abc"}]}) as address:
-        with pytest.raises(ValueError, match="expected choices with token_ids or logprobs of tokens"):
+def of_llama(**fields):
+    return json.dumps({"choices": [{"logprobs": {"content": [{"id": 5, "logprob": -1, "top_logprobs": []} | fields]}}]})
+
+
+def of_vllm(tokens='["a"]', tops='[{"a": -1}]'):
+    return f'{{"choices": [{{"logprobs": {{"tokens": {tokens}, "top_logprobs": {tops}}}}}]}}'
+
+
+CHOICES = "expected choices with token_ids or logprobs of tokens"
+LISTED = of_llama(top_logprobs=[{"id": 5, "logprob": 0.5}])
+
+
+@pytest.mark.sample(14, cover=False)
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"choices": [{"text": "abc"}]}', CHOICES),
+        ('{"choices": []}', CHOICES),
+        ('["choices"]', CHOICES),
+        (of_vllm(tokens='"ab"'), CHOICES),
+        (of_vllm(tops='[["a", -1]]'), CHOICES),
+        (LISTED, "found '0.5' as a log-probability, expected a number up to 0"),
+        (LISTED.replace("0.5", "true"), "found 'True' as a log-probability"),
+        (LISTED.replace("0.5", "9" * 401), "found a number of 401 digits"),
+        (LISTED.replace("0.5", "NaN"), "found NaN, expected finite numbers"),
+        (of_llama(id=-1), "found -1 as a token, expected its id or text"),
+        (of_vllm(tokens="[true]"), "found True as a token, expected"),
+        (of_vllm(tops='[{"a": -1, "a": -2}]'), "found the key 'a' twice"),
+        (of_vllm(tokens='["a", "b", "c"]', tops="[]"), "found 3 tokens with 0 lists"),
+        (of_vllm(tokens='["a", "b"]'), "found 2 tokens with 1 lists of log-probabilities, expected at most 2 tokens"),
+    ],
+)
+def test_foreign_answers_are_one_line(content, message):
+    with served(lambda handler: body_of(handler) and reply(handler, content.encode())) as address:
+        with pytest.raises(ValueError, match=message) as refusal:
             ask_side(Side(address), "a", 2, SAMPLING, 1)
+    assert str(refusal.value).startswith(address) and "\n" not in str(refusal.value)
 
 
 def test_the_command_says_and_keeps_it(tmp_path, capsys):
     (tmp_path / "prompts.txt").write_text("a\nb\n")
     out, asked = tmp_path / "audit.json", ["--prompts", str(tmp_path / "prompts.txt"), "--bias", "0.4"]
-    with pair_of("specinfer", seed=2) as (one, other):
+    with pair_of("specinfer") as (one, other):
         asked += ["--server", one.address, "--against", other.address, "--out", str(out)]
         assert main(["audit", *asked, "--json"]) == 0
         result = json.loads(capsys.readouterr().out)
         assert json.loads(out.read_text()) == result and result["lossless"] is True
         assert main(["audit", *asked, "--temperature", "0"]) == 0
-    assert capsys.readouterr().out.startswith("Lossless: 2 of 2 answers of 128 tokens are the same")
+    assert capsys.readouterr().out.startswith("Lossless: 2 of 2 answers of up to 128 tokens are the same")

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from sequoia_core.servers import local_server
-from sequoia_core.servers.local_server import ask, checked_address, running_server
+from sequoia_core.servers.local_server import ask, checked_address, running_server, same_server
 from tests.served import reply, served
 
 # a server with a child process of its own; argv: --deaf ignores SIGTERM, --host H --port P
@@ -77,6 +77,11 @@ def test_a_server_that_does_not_start_says_why(monkeypatch):
         running_server([sys.executable, "-c", "import sys; print('no such model'); sys.exit(3)"]),
     ):
         pass
+    with (
+        pytest.raises(ValueError, match="it last wrote: \ufffd.2Jno such model$"),
+        running_server([sys.executable, "-c", r"import sys; print('\x1b[2Jno such model'); sys.exit(3)"]),
+    ):
+        pass
     monkeypatch.setattr(local_server, "START_SEC", 0.5)
     with (
         pytest.raises(ValueError, match="found it still loading"),
@@ -84,6 +89,19 @@ def test_a_server_that_does_not_start_says_why(monkeypatch):
     ):
         pass
     assert gone_within(5)
+
+
+@pytest.mark.parametrize(
+    ("respond", "message"),
+    [
+        (lambda handler: reply(handler, b"\x1b]0;pwned\x07\x1b[2J\x1b[31mLossless\n\xe2\x80\xae", 500), "Lossless"),
+        (lambda handler: handler.wfile.write(b"SSH-2.0-\x1b[2J\r\r\n\n"), "SSH-2.0"),
+    ],
+)
+def test_what_a_server_said_has_no_control_characters(respond, message):
+    with served(respond) as address, pytest.raises(ValueError, match=message) as refusal:
+        ask(address, "/metrics")
+    assert str(refusal.value).isprintable()
 
 
 def test_no_redirect_and_no_proxy_is_followed(monkeypatch):
@@ -127,10 +145,22 @@ def test_what_is_no_whole_answer_is_none():
 
 def test_addresses_are_of_this_machine_unless_others_are_allowed():
     for address in ("http://127.0.0.1:8000", "http://localhost:1", "https://[::1]:9", "http://127.9.9.9"):
-        assert checked_address(address + "/some/path?x=1") == address
+        assert checked_address(address + "/") == address
     for address in ("http://10.0.0.1:80", "http://127.0.0.1.example.org", "http://2130706433", "http://0.0.0.0"):
         with pytest.raises(ValueError, match="expected an address of this machine"):
             checked_address(address)
         assert checked_address(address, remote=True) == address
     with pytest.raises(ValueError, match="found a user name, expected an address such as"):
         checked_address("http://me:secret@127.0.0.1")
+    for rest in ("/v1", "/metrics", "/?model=a", "#a", "//"):
+        with pytest.raises(ValueError, match="found .* after the host and port, expected an address such as"):
+            checked_address(f"http://127.0.0.1:8080{rest}")
+    with pytest.raises(ValueError, match=r"found 'http://127.0.0.1:80\\x1b\[2J'"):
+        checked_address("http://127.0.0.1:80\x1b[2J")
+
+
+def test_one_server_is_known_by_its_other_names():
+    assert same_server("http://127.0.0.1:8000", "http://localhost:8000")
+    assert same_server("http://[::1]:8000", "http://127.0.0.1:8000")
+    assert not same_server("http://127.0.0.1:8000", "http://127.0.0.1:8001")
+    assert not same_server("http://gpu-1:8000", "http://gpu-2:8000")
