@@ -154,6 +154,7 @@ class GrowCall:
         session, call = self.session, self._call
         _check_unseen(unseen)
         session.check_room(len(unseen) - 1 + self.shaping.most_read)
+        self.shaping.check_reading()
         ids = (ctypes.c_int64 * len(unseen))(*unseen)
         call.threads, call.length, call.unseen = torch.get_num_threads(), session.length, len(unseen)
         call.ids, call.uniforms = ctypes.addressof(ids), None

@@ -192,14 +192,20 @@ class Shaping:
         if 1 + (count - 1) * self._shaping.beam > self.most_read:
             raise ValueError(f"found {count} passes of {self._shaping.beam}, expected at most {self.most_read} nodes")
 
-    def frontier(self) -> int:
-        """Choose the nodes of the next pass; return how many, 0 when the tree is complete."""
-        shaping, costs = self._shaping, self._arrays["draft"]
-        ranks = len(self._arrays["expected"])
+    def check_reading(self) -> None:
+        """Raise ValueError unless `begin` was given what choosing the nodes of a pass reads."""
+        shaping, costs, ranks = self._shaping, self._arrays["draft"], len(self._arrays["expected"])
         if ranks < shaping.branch and (shaping.sampled or costs is not None):
             raise ValueError(f"expected: found {ranks} chances, expected one for each of {shaping.branch} ranks")
         if costs is not None and len(costs) <= shaping.beam:
             raise ValueError(f"draft: found costs of {len(costs)} widths, expected those of 0 to {shaping.beam}")
+
+    def frontier(self) -> int:
+        """Choose the nodes of the next pass; return how many, 0 when the tree is complete."""
+        shaping = self._shaping
+        if shaping.max_depth <= 0:  # nothing is read, and nothing was given for it
+            return 0
+        self.check_reading()
         if shaping.read and shaping.read + shaping.beam > self.most_read:
             raise ValueError(f"found {shaping.read} nodes read, expected at most {self.most_read} of one tree")
         return compiled().tree_frontier(self.address)
