@@ -1,7 +1,7 @@
 """Rows of a vocabulary on CPU, by `sampling_ops.c` where it can be built.
 
 A call takes microseconds here and ten times as long in a framework. Every function has a twin in `decoding.sampling`,
-`Walker` in `decoding.walk`: they do the same without compiled code. Knows arrays only. m = rows, V = vocabulary.
+`walker` in `decoding.walk`: they do the same without compiled code. Knows arrays only. m = rows, V = vocabulary.
 """
 
 import ctypes
@@ -79,7 +79,7 @@ def array_address(array: np.ndarray, dtype: type, *shape: int) -> int:
     return array.__array_interface__["data"][0]
 
 
-def _lines_address(logits: torch.Tensor) -> int:
+def lines_address(logits: torch.Tensor) -> int:
     """Return where rows begin, which need not follow one another; ValueError for what `supports` refuses."""
     if not supports(logits):
         raise ValueError(
@@ -93,7 +93,7 @@ def _check_draws(count: int, size: int) -> None:
         raise ValueError(f"found {count} tokens of each row, expected at most its {size}")
 
 
-def _granted(result: int) -> None:
+def granted(result: int) -> None:
     if result == -2:
         raise ValueError("found a token or a node out of range, expected tokens of the rows and nodes of one tree")
     if result < 0:
@@ -110,7 +110,7 @@ def softmax_rows(logits: torch.Tensor, temperature: float) -> torch.Tensor:
     count, size = logits.shape
     probs = torch.empty(count, size, dtype=torch.float32)
     fine = compiled().rows_softmax(
-        _lines_address(logits), logits.stride(0), count, size, inverse(temperature), probs.data_ptr(),
+        lines_address(logits), logits.stride(0), count, size, inverse(temperature), probs.data_ptr(),
         torch.get_num_threads(),
     )  # fmt: skip
     return probs if fine else probs.fill_(torch.nan)
@@ -132,11 +132,11 @@ def token_probabilities(
     """
     found = torch.empty(len(tokens), dtype=torch.float32)
     fine = compiled().rows_probabilities(
-        _lines_address(logits), logits.stride(0), len(logits), array_address(which, np.int64, len(which)),
+        lines_address(logits), logits.stride(0), len(logits), array_address(which, np.int64, len(which)),
         array_address(starts, np.int64, len(which) + 1), len(which), logits.shape[1], inverse(temperature),
         address(tokens, torch.int64, len(tokens)), len(tokens), found.data_ptr(), torch.get_num_threads(),
     )  # fmt: skip
-    _granted(fine)
+    granted(fine)
     return found if fine else None
 
 
@@ -144,7 +144,7 @@ def distribution(logits: torch.Tensor, temperature: float) -> np.ndarray | None:
     """Return the softmax of one float32 row [V] in double precision; None for one with NaN or nothing finite."""
     wide, scratch = np.empty(len(logits)), np.empty(len(logits), dtype=np.float32)
     fine = compiled().rows_distribution(
-        _lines_address(logits[None]), len(logits), inverse(temperature), _address(scratch), _address(wide)
+        lines_address(logits[None]), len(logits), inverse(temperature), _address(scratch), _address(wide)
     )  # fmt: skip
     return wide if fine else None
 
@@ -155,16 +155,16 @@ def largest(values: torch.Tensor, k: int) -> torch.Tensor:
     _check_draws(k, values.shape[1])
     indices = torch.empty(len(values), k, dtype=torch.int64)
     threads = torch.get_num_threads()
-    _granted(compiled().rows_largest_shared(_lines_address(values), *values.shape, k, indices.data_ptr(), threads))
+    granted(compiled().rows_largest_shared(lines_address(values), *values.shape, k, indices.data_ptr(), threads))
     return indices
 
 
 def cut(probs: torch.Tensor, top_p: float, top_k: int) -> torch.Tensor:
     """Return rows float32 [m, V] cut by top-k (0 for none), then by top-p, and scaled to sum to 1."""
     probs, kept = probs.contiguous(), torch.empty(probs.shape)
-    _granted(
+    granted(
         compiled().rows_cut(
-            _lines_address(probs), *probs.shape, top_k, top_p, kept.data_ptr(), torch.get_num_threads()
+            lines_address(probs), *probs.shape, top_k, top_p, kept.data_ptr(), torch.get_num_threads()
         )
     )  # fmt: skip
     return kept
@@ -189,9 +189,9 @@ def draw(
     if not replace:
         _check_draws(uniforms.shape[-1], probs.shape[-1])
     indices = torch.empty(uniforms.shape, dtype=torch.int64)
-    _granted(
+    granted(
         compiled().rows_draw_shared(
-            _lines_address(probs), address(first, torch.float32, *probs.shape), *probs.shape, uniforms.shape[1],
+            lines_address(probs), address(first, torch.float32, *probs.shape), *probs.shape, uniforms.shape[1],
             replace, address(uniforms, torch.float64, len(probs), uniforms.shape[1]), indices.data_ptr(),
             torch.get_num_threads(),
         )
@@ -229,7 +229,7 @@ def _accepted(
     rows = [None if part is None else part.contiguous() for part in (target, draft, first)]
     if target.ndim != 2:
         raise ValueError(f"found {list(target.shape)}, expected rows")
-    _granted(
+    granted(
         compiled().rows_accepted(
             *(address(part, torch.float32, *target.shape) for part in rows), *target.shape, width, *given,
             torch.get_num_threads(),
@@ -294,109 +294,3 @@ def invert(probs: np.ndarray, uniform: float) -> int:
     """Return where the running sum of float64 [V] passes `uniform` of its total; never an entry without mass."""
     probs = np.ascontiguousarray(probs, np.float64)
     return compiled().rows_invert(array_address(probs, np.float64, len(probs)), len(probs), uniform)
-
-
-class Walker:
-    """Walks down trees, in one call each; its buffers are kept for the next tree."""
-
-    def __init__(self) -> None:
-        self._shape: tuple[np.ndarray, ...] = ()
-        self._size = 0
-
-    def take(
-        self,
-        firsts: np.ndarray,
-        counts: np.ndarray,
-        cache_positions: np.ndarray,
-        looked_up: np.ndarray | None = None,
-    ) -> None:
-        """Take the tree of the next walks.
-
-        Args:
-            firsts, counts: int64 [n], each node's first child and how many it has.
-            cache_positions: int64 [n], as in `DraftTree`, which row of the draft's each node has; not read for leaves.
-            looked_up: int64 [n], as in `DraftTree`.
-        """
-        shape = firsts, counts, cache_positions
-        count = len(firsts)
-        self._kept = looked_up
-        self._looked_up = None if looked_up is None else array_address(looked_up, np.int64, count)
-        if len(firsts) > self._size:
-            self._size = size = len(firsts)
-            self._path, self._nodes = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
-            self._masses, self._ends = np.empty((size, 2)), np.empty(3, dtype=np.int64)
-            self._results = [_address(array) for array in (self._path, self._nodes, self._masses, self._ends)]
-        if len(self._shape) != 3 or any(a is not b for a, b in zip(self._shape, shape, strict=True)):
-            self._shape = shape
-            addresses = (array_address(array, np.int64, count) for array in shape)
-            self._firsts, self.counts, self._cache_positions = addresses
-
-    def greedily(self, logits: torch.Tensor, tokens: torch.Tensor) -> tuple[list[int], int, list[int]] | None:
-        """Follow the target's most likely tokens, as `decoding.walk.walk_greedily` does.
-
-        Args:
-            logits: float32 [n, V].
-            tokens: int64 [n].
-
-        Returns:
-            The path, the token after it and the nodes compared; None when a row on the way was not finite.
-        """
-        path, nodes, _, ends = self._results
-        count = self._checked_count(logits)
-        fine = compiled().rows_follow(
-            count, logits.data_ptr(), logits.stride(0), logits.shape[1], self._firsts, self.counts,
-            address(tokens, torch.int64, count), path, nodes, ends,
-        )  # fmt: skip
-        _granted(fine)
-        if not fine:
-            return None
-        length, trials, bonus = self._ends.tolist()
-        return self._path[:length].tolist(), bonus, self._nodes[:trials].tolist()
-
-    def sampled(
-        self,
-        rule: str,
-        logits: torch.Tensor,
-        temperature: float,
-        tokens: torch.Tensor,
-        draft: torch.Tensor,
-        uniforms: torch.Tensor,
-    ) -> tuple[list[int], int, list[tuple[int, float, float, float]]] | None:
-        """Decide by a rule, as `decoding.walk.walk_tree` or `walk_from_leaves` does.
-
-        Args:
-            rule: one of RULES.
-            logits: float32 [n, V], the target's.
-            tokens: int64 [n].
-            draft: float32 [.., V], the draft's rows.
-            uniforms: float64 [n] in [0, 1).
-
-        Returns:
-            The path, the bonus token and every trial (node, uniform, target mass, draft mass); None when a row on the
-            way was not finite.
-        """
-        count, size = self._checked_count(logits), logits.shape[1]
-        arguments = (
-            count, logits.data_ptr(), logits.stride(0), size, inverse(temperature), self._firsts, self.counts,
-            self._cache_positions, address(draft, torch.float32, len(draft), size if len(draft) else draft.shape[-1]),
-            len(draft), address(tokens, torch.int64, count), address(uniforms, torch.float64, count), *self._results,
-        )  # fmt: skip
-        if rule == TRAVERSAL:
-            fine = compiled().rows_traverse(*arguments)
-        else:
-            fine = compiled().rows_walk(RULES.index(rule), *arguments, self._looked_up)
-        _granted(fine)
-        if not fine:
-            return None
-        length, trials, bonus = self._ends.tolist()
-        nodes, masses = self._nodes[:trials].tolist(), self._masses[:trials].tolist()
-        drawn = zip(nodes, uniforms.numpy()[:trials].tolist(), masses, strict=True)
-        return self._path[:length].tolist(), bonus, [(node, uniform, *pair) for node, uniform, pair in drawn]
-
-    def _checked_count(self, logits: torch.Tensor) -> int:
-        """Return the nodes of the tree; ValueError unless each has a row of logits."""
-        _lines_address(logits)
-        count = len(self._shape[0])
-        if len(logits) != count:
-            raise ValueError(f"found {len(logits)} rows of logits, expected one for each of {count} nodes")
-        return count

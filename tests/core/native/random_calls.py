@@ -23,6 +23,7 @@ from sequoia_core.native.drafting_calls import DraftCall, GrowCall
 from sequoia_core.native.linear import CompiledLinear, compile_layers
 from sequoia_core.native.llama_x86 import CompiledLlama
 from sequoia_core.native.text_index import MOST, TreeColumns
+from sequoia_core.native.walker import Walker
 
 REFUSALS = (ValueError, RuntimeError, IndexError, OverflowError, TypeError)
 
@@ -114,12 +115,12 @@ def call_walks(calls: Calls) -> None:
     uniforms = torch.rand(tree.size, dtype=torch.float64)
 
     def walk(rule: str, firsts, counts, positions, logits, tokens, draft, uniforms):
-        walker = rows.Walker()
+        walker = Walker()
         walker.take(firsts, counts, positions)
         return walker.sampled(rule, logits, 0.8, tokens, draft, uniforms)
 
     def follow(firsts, counts, positions, logits, tokens):
-        walker = rows.Walker()
+        walker = Walker()
         walker.take(firsts, counts, positions)
         return walker.greedily(logits, tokens)
 
