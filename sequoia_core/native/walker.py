@@ -91,7 +91,8 @@ class Walker:
         count, size = self._checked_count(logits), logits.shape[1]
         arguments = (
             count, logits.data_ptr(), logits.stride(0), size, sampling_ops.inverse(temperature), self._firsts,
-            self.counts, self._cache_positions, address(draft, torch.float32, len(draft), size if len(draft) else draft.shape[-1]),
+            self.counts, self._cache_positions,
+            address(draft, torch.float32, len(draft), size if len(draft) else draft.shape[-1]),
             len(draft), address(tokens, torch.int64, count), address(uniforms, torch.float64, count), *self._results,
         )  # fmt: skip
         if rule == TRAVERSAL:
