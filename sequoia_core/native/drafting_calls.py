@@ -178,7 +178,8 @@ class GrowCall:
 def _checked_levels(levels: Sequence[Any], session: CompiledSession) -> list[_Level]:
     """Return a plan's levels as C reads them; ValueError where one does not follow from the one before."""
     _check_session(session)
-    checked, forwarded, stop = [], 0, 1
+    checked: list[_Level] = []
+    forwarded, stop = 0, 1
     for level in levels:
         width, children = len(level.nodes), level.children
         forwarded += width

@@ -117,7 +117,8 @@ class CompiledLlama:
         sizes = [size for index in range(shape.layers) for size in matrix_shapes(shape, first=index == 0)]
         sizes.append((shape.outputs, shape.hidden))
         self.tables, embedding = [*tables, *features], embedding.detach().contiguous()
-        begin, extra = rows.address(embedding, torch.bfloat16, shape.vocab, shape.hidden), (None, None)
+        begin = rows.address(embedding, torch.bfloat16, shape.vocab, shape.hidden)
+        extra: tuple[int | None, int | None] = None, None
         if features:
             norm, tokens = features
             extra = rows.address(norm, torch.float32, shape.hidden), rows.address(tokens, torch.int32, shape.outputs)
