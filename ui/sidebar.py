@@ -11,6 +11,7 @@ from sequoia_core.files.model_names import MTP, NO_DRAFT
 from sequoia_core.models import gemma
 from sequoia_core.models.default_dtype import default_dtype
 from sequoia_core.models.pair_spec import PairSpec
+from sequoia_core.native import notices
 from ui import glossary, menu, scenarios, weights_place
 from ui.jobs import session_jobs
 from ui.markdown import escaped
@@ -49,6 +50,8 @@ def _pair_control() -> None:
         f":material/memory: {escaped(machine.device_name())}, {predictions.dtype_in_use()}",
         help=f"{choice.dtype}: {choice.reason}." if spec.dtype is None else None,
     )
+    for notice in notices.said():
+        st.caption(f":material/info: {escaped(notice)}")
     weights_place.line(spec)
     for remark in model_pairs.remarks(spec):
         st.caption(f":material/info: {escaped(remark)}")

@@ -12,7 +12,7 @@ from typer.exceptions import TyperException
 
 from ..files.faults import OUT_OF_MEMORY, is_out_of_memory, is_panic
 from ..files.safe_files import visible
-from ..native import short_spins  # noqa: F401  before a command imports torch
+from ..native import notices, short_spins  # noqa: F401  before a command imports torch
 from . import decode_commands, design_commands, measure_commands, server_check, server_commands, sweep_command
 from .options import app
 
@@ -32,6 +32,18 @@ def run() -> NoReturn:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; return the exit code (0 done, 2 bad input, 130 interrupted, 141 nobody reads the output)."""
+    before = notices.said()
+    warnings.simplefilter("ignore", notices.Notice)  # they are printed below, in one line each
+    try:
+        return _run(arguments)
+    finally:
+        for sentence in notices.said():
+            if sentence not in before:
+                with contextlib.suppress(OSError, ValueError):
+                    print(f"note: {sentence}", file=sys.stderr)
+
+
+def _run(arguments: list[str] | None) -> int:
     try:
         result = typer.main.get_command(app)(args=arguments, prog_name="sequoia", standalone_mode=False)
         return result if isinstance(result, int) else 0

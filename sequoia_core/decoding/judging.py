@@ -7,6 +7,7 @@ import torch
 
 from ..models.protocol import Session
 from ..native import sampling_ops
+from ..native.walker import Walker
 from .drafting import DraftTree
 from .explaining import NodeRows, explain_path
 from .sampling import SamplingConfig, distribution, finite, most_likely, token_probabilities
@@ -111,7 +112,7 @@ class CompiledJudge(RowJudge):
 
     def __init__(self, session: Session, **options) -> None:
         super().__init__(session, **options)
-        self._walker = sampling_ops.Walker()
+        self._walker = Walker()
 
     @staticmethod
     def supports(session: Session, *, verifier: Verifier, sampling: SamplingConfig) -> bool:

@@ -16,6 +16,7 @@ from ..models.device import describe_device
 from ..models.protocol import LanguageModel, causal_mask, dtype_name, prefill
 from ..native.compile_c import cache_folder
 from ..native.instruction_sets import instructions_in_use
+from ..native.notices import say_once
 from .sampling import most_likely
 
 SIZES = (1, 2, 4, 8, 16)
@@ -47,8 +48,8 @@ def pass_times(target: LanguageModel) -> HardwareProfile:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         found.save(path)
-    except OSError:  # a folder that cannot be written: timed again next time
-        pass
+    except (OSError, ValueError) as error:  # timed again next time
+        say_once(f"{path.parent}: times of passes cannot be kept there ({error}), so each run measures them again")
     return found
 
 

@@ -3,11 +3,11 @@
 Imports torch only where there may be a GPU, and to describe a device of torch.
 """
 
-import os
 import sys
 from pathlib import Path
 
-from ..native.processor import processor_flags, processor_name
+from ..native.notices import say_once
+from ..native.processor import allowed_cores, processor_flags, processor_name
 
 GPU_DRIVERS = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/nvhost-ctrl-gpu", "/dev/kfd", "/dev/dxg")
 GROUP = Path("/sys/fs/cgroup")
@@ -23,12 +23,23 @@ def has_gpu() -> bool:
 
 
 def device_name() -> str:
-    """Name the device that models will run on: the GPU, or the processor with its cores."""
+    """Name the device that models will run on: the GPU, or the processor with the cores that may be used."""
     if has_gpu():
         import torch
 
         return torch.cuda.get_device_name()
-    return f"{processor_name()}, {os.cpu_count()} cores"
+    count = len(allowed_cores())
+    return f"{processor_name()}, {count} core{'s' if count > 1 else ''}"
+
+
+def limit_threads() -> None:
+    """Let torch use no more threads than there are cores for this process; more only wait for each other."""
+    import torch
+
+    threads, cores = torch.get_num_threads(), len(allowed_cores())
+    if threads > cores:
+        torch.set_num_threads(cores)
+        say_once(f"{threads} threads were asked for, but this process may use {cores} of the cores: {cores} are used")
 
 
 def describe_device(device) -> str:

@@ -18,6 +18,7 @@ from ..native.instruction_sets import check_environment
 from .architectures import check_gguf_architecture
 from .checkpoint import COMPRESSED_TENSORS, SPREAD, Plan, load_weights, read_plan
 from .default_dtype import default_dtype
+from .device import limit_threads
 from .generation_settings import left_out_remark
 from .gguf.model import GGUFModel, gguf_path
 from .gguf.tokenizer import GGUFTokenizer
@@ -215,6 +216,8 @@ def _checked_device(spec: PairSpec) -> torch.device:
             raise ValueError(
                 f"dtype: found {str(spec.dtype)[:40]!r} for GGUF files, expected none: they have their own"
             )
+    if device.type == "cpu":
+        limit_threads()
     return device
 
 

@@ -16,10 +16,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from .notices import say_once
 from .processor import processor_flags
 
 FOLDER = Path(__file__).parent
-BUILD_SEC = 60
+BUILD_SEC = 300  # the largest file takes ten seconds, and a minute where many processes share a core
 
 
 def cache_folder() -> Path:
@@ -63,7 +64,10 @@ def build(sources: Sequence[Path], flags: Sequence[str], folder: Path, *, reads:
     facts = " ".join([compiler, *flags, processor_flags(), *platform.libc_ver()]).encode()
     content = b"".join(source.read_bytes() for source in (*sources, *reads))
     built = folder / f"{sources[0].stem}-{hashlib.sha256(content + facts).hexdigest()[:16]}.so"
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise OSError(f"{folder}: cannot keep compiled code there ({error.strerror})") from error
     _check_ours(folder)
     if built.exists():
         _check_ours(built)
@@ -135,5 +139,8 @@ def load(
             found = getattr(library, function)
             found.restype, found.argtypes = result, arguments
     except (OSError, RuntimeError, AttributeError) as error:  # a user without a home; a library without the function
-        return None, str(error)
+        reason = " ".join(str(error).split())
+        if find_compiler() is not None:  # compiled code was to be expected
+            say_once(f"compiled code is not used, which is slower: {reason}")
+        return None, reason
     return library, ""

@@ -2,12 +2,14 @@
 
 import ctypes
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 
 from .llama_x86 import CompiledSession
-from .sampling_ops import inverse
+from .sampling_ops import address, array_address, inverse
 from .tree_expansion import Shaping
 
 _POINTER = ctypes.c_void_p
@@ -69,15 +71,7 @@ class DraftCall:
         self.forwarded = sum(len(level.nodes) for level in levels)
         self.draws = sum(len(level.nodes) * level.most_children for level in levels) if drawn else 0
         self.nodes = levels[-1].children.stop
-        self._levels = (_Level * len(levels))(
-            *(
-                _Level(
-                    len(level.nodes), level.most_children, level.children.start, 0, level.nodes.ctypes.data,
-                    level.counts.ctypes.data, level.tree_mask.data_ptr(),
-                )
-                for level in levels
-            )
-        )  # fmt: skip
+        self._levels = (_Level * len(levels))(*_checked_levels(levels, session))
         self.tokens = torch.empty(self.nodes, dtype=torch.int64)
         self.probabilities = torch.ones(self.nodes, dtype=torch.float32)
         self.rows = torch.empty(self.forwarded, session.vocab_size, dtype=torch.float32)
@@ -105,6 +99,7 @@ class DraftCall:
         """
         session, call = self.session, self._call
         count = len(unseen) + self.forwarded - 1
+        _check_unseen(unseen)
         session.check_room(count)
         if len(unseen) > len(self._unseen):
             self._unseen = (ctypes.c_int64 * len(unseen))()
@@ -118,6 +113,7 @@ class DraftCall:
         call.inverse_temperature = inverse(temperature)
         call.uniforms = None if uniforms is None else uniforms.data_ptr()
         done = session.model.functions.sequoia_draft(session.address, ctypes.byref(call))
+        _check_range(done)
         if not done:
             raise MemoryError(f"found no memory to draft {self.nodes} tokens")
         session.length += count
@@ -137,6 +133,8 @@ class GrowCall:
     def __init__(self, session: CompiledSession, shaping: Shaping, *, most_frontiers: int) -> None:
         self.session, self.shaping = session, shaping
         shaping.make_rows(session.vocab_size)
+        shaping.check_frontiers(most_frontiers)
+        _check_session(session)
         self._widths = (ctypes.c_int64 * most_frontiers)()
         self._call = _Growth(
             most_frontiers=most_frontiers, shaping=shaping.address, widths=ctypes.addressof(self._widths),
@@ -154,7 +152,9 @@ class GrowCall:
             How many nodes each pass read; None when logits are not finite.
         """
         session, call = self.session, self._call
+        _check_unseen(unseen)
         session.check_room(len(unseen) - 1 + self.shaping.most_read)
+        self.shaping.check_reading()
         ids = (ctypes.c_int64 * len(unseen))(*unseen)
         call.threads, call.length, call.unseen = torch.get_num_threads(), session.length, len(unseen)
         call.ids, call.uniforms = ctypes.addressof(ids), None
@@ -163,6 +163,7 @@ class GrowCall:
             uniforms = torch.rand(self.shaping.most_draws, dtype=torch.float64, generator=generator)
             call.uniforms = uniforms.data_ptr()
         done = session.model.functions.sequoia_grow(session.address, ctypes.byref(call))
+        _check_range(done)
         if not done:
             raise MemoryError("found no memory to draft a tree")
         if generator is not None:  # rewind the generator, so that it has advanced only by the numbers used
@@ -172,3 +173,45 @@ class GrowCall:
         if widths:
             session.length += len(unseen) - 1 + sum(widths)
         return None if done < 0 else widths
+
+
+def _checked_levels(levels: Sequence[Any], session: CompiledSession) -> list[_Level]:
+    """Return a plan's levels as C reads them; ValueError where one does not follow from the one before."""
+    _check_session(session)
+    checked: list[_Level] = []
+    forwarded, stop = 0, 1
+    for level in levels:
+        width, children = len(level.nodes), level.children
+        forwarded += width
+        rising = [-1, *level.nodes.tolist(), children.start]
+        if (
+            any(a >= b for a, b in pairwise(rising))
+            or (children.start, children.stop - children.start) != (stop, level.counts.sum())
+            or not 0 <= level.counts.min() <= level.counts.max() <= level.most_children <= session.vocab_size
+            or (not checked and width != 1)
+        ):
+            raise ValueError(
+                f"tree: found level {len(checked)} with nodes {rising[1:-1][:8]}, expected nodes breadth-first"
+            )
+        stop = children.stop
+        addresses = (
+            array_address(level.nodes, np.int64, width), array_address(level.counts, np.int64, width),
+            address(level.tree_mask, torch.float32, width, forwarded),
+        )  # fmt: skip
+        checked.append(_Level(width, level.most_children, children.start, 0, *addresses))
+    return checked
+
+
+def _check_session(session: CompiledSession) -> None:
+    if session.states_read:
+        raise ValueError(f"found {session.states_read} states to write down, expected none while drafting")
+
+
+def _check_unseen(unseen: Sequence[int]) -> None:
+    if not unseen:
+        raise ValueError("found no token that the draft has not read, expected at least the root")
+
+
+def _check_range(done: int) -> None:
+    if done == -2:
+        raise ValueError("found a token or a position that the draft does not have, expected one tokenizer and context")

@@ -7,6 +7,7 @@ from transformers import PreTrainedModel
 
 from .instruction_sets import InstructionSet, chosen
 from .llama_x86 import load
+from .sampling_ops import address
 
 LEAST_WEIGHTS = 2**16  # of a layer; a smaller one takes as long as the call
 COLUMNS, STEP = 16, 32  # a matrix has at least so many rows, and a multiple of so many columns
@@ -26,12 +27,13 @@ class CompiledLinear(torch.nn.Linear):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         weight = self.weight
         if (
-            not input.dtype == weight.dtype == torch.bfloat16
-            or not input.device.type == weight.device.type == "cpu"
+            input.dtype != torch.bfloat16
+            or not input.is_cpu
             or torch.is_grad_enabled()
             or torch.is_autocast_enabled("cpu")
             or torch.compiler.is_compiling()
-            or not weight.is_contiguous()
+            or not _reads(weight)  # it may have been replaced since
+            or input.shape[-1:] != weight.shape[1:]
         ):
             return super().forward(input)
         rows = input.contiguous()
@@ -39,7 +41,7 @@ class CompiledLinear(torch.nn.Linear):
         bias = None if self.bias is None else self.bias.detach().float()
         out = torch.empty(*input.shape[:-1], n, dtype=torch.float32 if self.single else torch.bfloat16)
         done = load(self.instructions)[0].sequoia_linear(
-            weight.data_ptr(), None if bias is None else bias.data_ptr(), rows.data_ptr(), count, n, k,
+            weight.data_ptr(), address(bias, torch.float32, n), rows.data_ptr(), count, n, k,
             torch.get_num_threads(), self.single, out.data_ptr(),
         )  # fmt: skip
         if not done:
@@ -54,22 +56,27 @@ def compile_layers(model: torch.nn.Module) -> None:
         return
     head = model.get_output_embeddings() if isinstance(model, PreTrainedModel) else None
     for layer in model.modules():
-        if type(layer) is torch.nn.Linear and "forward" not in vars(layer) and _fits(layer.weight):
+        if type(layer) is torch.nn.Linear and "forward" not in vars(layer) and _pays(layer.weight):
             own: Any = layer
             own.__class__ = CompiledLinear
             own.instructions, own.single = instructions, layer is head
 
 
-def _fits(weight: torch.Tensor) -> bool:
-    rows, columns = weight.shape
+def _reads(weight: torch.Tensor) -> bool:
+    """Whether compiled products can read a matrix where it lies."""
     return (
         weight.dtype == torch.bfloat16
-        and weight.device.type == "cpu"
+        and weight.is_cpu
+        and weight.ndim == 2
         and weight.is_contiguous()
-        and weight.numel() >= LEAST_WEIGHTS
-        and rows >= COLUMNS
-        and columns % STEP == 0
+        and weight.shape[0] >= COLUMNS
+        and weight.shape[1] % STEP == 0
+        and weight.shape[1] > 0
     )
+
+
+def _pays(weight: torch.Tensor) -> bool:
+    return weight.numel() >= LEAST_WEIGHTS and _reads(weight)
 
 
 def description(model: torch.nn.Module) -> str:

@@ -98,6 +98,14 @@ typedef struct {
 
 static size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
 
+#ifdef __SANITIZE_ADDRESS__  // which sees what is read or written beyond the bytes asked for
+static void *take(size_t bytes) {
+    void *memory = aligned_alloc(64, round_up(bytes ? bytes : 1, 64));
+    return memory ? memset(memory, 0, bytes) : NULL;
+}
+
+static void give(void *memory, size_t bytes) { free(memory); }
+#else
 static void *take(size_t bytes) {  // zeroed, in large pages where the system grants them
     bytes = round_up(bytes ? bytes : 1, (size_t)1 << 21);
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -109,6 +117,7 @@ static void *take(size_t bytes) {  // zeroed, in large pages where the system gr
 static void give(void *memory, size_t bytes) {
     if (memory) munmap(memory, round_up(bytes ? bytes : 1, (size_t)1 << 21));
 }
+#endif
 
 static ONE_COPY float inverse_root_mean_square(const float *row, int size, float eps) {
     floats sum = {0};
@@ -652,7 +661,8 @@ static void embed_with_feature(Cache *cache, const Pass *pass, int row) {
     const Shape *shape = &model->shape;
     const int D = shape->hidden, slot = pass->length + row, start = cache->seen_start[row], stop = cache->seen_start[row + 1];
     const int parent = stop - start > 1 ? cache->seen[stop - 2] : pass->length + pass->rows - pass->last - 1;
-    const float *feature = slot <= *cache->known ? cache->given + (size_t)slot * D : cache->own + (size_t)parent * D;
+    const float *own = cache->own + (size_t)(parent < 0 ? 0 : parent) * D;  // a token that sees nothing has no parent
+    const float *feature = slot <= *cache->known ? cache->given + (size_t)slot * D : own;
     float *hidden = cache->hidden + (size_t)row * D;
     embedding_row(hidden, model, pass->ids[row]);
     normalise(cache->input, row, 0, 2 * D, hidden, model->norms, D, shape->eps);
@@ -738,13 +748,19 @@ static void run(Cache *cache, const Pass *pass, float *logits) {
     end(control);
 }
 
-// Make ready for a pass -> 1; 0 when memory ran out; -1 for an id or a position that there is not.
-static int ready(Cache *cache, const Pass *pass, int threads) {
+// Whether a pass has an id or a position that the model does not have.
+static int is_outside(const Cache *cache, const Pass *pass) {
     const Shape *shape = &cache->model->shape;
     for (int row = 0; row < pass->rows; row++)
         if (pass->ids[row] < 0 || pass->ids[row] >= shape->vocab || pass->positions[row] < 0 ||
             pass->positions[row] >= shape->context)
-            return -1;
+            return 1;
+    return 0;
+}
+
+// Make ready for a pass -> 1; 0 when memory ran out; -1 for an id or a position that there is not.
+static int ready(Cache *cache, const Pass *pass, int threads) {
+    if (is_outside(cache, pass)) return -1;
     if (!make_room(cache, pass->rows, threads)) return 0;
     prepare(cache, pass);
     return 1;
@@ -845,7 +861,8 @@ static const float *room_to_draft(Cache *cache, int most, int unseen, int thread
     return causal;
 }
 
-// Draft a whole tree, level by level, one pass each -> 1; 0 when memory ran out; -1 when logits are not finite.
+// Draft a whole tree, level by level, one pass each -> 1; 0 when memory ran out; -1 when logits are not finite; -2 for an
+// id or a position that there is not.
 //
 // All threads go through the levels together: one prepares a pass while the others wait at the end of its block, all run
 // it, and after a barrier the logits are whole; the rows are shared out, and when the last is done one thread writes down
@@ -865,6 +882,12 @@ int sequoia_draft(Cache *cache, const Draft *draft) {
     if (!causal || !given) {
         free(given);
         return 0;
+    }
+    for (int i = 0; i < unseen; i++) positions[i] = draft->root_position - unseen + 1 + i;
+    const Pass first = {.rows = unseen, .ids = draft->ids, .positions = positions};
+    if (is_outside(cache, &first) || draft->root_position + draft->levels > cache->model->shape.context) {
+        free(given);
+        return -2;
     }
     float *logits = cache->logits, *rows = draft->rows, *first_rows = draft->first_rows;
     Pass pass = {.length = draft->length, .rows = unseen, .last = unseen, .ids = given, .positions = positions,
@@ -938,7 +961,8 @@ typedef struct {
     double *seconds;         // grows by what the passes took
 } Growth;
 
-// Draft a tree that grows frontier by frontier, one pass each -> 1; 0 when memory ran out; -1 when logits are not finite.
+// Draft a tree that grows frontier by frontier, one pass each -> 1; 0 when memory ran out; -1 when logits are not finite; -2
+// for an id or a position that there is not.
 // Threads go through the frontiers together, as in `sequoia_draft`; what each finds in `failed` and `ranks` was written before
 // a barrier, and is not written again before the next.
 int sequoia_grow(Cache *cache, Growth *growth) {
@@ -955,7 +979,7 @@ int sequoia_grow(Cache *cache, Growth *growth) {
     for (int i = 0; i < unseen; i++) positions[i] = shaping->root_position - unseen + 1 + i;
     float *logits = cache->logits;
     int64_t ranks = 0;
-    int failed = 0;  // bits: 1 logits not finite, 2 no memory
+    int failed = 0, outside = 0;  // bits: 1 logits not finite, 2 no memory, 4 a looked-up token that rows do not have
     double began = 0.0;
     Pass pass = {.length = growth->length, .rows = 0};
 
@@ -972,6 +996,7 @@ int sequoia_grow(Cache *cache, Growth *growth) {
                 pass.rows = pass.keep, pass.last = (int)shaping->read + pass.keep;
                 pass.ids = shaping->ids, pass.positions = shaping->pass_positions, pass.mask = shaping->pass_mask;
             }
+            if (is_outside(cache, &pass)) pass.keep = 0, outside = 1;
             if (pass.keep) {
                 growth->widths[growth->frontiers++] = pass.keep;
                 prepare(cache, &pass);
@@ -1005,7 +1030,7 @@ int sequoia_grow(Cache *cache, Growth *growth) {
         }
     }
     free(positions);
-    return failed & 1 ? -1 : !failed;
+    return outside || failed & 4 ? -2 : failed & 1 ? -1 : !failed;
 }
 
 // Move slot start + slots[i] to start + i; slots increase.

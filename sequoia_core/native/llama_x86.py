@@ -10,6 +10,7 @@ import ctypes
 import weakref
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from .plain_decoder import has_biases, has_head_norms, head_size, is_plain_decod
 SOURCES = ("llama_x86.c", "linear.c", *tree_expansion.SOURCES)
 FLAGS = ("-mtune=native", *rows.ARITHMETIC_FLAGS)  # no -march=native: `InstructionSet.flags` names the instructions
 EMULATION = "amx_emulation.h"
+MOST_STATES = 16  # that one pass writes down
 MAX_PACKED_BYTES = 2 * 2**30  # packed weights are a second copy, too large for large models
 LARGEST_HEAD = 256
 MATRICES = (  # of a layer, by their names in it
@@ -112,9 +114,20 @@ class CompiledLlama:
         self.hidden, self.vocab, self.context = shape.hidden, shape.vocab, shape.context
         weights = [matrix for layer in layers for matrix in joined([layer.get_parameter(n) for n in MATRICES])]
         weights = [weight.detach().contiguous() for weight in [*weights, output]]
-        self.tables, embedding, extra = [*tables, *features], embedding.detach().contiguous(), addresses(features)
+        sizes = [size for index in range(shape.layers) for size in matrix_shapes(shape, first=index == 0)]
+        sizes.append((shape.outputs, shape.hidden))
+        self.tables, embedding = [*tables, *features], embedding.detach().contiguous()
+        begin = rows.address(embedding, torch.bfloat16, shape.vocab, shape.hidden)
+        extra: tuple[int | None, int | None] = None, None
+        if features:
+            norm, tokens = features
+            extra = rows.address(norm, torch.float32, shape.hidden), rows.address(tokens, torch.int32, shape.outputs)
         self.address = self.functions.sequoia_model(
-            ctypes.byref(shape), embedding.data_ptr(), *addresses(tables), addresses(weights), *(extra or (None, None))
+            ctypes.byref(shape),
+            begin,
+            *table_addresses(tables, shape),
+            addresses(weights, torch.bfloat16, sizes),
+            *extra,
         )
         if not self.address:
             raise MemoryError("found no memory for packed weights")
@@ -179,9 +192,31 @@ def joined(matrices: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [torch.cat([matrix.detach() for matrix in matrices[:3]]), *matrices[3:]]
 
 
-def addresses(tensors: Sequence[torch.Tensor | None]) -> ctypes.Array:
-    """Return where tensors begin, NULL for None."""
-    return (_POINTER * len(tensors))(*(None if tensor is None else tensor.data_ptr() for tensor in tensors))
+def matrix_shapes(shape: Shape, *, first: bool = False) -> list[tuple[int, int]]:
+    """Return the shapes of what `joined` returns; the first layer of a draft head reads two rows side by side."""
+    hidden, inner, queries = shape.hidden, shape.inner, shape.heads * shape.head_size
+    read = 2 * hidden if first and shape.draft_head else hidden
+    joint = queries + 2 * shape.key_heads * shape.head_size
+    return [(joint, read), (hidden, queries), (inner, hidden), (inner, hidden), (hidden, inner)]
+
+
+def addresses(
+    tensors: Sequence[torch.Tensor | None], dtype: torch.dtype, shapes: Sequence[tuple[int, ...]]
+) -> ctypes.Array:
+    """Return where tensors begin, NULL for None; ValueError unless they are of these shapes."""
+    found = [rows.address(tensor, dtype, *shape) for tensor, shape in zip(tensors, shapes, strict=True)]
+    return (_POINTER * len(found))(*found)
+
+
+def table_addresses(tables: Sequence[torch.Tensor | None], shape: Shape) -> ctypes.Array:
+    """Return where the `tables_of` a model begin."""
+    size, layers = shape.head_size, shape.layers
+    angles = shape.context, size // 2
+    sizes = [
+        angles, angles, (2 * layers + 1, shape.hidden), (layers, (shape.heads + 2 * shape.key_heads) * size),
+        (layers, 2, size),
+    ]  # fmt: skip
+    return addresses(tables, torch.float32, sizes)
 
 
 def projection_biases(attention: Any) -> torch.Tensor:
@@ -207,6 +242,11 @@ class SlotSession:
     states: torch.Tensor | None = None
 
     def __init__(self, model: Any, capacity: int, vocab_size: int, states: Sequence[int] = ()) -> None:
+        if not 1 <= capacity < 2**31 or vocab_size > model.vocab or len(states) > MOST_STATES:
+            raise ValueError(
+                f"cache: found {capacity} tokens, {vocab_size} logits, {len(states)} states, expected at least 1, at "
+                f"most {model.vocab} and at most {MOST_STATES}"
+            )
         self._reads = (ctypes.c_int32 * len(states))(*states)
         self.capacity, self.length, self.vocab_size = capacity, 0, vocab_size
         self.model = model  # the session needs the model's memory
@@ -214,6 +254,11 @@ class SlotSession:
         if not self.address:
             raise MemoryError(f"cache: found no memory for {capacity} tokens")
         weakref.finalize(self, model.functions.sequoia_cache_free, self.address).atexit = False
+
+    @property
+    def states_read(self) -> int:
+        """How many layers' states each pass writes down."""
+        return len(self._reads)
 
     def check_room(self, count: int) -> None:
         """Raise ValueError unless so many more tokens fit."""
@@ -224,8 +269,13 @@ class SlotSession:
         self, ids: torch.Tensor, positions: torch.Tensor, tree_mask: torch.Tensor, *, keep: int
     ) -> torch.Tensor:
         """Run a pass, see `protocol.Session`."""
-        count = len(ids)
+        count, covered = tree_mask.shape
         self.check_room(count)
+        if not 0 <= keep <= count <= covered <= self.length + count:
+            raise ValueError(
+                f"found {keep} rows of logits of {count} tokens after {self.length}, and a mask over {covered}, "
+                f"expected at most {count} rows and a mask over {count} to {self.length + count} tokens"
+            )
         logits = self._room(keep)
         if len(self._reads):
             self.states = torch.empty(count, len(self._reads), self.model.hidden, dtype=torch.float32)
@@ -236,8 +286,9 @@ class SlotSession:
         tree_mask = tree_mask.to(torch.float32).contiguous()
         done = self._pass(
             (
-                self.address, torch.get_num_threads(), self.length, count, ids.data_ptr(), positions.data_ptr(),
-                tree_mask.shape[1], tree_mask.data_ptr(), keep,
+                self.address, torch.get_num_threads(), self.length, count, rows.address(ids, torch.int64, count),
+                rows.address(positions, torch.int64, count), covered,
+                rows.address(tree_mask, torch.float32, count, covered), keep,
             ),
             logits,
         )  # fmt: skip
@@ -263,6 +314,11 @@ class SlotSession:
     def commit(self, start: int, slots: Sequence[int]) -> None:
         """Keep some of the tokens from `start` on, see `protocol.Session`."""
         moved = next((i for i, slot in enumerate(slots) if slot != i), len(slots))
+        rising = all(a < b for a, b in pairwise([-1, *slots, self.length - start]))
+        if start < 0 or not rising:
+            raise ValueError(
+                f"cache: found slots {list(slots)[:8]} from {start}, expected rising ones of {self.length}"
+            )
         if moved < len(slots):
             array = (ctypes.c_int64 * len(slots))(*slots)
             self.model.functions.sequoia_keep(self.address, start, array, len(slots))

@@ -92,12 +92,24 @@ int rows_softmax(const float *logits, int64_t stride, int64_t rows, int64_t size
     return fine;
 }
 
-// probabilities: what softmax(logits * inverse) gives certain tokens, those of row which[i] at starts[i] to
-// starts[i + 1] - 1
+// Whether an index is below 0, or `size` or more; a caller that passes one gets `OUT_OF_RANGE` back.
+enum { OUT_OF_RANGE = -2 };
+
+static int any_outside(const int64_t *indices, int64_t count, int64_t size) {
+    int outside = 0;
+    for (int64_t i = 0; i < count; i++) outside |= (uint64_t)indices[i] >= (uint64_t)size;
+    return outside;
+}
+
+// probabilities: what softmax(logits * inverse) gives certain tokens [count], those of row which[i] at starts[i] to
+// starts[i + 1] - 1; logits [lines, size], which [rows]
 // -> whether all these rows were finite.
-int rows_probabilities(const float *logits, int64_t stride, const int64_t *which, const int64_t *starts, int64_t rows,
-                 int64_t size, float inverse, const int64_t *tokens, float *probabilities, int threads) {
+int rows_probabilities(const float *logits, int64_t stride, int64_t lines, const int64_t *which, const int64_t *starts,
+                       int64_t rows, int64_t size, float inverse, const int64_t *tokens, int64_t count, float *probabilities,
+                       int threads) {
     int fine = 1;
+    if (any_outside(which, rows, lines) || any_outside(starts, rows + 1, count + 1) || any_outside(tokens, count, size))
+        return OUT_OF_RANGE;
 #pragma omp parallel for num_threads(threads) if (rows >= MANY) reduction(& : fine)
     for (int64_t row = 0; row < rows; row++) {
         float top;
@@ -544,6 +556,7 @@ int rows_accepted(const float *target, const float *draft, const float *first, i
                   const int64_t *children, double *accepts, const int64_t *tokens, int replace, const double *uniforms,
                   int64_t *ranks, int threads) {
     int failed = 0;
+    if (children ? any_outside(children, rows * width, size) : any_outside(tokens, rows, size)) return OUT_OF_RANGE;
 #pragma omp parallel num_threads(threads) if (rows >= MANY) reduction(| : failed)
     {
         const int64_t blocks = (size + BLOCK - 1) / BLOCK;
@@ -647,14 +660,27 @@ static void give_up(double *mass, int64_t size, const int64_t *tokens, int64_t f
 // The rules of `verifiers`, operation by operation, each exact for one draft sampling.
 enum Rule { SEQUOIA, SPECINFER, TOPK };
 
+// Whether n nodes are numbered breadth-first, with tokens that a row has.
+static int is_tree(int64_t n, const int64_t *firsts, const int64_t *counts, const int64_t *tokens, int64_t size) {
+    int64_t next = 1;
+    for (int64_t node = 0; node < n && node < next; node++) {
+        if (counts[node] < 0 || counts[node] > n - next || (counts[node] && firsts[node] != next)) return 0;
+        next += counts[node];
+    }
+    return next == n && !any_outside(tokens + 1, n - 1, size);
+}
+
 // Walk down a drafted tree (`decoding.walk.walk_tree`).
-// logits [n, size]; children of node i: counts[i] from firsts[i] on; draft rows [.., size], that of node i at
+// logits [n, size]; children of node i: counts[i] from firsts[i] on; draft [drafted, size], the row of node i at
 // cache_positions[i]; tokens [n]; uniforms [n]. Fills path [n], trials: nodes, masses [n, 2] of target and draft; ends =
 // {length of the path, number of trials, bonus token}; looked_up [n]: how many children of a node, the first ones, were
-// proposed before any was drawn, NULL for none -> whether the rows on the way were finite; -1 without memory.
-int rows_walk(int rule, const float *logits, int64_t stride, int64_t size, float inverse, const int64_t *firsts,
-              const int64_t *counts, const int64_t *cache_positions, const float *draft, const int64_t *tokens,
-              const double *uniforms, int64_t *path, int64_t *nodes, double *masses, int64_t *ends, const int64_t *looked_up) {
+// proposed before any was drawn, NULL for none -> whether the rows on the way were finite; -1 without memory, OUT_OF_RANGE for
+// what is no tree.
+int rows_walk(int rule, int64_t n, const float *logits, int64_t stride, int64_t size, float inverse, const int64_t *firsts,
+              const int64_t *counts, const int64_t *cache_positions, const float *draft, int64_t drafted,
+              const int64_t *tokens, const double *uniforms, int64_t *path, int64_t *nodes, double *masses, int64_t *ends,
+              const int64_t *looked_up) {
+    if (!is_tree(n, firsts, counts, tokens, size)) return OUT_OF_RANGE;
     double *memory = malloc(size * (3 * sizeof(double) + sizeof(float)));
     double *left = memory, *mass = left + size, *rest = mass + size;
     float *scratch = (float *)(rest + size);
@@ -668,6 +694,10 @@ int rows_walk(int rule, const float *logits, int64_t stride, int64_t size, float
         if (!fine) break;
         const int64_t first_drawn = rule == TOPK ? counts[node] : looked_up ? looked_up[node] : 0;  // among the children
         const int draws = first_drawn < counts[node];
+        if (draws && any_outside(cache_positions + node, 1, drafted)) {
+            fine = OUT_OF_RANGE;
+            break;
+        }
         if (draws) rows_to_float64(draft + cache_positions[node] * size, size, mass);
         for (int64_t child = firsts[node]; child < firsts[node] + counts[node]; child++) {
             const int64_t token = tokens[child];
@@ -695,7 +725,7 @@ int rows_walk(int rule, const float *logits, int64_t stride, int64_t size, float
         path[length++] = node = next;
     }
     ends[0] = length, ends[1] = trials;
-    ends[2] = fine ? rows_invert(left, size, uniforms[trials]) : 0;
+    ends[2] = fine > 0 ? rows_invert(left, size, uniforms[trials]) : 0;
     free(memory);
     return fine;
 }
@@ -734,9 +764,11 @@ static int64_t levels_of(const int64_t *firsts, const int64_t *counts) {
 
 // Walk up from the leaves (`decoding.walk.walk_from_leaves`). Arguments and result as `rows_walk`; a trial is a node at
 // which the walk may end, its masses are its share and 1.
-int rows_traverse(const float *logits, int64_t stride, int64_t size, float inverse, const int64_t *firsts,
-                  const int64_t *counts, const int64_t *cache_positions, const float *draft, const int64_t *tokens,
-                  const double *uniforms, int64_t *path, int64_t *nodes, double *masses, int64_t *ends) {
+int rows_traverse(int64_t n, const float *logits, int64_t stride, int64_t size, float inverse, const int64_t *firsts,
+                  const int64_t *counts, const int64_t *cache_positions, const float *draft, int64_t drafted,
+                  const int64_t *tokens, const double *uniforms, int64_t *path, int64_t *nodes, double *masses,
+                  int64_t *ends) {
+    if (!is_tree(n, firsts, counts, tokens, size)) return OUT_OF_RANGE;
     const int64_t levels = levels_of(firsts, counts), rows = size * (2 * sizeof(double));
     struct Visit *visits = malloc(levels * (sizeof(struct Visit) + rows) + size * (sizeof(double) + sizeof(float)));
     if (!visits) return -1;
@@ -750,6 +782,10 @@ int rows_traverse(const float *logits, int64_t stride, int64_t size, float inver
     for (int opened = 0;;) {
         const int64_t node = at->node, end = firsts[node] + counts[node];
         if (!opened && counts[node]) {
+            if (any_outside(cache_positions + node, 1, drafted)) {
+                fine = OUT_OF_RANGE;
+                break;
+            }
             if (!(fine = rows_distribution(logits + node * stride, size, inverse, scratch, at->left))) break;
             for (int64_t i = 0; at->share < 1.0 && i < size; i++) at->left[i] *= at->share;
             rows_to_float64(draft + cache_positions[node] * size, size, at->mass);
@@ -786,15 +822,16 @@ int rows_traverse(const float *logits, int64_t stride, int64_t size, float inver
     }
     for (const struct Visit *visit = visits; visit <= at; visit++) path[kept++] = visit->node;
     ends[0] = kept, ends[1] = trials;
-    ends[2] = fine ? rows_invert(at->left, size, uniforms[trials]) : 0;
+    ends[2] = fine > 0 ? rows_invert(at->left, size, uniforms[trials]) : 0;
     free(visits);
     return fine;
 }
 
 // Walk down by the target's most likely tokens (`decoding.walk.walk_greedily`). Arguments and result as `rows_walk`; a trial
 // is a node looked at.
-int rows_follow(const float *logits, int64_t stride, int64_t size, const int64_t *firsts, const int64_t *counts,
+int rows_follow(int64_t n, const float *logits, int64_t stride, int64_t size, const int64_t *firsts, const int64_t *counts,
                 const int64_t *tokens, int64_t *path, int64_t *nodes, int64_t *ends) {
+    if (!is_tree(n, firsts, counts, tokens, size)) return OUT_OF_RANGE;
     int64_t node = 0, length = 1, trials = 0, wanted;
     path[0] = 0;
     for (;;) {

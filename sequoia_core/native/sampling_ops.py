@@ -1,7 +1,7 @@
 """Rows of a vocabulary on CPU, by `sampling_ops.c` where it can be built.
 
 A call takes microseconds here and ten times as long in a framework. Every function has a twin in `decoding.sampling`,
-`Walker` in `decoding.walk`: they do the same without compiled code. Knows arrays only. m = rows, V = vocabulary.
+`walker` in `decoding.walk`: they do the same without compiled code. Knows arrays only. m = rows, V = vocabulary.
 """
 
 import ctypes
@@ -23,17 +23,7 @@ FLAGS = ("-march=native", *ARITHMETIC_FLAGS)
 _FUNCTIONS = {
     "rows_softmax": (_FLAG, _POINTER, _COUNT, _COUNT, _COUNT, _SINGLE, _POINTER, _FLAG),
     "rows_probabilities": (
-        _FLAG,
-        _POINTER,
-        _COUNT,
-        _POINTER,
-        _POINTER,
-        _COUNT,
-        _COUNT,
-        _SINGLE,
-        _POINTER,
-        _POINTER,
-        _FLAG,
+        _FLAG, _POINTER, *[_COUNT] * 2, *[_POINTER] * 2, *[_COUNT] * 2, _SINGLE, _POINTER, _COUNT, _POINTER, _FLAG,
     ),
     "rows_distribution": (_FLAG, _POINTER, _COUNT, _SINGLE, _POINTER, _POINTER),
     "rows_largest_shared": (_FLAG, _POINTER, _COUNT, _COUNT, _COUNT, _POINTER, _FLAG),
@@ -44,11 +34,15 @@ _FUNCTIONS = {
     "rows_residual": (None, _POINTER, _POINTER, _COUNT, _POINTER),
     "rows_surplus": (None, _POINTER, _POINTER, _COUNT, _COUNT, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER, _FLAG),
     "rows_remove": (_REAL, _POINTER, _COUNT, _COUNT),
-    "rows_walk": (_FLAG, _FLAG, _POINTER, _COUNT, _COUNT, _SINGLE, *[_POINTER] * 11),
-    "rows_traverse": (_FLAG, _POINTER, _COUNT, _COUNT, _SINGLE, *[_POINTER] * 10),
-    "rows_follow": (_FLAG, _POINTER, _COUNT, _COUNT, *[_POINTER] * 6),
+    "rows_walk": (
+        _FLAG, _FLAG, _COUNT, _POINTER, *[_COUNT] * 2, _SINGLE, *[_POINTER] * 4, _COUNT, *[_POINTER] * 7,
+    ),
+    "rows_traverse": (
+        _FLAG, _COUNT, _POINTER, *[_COUNT] * 2, _SINGLE, *[_POINTER] * 4, _COUNT, *[_POINTER] * 6,
+    ),
+    "rows_follow": (_FLAG, _COUNT, _POINTER, *[_COUNT] * 2, *[_POINTER] * 6),
     "rows_invert": (_COUNT, _POINTER, _COUNT, _REAL),
-}
+}  # fmt: skip
 TRAVERSAL = "traversal"  # rows_traverse; the others are the rules of rows_walk, in the order of sampling_ops.c
 RULES = ("sequoia", "specinfer", "topk", TRAVERSAL)
 
@@ -65,7 +59,43 @@ def supports(rows: torch.Tensor) -> bool:
     return compiled() is not None and plain and rows.stride(1) == 1 and len(rows) > 0
 
 
-def _granted(result: int) -> None:
+def address(tensor: torch.Tensor | None, dtype: torch.dtype, *shape: int) -> int | None:
+    """Return where a tensor begins, None for None; ValueError unless it is as the C code that gets it expects."""
+    if tensor is None:
+        return None
+    if tensor.dtype != dtype or tensor.shape != shape or not (tensor.is_cpu and tensor.is_contiguous()):
+        raise ValueError(
+            f"found {tensor.dtype} {list(tensor.shape)} with strides {list(tensor.stride())} on {tensor.device}, "
+            f"expected contiguous {dtype} {list(shape)} on cpu"
+        )
+    return tensor.data_ptr()
+
+
+def array_address(array: np.ndarray, dtype: type, *shape: int) -> int:
+    """Do as `address` does, for an array of NumPy."""
+    if array.dtype != dtype or array.shape != shape or not array.flags.c_contiguous:
+        expected = f"expected contiguous {np.dtype(dtype)} {list(shape)}"
+        raise ValueError(f"found {array.dtype} {list(array.shape)} with strides {list(array.strides)}, {expected}")
+    return array.__array_interface__["data"][0]
+
+
+def lines_address(logits: torch.Tensor) -> int:
+    """Return where rows begin, which need not follow one another; ValueError for what `supports` refuses."""
+    if not supports(logits):
+        raise ValueError(
+            f"found {logits.dtype} {list(logits.shape)} on {logits.device}, expected rows of float32 on cpu"
+        )
+    return logits.data_ptr()
+
+
+def _check_draws(count: int, size: int) -> None:
+    if not 0 <= count <= size:
+        raise ValueError(f"found {count} tokens of each row, expected at most its {size}")
+
+
+def granted(result: int) -> None:
+    if result == -2:
+        raise ValueError("found a token or a node out of range, expected tokens of the rows and nodes of one tree")
     if result < 0:
         raise MemoryError("no memory for a copy of a row")
 
@@ -80,7 +110,7 @@ def softmax_rows(logits: torch.Tensor, temperature: float) -> torch.Tensor:
     count, size = logits.shape
     probs = torch.empty(count, size, dtype=torch.float32)
     fine = compiled().rows_softmax(
-        logits.data_ptr(), logits.stride(0), count, size, inverse(temperature), probs.data_ptr(),
+        lines_address(logits), logits.stride(0), count, size, inverse(temperature), probs.data_ptr(),
         torch.get_num_threads(),
     )  # fmt: skip
     return probs if fine else probs.fill_(torch.nan)
@@ -102,9 +132,11 @@ def token_probabilities(
     """
     found = torch.empty(len(tokens), dtype=torch.float32)
     fine = compiled().rows_probabilities(
-        logits.data_ptr(), logits.stride(0), _address(which), _address(starts), len(which), logits.shape[1],
-        inverse(temperature), tokens.data_ptr(), found.data_ptr(), torch.get_num_threads(),
+        lines_address(logits), logits.stride(0), len(logits), array_address(which, np.int64, len(which)),
+        array_address(starts, np.int64, len(which) + 1), len(which), logits.shape[1], inverse(temperature),
+        address(tokens, torch.int64, len(tokens)), len(tokens), found.data_ptr(), torch.get_num_threads(),
     )  # fmt: skip
+    granted(fine)
     return found if fine else None
 
 
@@ -112,7 +144,7 @@ def distribution(logits: torch.Tensor, temperature: float) -> np.ndarray | None:
     """Return the softmax of one float32 row [V] in double precision; None for one with NaN or nothing finite."""
     wide, scratch = np.empty(len(logits)), np.empty(len(logits), dtype=np.float32)
     fine = compiled().rows_distribution(
-        logits.data_ptr(), len(logits), inverse(temperature), _address(scratch), _address(wide)
+        lines_address(logits[None]), len(logits), inverse(temperature), _address(scratch), _address(wide)
     )  # fmt: skip
     return wide if fine else None
 
@@ -120,18 +152,19 @@ def distribution(logits: torch.Tensor, temperature: float) -> np.ndarray | None:
 def largest(values: torch.Tensor, k: int) -> torch.Tensor:
     """Return the indices of the k largest of each row, largest first and equal ones in order, int64 [m, k]."""
     values = values.contiguous()
+    _check_draws(k, values.shape[1])
     indices = torch.empty(len(values), k, dtype=torch.int64)
     threads = torch.get_num_threads()
-    _granted(compiled().rows_largest_shared(values.data_ptr(), *values.shape, k, indices.data_ptr(), threads))
+    granted(compiled().rows_largest_shared(lines_address(values), *values.shape, k, indices.data_ptr(), threads))
     return indices
 
 
 def cut(probs: torch.Tensor, top_p: float, top_k: int) -> torch.Tensor:
     """Return rows float32 [m, V] cut by top-k (0 for none), then by top-p, and scaled to sum to 1."""
     probs, kept = probs.contiguous(), torch.empty(probs.shape)
-    _granted(
+    granted(
         compiled().rows_cut(
-            probs.data_ptr(), *probs.shape, top_k, top_p, kept.data_ptr(), torch.get_num_threads()
+            lines_address(probs), *probs.shape, top_k, top_p, kept.data_ptr(), torch.get_num_threads()
         )
     )  # fmt: skip
     return kept
@@ -153,11 +186,14 @@ def draw(
     """
     probs, uniforms = probs.contiguous(), uniforms.contiguous()
     first = None if first is None else first.contiguous()
+    if not replace:
+        _check_draws(uniforms.shape[-1], probs.shape[-1])
     indices = torch.empty(uniforms.shape, dtype=torch.int64)
-    _granted(
+    granted(
         compiled().rows_draw_shared(
-            probs.data_ptr(), None if first is None else first.data_ptr(), *probs.shape, uniforms.shape[1], replace,
-            uniforms.data_ptr(), indices.data_ptr(), torch.get_num_threads(),
+            lines_address(probs), address(first, torch.float32, *probs.shape), *probs.shape, uniforms.shape[1],
+            replace, address(uniforms, torch.float64, len(probs), uniforms.shape[1]), indices.data_ptr(),
+            torch.get_num_threads(),
         )
     )  # fmt: skip
     return indices
@@ -168,7 +204,8 @@ def rank_acceptance(
 ) -> torch.Tensor:
     """Return how likely each child is the accepted one, float64 [m, W], see `rank_acceptance_of_drawn`."""
     accepts, children = torch.empty(children.shape, dtype=torch.float64), children.contiguous()
-    _accepted(target, draft, first, children.shape[1], children.data_ptr(), accepts.data_ptr(), None, False, None, None)
+    drawn = address(children, torch.int64, len(target), children.shape[1])
+    _accepted(target, draft, first, children.shape[1], drawn, accepts.data_ptr(), None, False, None, None)
     return accepts
 
 
@@ -179,8 +216,10 @@ def accepted_ranks(
     """Draw the rank of each row's accepted child, int64 [m], by two uniforms for each rank, float64 [m, 2 W]."""
     ranks = torch.empty(len(tokens), dtype=torch.int64)
     tokens, uniforms = tokens.contiguous(), uniforms.contiguous()
-    given = (None, None, tokens.data_ptr(), replace, uniforms.data_ptr(), ranks.data_ptr())
-    _accepted(target, draft, first, uniforms.shape[1] // 2, *given)
+    width = uniforms.shape[1] // 2
+    committed = address(tokens, torch.int64, len(target))
+    drawn = address(uniforms, torch.float64, len(target), 2 * width)
+    _accepted(target, draft, first, width, None, None, committed, replace, drawn, ranks.data_ptr())
     return ranks
 
 
@@ -188,9 +227,11 @@ def _accepted(
     target: torch.Tensor, draft: torch.Tensor, first: torch.Tensor | None, width: int, *given: int | None
 ) -> None:
     rows = [None if part is None else part.contiguous() for part in (target, draft, first)]
-    _granted(
+    if target.ndim != 2:
+        raise ValueError(f"found {list(target.shape)}, expected rows")
+    granted(
         compiled().rows_accepted(
-            *(None if part is None else part.data_ptr() for part in rows), *target.shape, width, *given,
+            *(address(part, torch.float32, *target.shape) for part in rows), *target.shape, width, *given,
             torch.get_num_threads(),
         )
     )  # fmt: skip
@@ -203,7 +244,7 @@ def _address(row: np.ndarray) -> int:
 def to_float64(row: torch.Tensor) -> np.ndarray:
     """Return a float32 row [V] in double precision, summing to 1."""
     wide = np.empty(len(row))
-    compiled().rows_to_float64(row.data_ptr(), len(row), _address(wide))
+    compiled().rows_to_float64(address(row, torch.float32, len(row)), len(row), _address(wide))
     return wide
 
 
@@ -211,7 +252,8 @@ def residual(target: np.ndarray, draft: np.ndarray) -> np.ndarray:
     """Return max(target - draft, 0), float64 [V], summing to 1; `target` where nothing is left."""
     target, draft = np.ascontiguousarray(target, np.float64), np.ascontiguousarray(draft, np.float64)
     rest = np.empty_like(target)
-    compiled().rows_residual(_address(target), _address(draft), len(target), _address(rest))
+    given = (array_address(row, np.float64, len(target)) for row in (target, draft))
+    compiled().rows_residual(*given, len(target), _address(rest))
     return rest
 
 
@@ -227,114 +269,28 @@ class Surplus:
     def __init__(self, target: torch.Tensor, draft: torch.Tensor) -> None:
         self._shape = count, size = target.shape
         self._rows, self._kept = (target.contiguous(), draft.contiguous()), torch.empty(2, count, size)
+        self._addresses = [address(part, torch.float32, count, size) for part in self._rows]
         self.counts = torch.full((count,), size)
 
     def sums(self, scale: torch.Tensor, offset: torch.Tensor) -> torch.Tensor:
         """Return the sums, float64 [m, 1] as `scale` and `offset` are; 0 for an infinite offset."""
-        found = torch.empty_like(scale)
+        found, count = torch.empty_like(scale), self._shape[0]
+        given = (address(part, torch.float64, count, 1) for part in (scale, offset))
         compiled().rows_surplus(
-            *(part.data_ptr() for part in self._rows), *self._shape, scale.data_ptr(), offset.data_ptr(),
-            self._kept.data_ptr(), self.counts.data_ptr(), found.data_ptr(), torch.get_num_threads(),
+            *self._addresses, *self._shape, *given, self._kept.data_ptr(), self.counts.data_ptr(), found.data_ptr(),
+            torch.get_num_threads(),
         )  # fmt: skip
         return found
 
 
 def remove_token(probs: np.ndarray, place: int) -> float:
     """Take one entry out of float64 [V], in place, the others scaled to sum to 1 -> what they summed to before."""
-    return compiled().rows_remove(_address(probs), len(probs), place)
+    if not 0 <= place < len(probs):
+        raise ValueError(f"found entry {place}, expected one of {len(probs)}")
+    return compiled().rows_remove(array_address(probs, np.float64, len(probs)), len(probs), place)
 
 
 def invert(probs: np.ndarray, uniform: float) -> int:
     """Return where the running sum of float64 [V] passes `uniform` of its total; never an entry without mass."""
     probs = np.ascontiguousarray(probs, np.float64)
-    return compiled().rows_invert(_address(probs), len(probs), uniform)
-
-
-class Walker:
-    """Walks down trees, in one call each; its buffers are kept for the next tree."""
-
-    def __init__(self) -> None:
-        self._shape: tuple[np.ndarray, ...] = ()
-        self._size = 0
-
-    def take(
-        self,
-        firsts: np.ndarray,
-        counts: np.ndarray,
-        cache_positions: np.ndarray,
-        looked_up: np.ndarray | None = None,
-    ) -> None:
-        """Take the tree of the next walks.
-
-        Args:
-            firsts, counts: int64 [n], each node's first child and how many it has.
-            cache_positions: int64 [n], as in `DraftTree`, which row of the draft's each node has; not read for leaves.
-            looked_up: int64 [n], as in `DraftTree`.
-        """
-        shape = firsts, counts, cache_positions
-        self._kept, self._looked_up = looked_up, None if looked_up is None else _address(looked_up)
-        if len(firsts) > self._size:
-            self._size = size = len(firsts)
-            self._path, self._nodes = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
-            self._masses, self._ends = np.empty((size, 2)), np.empty(3, dtype=np.int64)
-            self._results = [_address(array) for array in (self._path, self._nodes, self._masses, self._ends)]
-        if len(self._shape) != 3 or any(a is not b for a, b in zip(self._shape, shape, strict=True)):
-            self._shape = shape
-            self._firsts, self.counts, self._cache_positions = (_address(array) for array in shape)
-
-    def greedily(self, logits: torch.Tensor, tokens: torch.Tensor) -> tuple[list[int], int, list[int]] | None:
-        """Follow the target's most likely tokens, as `decoding.walk.walk_greedily` does.
-
-        Args:
-            logits: float32 [n, V].
-            tokens: int64 [n].
-
-        Returns:
-            The path, the token after it and the nodes compared; None when a row on the way was not finite.
-        """
-        path, nodes, _, ends = self._results
-        if not compiled().rows_follow(
-            logits.data_ptr(), logits.stride(0), logits.shape[1], self._firsts, self.counts, tokens.data_ptr(), path,
-            nodes, ends,
-        ):  # fmt: skip
-            return None
-        length, trials, bonus = self._ends.tolist()
-        return self._path[:length].tolist(), bonus, self._nodes[:trials].tolist()
-
-    def sampled(
-        self,
-        rule: str,
-        logits: torch.Tensor,
-        temperature: float,
-        tokens: torch.Tensor,
-        draft: torch.Tensor,
-        uniforms: torch.Tensor,
-    ) -> tuple[list[int], int, list[tuple[int, float, float, float]]] | None:
-        """Decide by a rule, as `decoding.walk.walk_tree` or `walk_from_leaves` does.
-
-        Args:
-            rule: one of RULES.
-            logits: float32 [n, V], the target's.
-            tokens: int64 [n].
-            draft: float32 [.., V], the draft's rows.
-            uniforms: float64 [n] in [0, 1).
-
-        Returns:
-            The path, the bonus token and every trial (node, uniform, target mass, draft mass); None when a row on the
-            way was not finite.
-        """
-        arguments = (
-            logits.data_ptr(), logits.stride(0), logits.shape[1], inverse(temperature), self._firsts, self.counts,
-            self._cache_positions, draft.data_ptr(), tokens.data_ptr(), uniforms.data_ptr(), *self._results,
-        )  # fmt: skip
-        if rule == TRAVERSAL:
-            fine = compiled().rows_traverse(*arguments)
-        else:
-            fine = compiled().rows_walk(RULES.index(rule), *arguments, self._looked_up)
-        _granted(fine)
-        if not fine:
-            return None
-        length, trials, bonus = self._ends.tolist()
-        nodes, masses = self._nodes[:trials].tolist(), self._masses[:trials].tolist()
-        drawn = zip(nodes, uniforms.numpy()[:trials].tolist(), masses, strict=True)
-        return self._path[:length].tolist(), bonus, [(node, uniform, *pair) for node, uniform, pair in drawn]
+    return compiled().rows_invert(array_address(probs, np.float64, len(probs)), len(probs), uniform)

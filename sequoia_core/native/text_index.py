@@ -18,6 +18,7 @@ OCCURRENCES = 16  # of a context in one text that are counted: the newest
 STEPS = 48  # along a chain, which may hold other contexts of the same hash
 MOST = 24  # candidates after one context
 BINS = (2, len(LENGTHS), 4, 5, 2)  # text or store, length, how often, how often other tokens, whether the newest
+BIN_COUNT = int(np.prod(BINS))
 WRAP = 0xFFFFFFFF  # places are taken modulo 2^32
 FORGOTTEN_AT = 512.0  # trials of a bin at which all it counted is halved
 
@@ -75,6 +76,12 @@ class Ring:
     def __init__(
         self, room: int, max_context: int, *, hits: np.ndarray, trials: np.ndarray, learns: bool = False
     ) -> None:
+        if room < 1 or not 1 <= max_context <= LONGEST:
+            raise ValueError(
+                f"found room for {room} tokens, contexts of {max_context}, expected 1 or more, 1 to {LONGEST}"
+            )
+        if any(table.dtype != np.float64 or table.shape != (BIN_COUNT,) for table in (hits, trials)):
+            raise ValueError(f"found tables {hits.shape} and {trials.shape}, expected float64 [{BIN_COUNT}] both")
         capacity = max(1 << (room - 1).bit_length(), 2 * LONGEST)
         self.tokens = np.full(capacity, -1, np.int32)
         self.heads, self.earlier = (np.zeros((len(LENGTHS), capacity), np.uint32) for _ in range(2))
@@ -110,6 +117,8 @@ class TreeColumns:
     """
 
     def __init__(self, *, max_size: int, max_depth: int, max_children: int, least: float) -> None:
+        if max_size < 1:
+            raise ValueError(f"found room for {max_size} nodes, expected at least the root")
         whole = "parents ranks depths tokens places sources lengths children".split()
         self.columns: dict[str, np.ndarray] = {name: np.zeros(max_size, np.int64) for name in whole}
         self.columns |= {name: np.zeros(max_size) for name in ("probs", "scores")}

@@ -226,7 +226,7 @@ static int64_t hybrid_frontier(Shaping *s) {
 static int64_t candidate_frontier(Shaping *s) {
     int64_t most = unread(s), kept = 0, width = 0;
     double *expected = s->expected_falling;
-    falling(s->expected, expected, s->branch);
+    if (s->sampled || s->step) falling(s->expected, expected, s->branch);  // else nothing is expected of ranks
     for (int64_t i = 0; i < most; i++)
         if (!s->sampled || s->scores[s->order[i]] * expected[0] > s->threshold) s->frontier[kept++] = s->order[i];
     most = s->sampled && s->size == s->max_size ? 0 : kept;
@@ -318,11 +318,13 @@ static void keep_best(Shaping *s) {
 }
 
 // Take the logits after node `row` of the frontier; different rows may be taken at the same time -> 0; 1 when they are not
-// finite, 2 when memory ran out.
+// finite, 2 when memory ran out, 4 for a looked-up token that the row does not have.
 int tree_row(Shaping *s, int64_t row, const float *logits) {
     const int64_t vocab = s->vocab, branch = s->branch;
     float *probs = s->rows + (s->read + row) * vocab;
     int64_t *best = s->best + row * branch;
+    for (int64_t child = s->frontier[row] + 1; s->text && child < s->size; child++)
+        if (s->parents[child] == s->frontier[row] && (uint64_t)s->tokens[child] >= (uint64_t)vocab) return 4;
     if (!rows_softmax_one(logits, vocab, s->inverse_temperature, probs)) return 1;
     if (rows_largest(probs, 1, vocab, branch, best) < 0) return 2;
     if (s->first_rows && rows_cut_one(probs, vocab, s->top_k, s->top_p, s->first_rows + (s->read + row) * vocab) < 0) return 2;
@@ -654,12 +656,12 @@ void tree_drawn(Shaping *s, int64_t ranks) {
 }
 
 // `tree_row` and `tree_taken` for logits float32 [w, ..] -> what the latter returns; -1 when logits are not finite, -2 when
-// memory ran out.
+// memory ran out, -3 for a looked-up token that rows do not have.
 int64_t tree_read(Shaping *s, const float *logits, int64_t stride) {
     int failed = 0;
 #pragma omp parallel for num_threads((int)s->threads) if (s->width >= MANY) reduction(| : failed)
     for (int64_t row = 0; row < s->width; row++) failed |= tree_row(s, row, logits + row * stride);
-    if (failed) return failed & 1 ? -1 : -2;
+    if (failed) return failed & 4 ? -3 : failed & 1 ? -1 : -2;
     return tree_taken(s);
 }
 

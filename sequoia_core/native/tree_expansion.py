@@ -17,6 +17,7 @@ from .compile_c import load
 
 SOURCES = ("tree_expansion.c", "sampling_ops.c", "text_index.c")
 HEADERS = ("tree_expansion.h", "text_index.h")
+TABLES = 13  # of chances: see the places that `tree_expansion.c` names
 _POINTER, _COUNT, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 
 
@@ -146,7 +147,11 @@ class Shaping:
         arrays["from_text"][:] = 0
         shaping.bins = 0 if tables is None else len(tables[0])
         given = (expected, *(tables or (None,) * 3), *(token_costs or (None,) * 2))
-        for name, array in zip(("expected", "centres", "values", "mass_edges", "step", "draft"), given, strict=True):
+        least = ((0,), (1,), (TABLES, shaping.bins), (2,), (shaping.max_size + 1,), (0,))
+        names = ("expected", "centres", "values", "mass_edges", "step", "draft")
+        for name, array, shape in zip(names, given, least, strict=True):
+            if array is not None and not (len(array) >= shape[0] and array.shape[1:] == shape[1:]):
+                raise ValueError(f"{name}: found shape {list(array.shape)}, expected at least {list(shape)}")
             self._keep(name, None if array is None else np.ascontiguousarray(array, np.float64))
 
     def look_up(
@@ -174,14 +179,35 @@ class Shaping:
     def make_rows(self, vocab: int) -> None:
         """Allocate `rows` for a vocabulary; a second call changes nothing."""
         if self.rows is None:
+            if vocab < self._shaping.branch:
+                raise ValueError(f"found {self._shaping.branch} children of one node, expected at most {vocab} tokens")
             self.rows = torch.empty(self.most_read, vocab, dtype=torch.float32)
             self._shaping.rows, self._shaping.vocab = self.rows.data_ptr(), vocab
             if self._shaping.top_p < 1.0 or self._shaping.top_k:
                 self.first_rows = torch.empty_like(self.rows)
                 self._shaping.first_rows = self.first_rows.data_ptr()
 
+    def check_frontiers(self, count: int) -> None:
+        """Raise ValueError unless the buffers hold what so many passes read."""
+        if 1 + (count - 1) * self._shaping.beam > self.most_read:
+            raise ValueError(f"found {count} passes of {self._shaping.beam}, expected at most {self.most_read} nodes")
+
+    def check_reading(self) -> None:
+        """Raise ValueError unless `begin` was given what choosing the nodes of a pass reads."""
+        shaping, costs, ranks = self._shaping, self._arrays["draft"], len(self._arrays["expected"])
+        if ranks < shaping.branch and (shaping.sampled or costs is not None):
+            raise ValueError(f"expected: found {ranks} chances, expected one for each of {shaping.branch} ranks")
+        if costs is not None and len(costs) <= shaping.beam:
+            raise ValueError(f"draft: found costs of {len(costs)} widths, expected those of 0 to {shaping.beam}")
+
     def frontier(self) -> int:
         """Choose the nodes of the next pass; return how many, 0 when the tree is complete."""
+        shaping = self._shaping
+        if shaping.max_depth <= 0:  # nothing is read, and nothing was given for it
+            return 0
+        self.check_reading()
+        if shaping.read and shaping.read + shaping.beam > self.most_read:
+            raise ValueError(f"found {shaping.read} nodes read, expected at most {self.most_read} of one tree")
         return compiled().tree_frontier(self.address)
 
     def request(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -197,12 +223,20 @@ class Shaping:
             0 when nothing is to be drawn; None when logits are not finite.
         """
         self.make_rows(logits.shape[1])
+        if not sampling_ops.supports(logits) or logits.shape != (self._shaping.width, self._shaping.vocab):
+            raise ValueError(
+                f"found logits {logits.dtype} {list(logits.shape)}, expected float32 "
+                f"{[self._shaping.width, self._shaping.vocab]} on cpu"
+            )
         found = compiled().tree_read(self.address, logits.data_ptr(), logits.stride(0))
         _granted(found)
         return None if found == -1 else found
 
     def draw(self, ranks: int, generator: torch.Generator) -> None:
         """Draw so many tokens after each node of the frontier, and add the children whose gain is enough."""
+        most = min(2 * self._shaping.branch, self._shaping.vocab)
+        if not 1 <= ranks <= most:
+            raise ValueError(f"found {ranks} tokens to draw after each node, expected 1 to {most}")
         uniforms = None
         if self._shaping.draws:
             uniforms = torch.rand(self._shaping.width, ranks, dtype=torch.float64, generator=generator)
@@ -229,5 +263,7 @@ class Shaping:
 
 
 def _granted(found: int) -> None:
+    if found == -3:
+        raise ValueError("found a looked-up token that the draft does not have, expected one tokenizer")
     if found == -2:
         raise MemoryError("no memory for a copy of a row")

@@ -21,6 +21,7 @@ from ..models.device import describe_device
 from ..models.language_model import ModelPair
 from ..models.protocol import dtype_name
 from ..native.instruction_sets import instructions_in_use
+from ..native.processor import allowed_cores
 from .step_timers import GREEDY, LEVELS, MOST_CHILDREN, GrownStep, GrowthTimer, StepTimer, even_tree, growing_tree
 
 DEFAULT_SIZES = (1, 2, 4, 8, 16, 32, 64)
@@ -227,7 +228,7 @@ class StepRounds:
                 "repeats": len(self.taken),
                 "further_context": self.longer,
                 "passes_by": self.target.backend,
-                "instructions": instructions_in_use() if torch.device(self.target.device).type == "cpu" else None,
+                **_on_cpu(self.target),
                 **_streaming(self.target, float(np.median(verify[:, 0] + overhead[:, 0], axis=0))),
             },
             **growth,
@@ -240,6 +241,14 @@ class StepRounds:
             for grown in self.grown
         ]
         return replace(profile, growing_sec=np.maximum(np.median(np.array(beyond), axis=0), 0.0))
+
+
+def _on_cpu(target: Any) -> dict:
+    """Return what the times of a processor depend on: its instructions, the threads, the cores that may be used."""
+    if torch.device(target.device).type != "cpu":
+        return {"instructions": None}
+    cores = len(allowed_cores())
+    return {"instructions": instructions_in_use(), "threads": torch.get_num_threads(), "allowed_cores": cores}
 
 
 def _streaming(target: Any, one_token_sec: float) -> dict:

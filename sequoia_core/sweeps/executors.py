@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ..files.safe_files import one_line
+from ..native.processor import allowed_cores
 from .jobs import Job
 from .worker import Done, run_job
 
@@ -36,19 +37,15 @@ def is_death(error: BaseException) -> bool:
 
 def check_request(count: int | None, address: str | None) -> None:
     """Refuse a number of processes or a scheduler's address that cannot be."""
-    if count is not None and not 1 <= count <= PER_CORE * len(_cores()):
+    if count is not None and not 1 <= count <= PER_CORE * len(allowed_cores()):
         found = str(count)[:40]
-        raise ValueError(f"--workers: found {found}, expected 1 to {PER_CORE * len(_cores())} on {len(_cores())} cores")
+        raise ValueError(
+            f"--workers: found {found}, expected 1 to {PER_CORE * len(allowed_cores())} on {len(allowed_cores())} cores"
+        )
     if address is not None and not re.fullmatch(r"(tcp|tls|ucx|wss?)://[\w.\-\[\]:]+:\d{1,5}", address):
         raise ValueError(f"--scheduler: found {address[:60]!r}, expected an address such as tcp://10.0.0.1:8786")
     if None not in (count, address):
         raise ValueError(f"found --workers {count} beside --scheduler {address}, expected one: the cluster has its own")
-
-
-def _cores() -> list[int]:
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
 
 
 class LocalWorkers:
@@ -63,7 +60,7 @@ class LocalWorkers:
     machines = 1
 
     def __init__(self, count: int | None = None, *, threads: int = 1) -> None:
-        cores = _cores()
+        cores = allowed_cores()
         if threads > len(cores):
             raise ValueError(f"threads: found {threads}, expected at most the {len(cores)} cores that are free for it")
         self.count = count or max(1, len(cores) // threads)

@@ -118,6 +118,10 @@ class RunningText:
         library = native.compiled()
         if library is None:
             return plain_index.grow(self._ring, self._store, tree, size, fresh)
+        parents, room = tree.columns["parents"][1:size], len(tree.columns["parents"])
+        ordered = ((parents >= 0) & (parents < np.arange(1, size))).all() if 0 <= fresh <= size <= room else False
+        if not ordered or not max(size, 1) <= tree.state.max_size <= room:
+            raise ValueError(f"found {size} nodes, {fresh} of them known, expected at most {room} below one root")
         return library.index_grow(self._ring.address, _address(self._store), tree.address, size, fresh)
 
     def occurrences(self, parents: np.ndarray, tokens: np.ndarray, read: np.ndarray) -> tuple[Occurrence | None, ...]:

@@ -19,6 +19,7 @@ from ...native.llama_x86 import (
     projection_biases,
 )
 from ...native.plain_decoder import MAX_ROTATIONS
+from ...native.sampling_ops import address
 from ..protocol import parents_of
 from .eagle3 import Eagle3Head
 from .features import GivenFeatures
@@ -79,9 +80,9 @@ class CompiledHeadSession(GivenFeatures, CompiledSession):
         super().__init__(model, capacity, vocab_size)
         self._take(model.head, torch.zeros(capacity + 1, model.hidden))
         self._own = torch.full_like(self._given, torch.nan)  # what is read before it is written is found
-        model.functions.sequoia_features(
-            self.address, self._given.data_ptr(), self._own.data_ptr(), ctypes.addressof(self._known)
-        )
+        shape = capacity + 1, model.hidden
+        features = (address(kept, torch.float32, *shape) for kept in (self._given, self._own))
+        model.functions.sequoia_features(self.address, *features, ctypes.addressof(self._known))
 
     def forward(
         self, ids: torch.Tensor, positions: torch.Tensor, tree_mask: torch.Tensor, *, keep: int

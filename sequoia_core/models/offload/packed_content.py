@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ...native.llama_x86 import MATRICES, addresses, compiled, joined, shape_of
+from ...native.llama_x86 import MATRICES, addresses, compiled, joined, matrix_shapes, shape_of
+from ...native.sampling_ops import address
 from .direct_reads import round_up
 from .four_bits import FourBits, packed_layer, read_weights
 from .layer_sources import host_buffer
@@ -85,7 +86,8 @@ def packed_content(
             buffer[: len(content)] = content
         else:
             weights = joined([read_weights(files, matrix, torch.bfloat16) for matrix in matrices])
-            functions.sequoia_pack_layer(byref(shape), addresses(weights), buffer.data_ptr())
+            given = addresses([weight.contiguous() for weight in weights], torch.bfloat16, matrix_shapes(shape))
+            functions.sequoia_pack_layer(byref(shape), given, address(buffer, torch.uint8, parts.layer_bytes))
         yield index, buffer
     del buffer
     head, embedding = parts.layer_count, stored["model.embed_tokens.weight"]
@@ -106,7 +108,8 @@ def _packed_head(head: StoredTensor, files: TensorFiles, size: int) -> Iterator[
     for start in range(0, rows, ROWS):
         block = files.read(head, torch.bfloat16, slice(start, start + ROWS))
         packed = torch.zeros(round_up(len(block), 32) * width, dtype=torch.bfloat16)
-        compiled()[0].sequoia_pack_rows(block.data_ptr(), len(block), width, packed.data_ptr())
+        begin = address(block, torch.bfloat16, len(block), width)
+        compiled()[0].sequoia_pack_rows(begin, len(block), width, packed.data_ptr())
         yield packed.view(torch.uint8)
         done += 2 * len(packed)
     yield torch.zeros(size - done, dtype=torch.uint8)

@@ -12,7 +12,8 @@ import torch
 from transformers import PreTrainedModel
 
 from ...native import instruction_sets
-from ...native.llama_x86 import SlotSession, addresses, compiled, fits, shape_of, tables_of
+from ...native.llama_x86 import SlotSession, compiled, fits, shape_of, table_addresses, tables_of
+from ...native.sampling_ops import address
 from .four_bits import FourBits, shared_weights
 from .layer_ring import LayerRing
 from .layer_sources import PackedSource, host_buffer
@@ -46,6 +47,7 @@ class StreamedLlama:
         four_bits = shared_weights(stored) or 0
         self._shape, self._parts = shape_of(model, four_bits=four_bits), parts_of(model, four_bits=four_bits)
         self._tables, self._bits = tables_of(model), " in 4 bits" if four_bits else ""
+        self.layer_bytes = self._parts.layer_bytes
         self.hidden, self.vocab, self.context = self._shape.hidden, self._shape.vocab, self._shape.context
         self.ring = LayerRing(PackedSource(self.copy, self._parts.layer_count, self._parts.layer_bytes))
 
@@ -58,7 +60,7 @@ class StreamedLlama:
             self._embedding = self._resident(parts.layer_count + 1)
         found = self.functions.sequoia_streamed_model(
             byref(self._shape), None if self._embedding is None else self._embedding.data_ptr(),
-            *addresses(self._tables), self._head.data_ptr(),
+            *table_addresses(self._tables, self._shape), self._head.data_ptr(),
         )  # fmt: skip
         if not found:
             raise MemoryError("found no memory for a model")
@@ -109,6 +111,7 @@ class StreamedLlamaSession(SlotSession):
             with closing(self.model.ring.layers()) as layers:  # an interrupt ends the pass, too
                 for index, layer in enumerate(layers):
                     self.model.copy.compare(index, layer)
-                    functions.sequoia_layer(self.address, threads, index, layer.data_ptr())
+                    packed = address(layer, torch.uint8, self.model.layer_bytes)
+                    functions.sequoia_layer(self.address, threads, index, packed)
             functions.sequoia_leave(self.address, threads, logits.data_ptr())
         return done

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from sequoia_core.native import compile_c as native
+from sequoia_core.native import notices
 
 ADD = "int add(int a, int b) { return a + b; }\n"
 
@@ -56,6 +57,7 @@ START = """
 import ctypes, sys
 from pathlib import Path
 from sequoia_core.native import compile_c as native
+from sequoia_core.native import notices
 native.FOLDER = Path(sys.argv[1])
 library, reason = native.load(["add.c"], [], {"add": (ctypes.c_int, ctypes.c_int, ctypes.c_int)})
 print(library and library.add(2, 3), reason)
@@ -125,7 +127,7 @@ def test_no_compiler_and_one_that_hangs_are_reasons(load, monkeypatch):
     assert load() == (None, "found no C compiler (cc, gcc or clang)")
     monkeypatch.setattr(native.shutil, "which", lambda name: "/bin/cc")
     monkeypatch.setattr(native.subprocess, "run", hang)
-    assert load() == (None, "/bin/cc took more than 60 s")
+    assert load() == (None, "/bin/cc took more than 300 s")
 
 
 @needs_compiler
@@ -143,3 +145,17 @@ def test_code_that_others_could_have_written_is_not_run(source, tmp_path):
 def test_switched_off(load, monkeypatch):
     monkeypatch.setenv("SEQUOIA_NATIVE", "0")
     assert load() == (None, "switched off by SEQUOIA_NATIVE=0")
+
+
+@needs_compiler
+@pytest.mark.parametrize("home", ["a file", "below a file"])
+def test_a_folder_that_cannot_be_used_is_named_once(home, source, load, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    place = tmp_path / "file" / ("" if home == "a file" else "cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(place))
+    monkeypatch.setattr(notices, "_said", [])
+    with pytest.warns(notices.Notice) as found:
+        assert load()[0] is None and load()[0] is None
+    (sentence,) = [str(each.message) for each in found]
+    assert sentence.startswith(f"compiled code is not used, which is slower: {place / 'sequoia-studio'}: cannot keep")
+    assert notices.said() == [sentence]

@@ -92,3 +92,20 @@ def test_any_family_keeps_its_weights_where_they_are_and_its_logits_in_float32()
         wanted = exact.plain_logits(torch.arange(3))
     assert logits.dtype == torch.float32
     torch.testing.assert_close(logits, wanted, atol=0.05 * float(wanted.std()), rtol=0.05)
+
+
+@pytest.mark.parametrize(
+    ("weight", "inputs"),
+    [((1024, 64), (3, 32)), ((1024, 64), (400, 640)), ((8, 64), (3, 64)), ((1024, 48), (3, 48)), ((1024, 48), (3, 64))],
+    ids=str,
+)
+@pytest.mark.sample(5)
+@torch.inference_mode()
+def test_what_compiled_products_do_not_fit_is_pytorchs_which_raises_or_computes(weight, inputs):
+    product, x = layer(1024, 64, bias=False), torch.randn(inputs).to(torch.bfloat16)
+    product.weight = nn.Parameter(torch.randn(weight).to(torch.bfloat16))
+    if weight[1] != inputs[-1]:
+        with pytest.raises(RuntimeError, match="shape"):
+            product(x)
+    else:
+        assert torch.equal(product(x), nn.functional.linear(x, product.weight))

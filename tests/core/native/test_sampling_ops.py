@@ -13,6 +13,7 @@ from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.decoding.verifiers import VERIFIERS
 from sequoia_core.decoding.walk import WALKS, ScoredTree, walk_tree
 from sequoia_core.native import sampling_ops as rows
+from sequoia_core.native.walker import Walker
 
 pytestmark = pytest.mark.skipif(rows.compiled() is None, reason="sampling_ops.c cannot be built here")
 SIZES = [1, 2, 15, 16, 17, 63, 64, 65, 130, 4096]
@@ -22,8 +23,8 @@ def logits(count: int, size: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(count, size, generator=torch.Generator().manual_seed(seed)) * 4
 
 
-def walker_over(*arrays) -> rows.Walker:
-    found = rows.Walker()
+def walker_over(*arrays) -> Walker:
+    found = Walker()
     found.take(*(np.array(array, dtype=np.int64) for array in arrays))
     return found
 
@@ -130,7 +131,7 @@ def test_double_precision_rows(size, twins):
 TREE = TokenTree(np.array([-1, 0, 0, 0, 1, 1, 2, 4, 4, 4, 7]))
 
 
-def walker(*looked_up: np.ndarray) -> rows.Walker:
+def walker(*looked_up: np.ndarray) -> Walker:
     firsts = [TREE.children(node).start for node in range(TREE.size)]
     # every node has a draft row of its own
     return walker_over(firsts, TREE.child_counts, np.arange(TREE.size), *looked_up)

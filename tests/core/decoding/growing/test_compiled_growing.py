@@ -1,5 +1,7 @@
 """Compiled growing decides as the policies in Python do, number for number, for any tables, costs and rows."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from sequoia_core.decoding.growing.compiled_growing import CompiledGrower
 from sequoia_core.decoding.growing.expansion import DraftChances, TokenCosts, TreeBounds
 from sequoia_core.decoding.growing.plain_growing import PlainGrower
 from sequoia_core.decoding.growing.policies import SpecExecTree
+from sequoia_core.decoding.growing.running_lookup import LookUp
 from sequoia_core.decoding.growing.sampled_expansion import SampledExpansion
 from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.growing.top_k_expansion import TopKExpansion
@@ -70,33 +73,39 @@ def facts(plan):
     ]  # fmt: skip
 
 
-def grown(kind, expansion, draft_sampling, seed, sharpness, sampling):
+def grown(kind, expansion, draft_sampling, seed, sharpness, sampling, text=()):
     session, found = random_session(seed, sharpness), []
     run = run_of(session, draft_sampling, sampling, seed)
     grower = kind(run, expansion.bounds)
-    for root in (3, 8):  # the second tree meets buffers that are not new
-        session.ids = []
+    if text:
+        expansion = replace(expansion, look_up=LookUp(TextIndex(), len(text) + 2, expansion.bounds))
+    for end in (1, 2):  # the second tree meets buffers that are not new
+        session.ids, sequence = [], [*text, 3, 8][: len(text) + end]
+        if text:
+            expansion.look_up.begin(sequence, max_depth=expansion.bounds.max_depth, gain=0.9)
         assert grower.supports(expansion)
-        plan, nodes, widths = grower.grow(expansion, [root])
+        plan, nodes, widths = grower.grow(expansion, sequence if text else sequence[-1:])
         rows = [] if grower.rows is None else grower.rows[: sum(widths)].tolist()
         found.append((plan.tree, [column.tolist() for column in nodes], widths, rows, facts(plan), session.ids))
     return found, run.generator.get_state().tolist()
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("text", [False, True], ids=["by the draft alone", "beside text"])
 @pytest.mark.parametrize("sampled", [False, True], ids=["the deterministic recipe", "the sampled recipe"])
-def test_both_grow_the_same_trees_from_the_same_draws(sampled):
+def test_both_grow_the_same_trees_from_the_same_draws(sampled, text, full):
     generator, sizes = np.random.default_rng(4), set()
-    for seed in range(300):
+    for seed in range(300 if full else 40):
+        before = np.random.default_rng(seed).integers(4, size=30).tolist() if text else ()
         expansion, sharpness = random_expansion(generator, sampled), float(generator.choice([0.5, 3.0, 12.0]))
         draft_sampling = sample_without_replacement if sampled and seed % 4 else take_most_likely
         sampling = SamplingConfig(0.7, 0.8) if seed % 4 == 3 else SamplingConfig(0.7)
         plain, compiled = (
-            grown(kind, expansion, draft_sampling, seed, sharpness, sampling) for kind in (PlainGrower, CompiledGrower)
+            grown(kind, expansion, draft_sampling, seed, sharpness, sampling, before)
+            for kind in (PlainGrower, CompiledGrower)
         )
         assert compiled == plain, f"seed {seed}"
         sizes |= {tree.size for tree, *_ in plain[0]}
-    assert len(sizes) > 20
+    assert len(sizes) > (20 if full else 10)
 
 
 @pytest.fixture(scope="module")
