@@ -47,7 +47,7 @@ def pass_times(target: LanguageModel) -> HardwareProfile:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         found.save(path)
-    except OSError:  # a folder that cannot be written: timed again next time
+    except (OSError, ValueError):  # a folder that cannot be written: timed again next time
         pass
     return found
 

@@ -10,13 +10,19 @@ from ui.jobs import job_panel, session_jobs
 from ui.markdown import escaped
 from ui.measuring import acceptance, declaring, profile
 from ui.session import predictions, session
-from ui.session.predictions import MEASURED, MISSING, MODELLED
+from ui.session.predictions import CONTRADICTED, MEASURED, MISSING, MODELLED
 
 if TYPE_CHECKING:
     from sequoia_core import AcceptanceVector
     from sequoia_core.design.conditions import Conditions
 
-ICONS = {MEASURED: ":material/verified:", MODELLED: ":material/functions:", MISSING: ":material/help:"}
+ICONS = {
+    MEASURED: ":material/verified:",
+    MODELLED: ":material/functions:",
+    MISSING: ":material/help:",
+    CONTRADICTED: ":material/warning:",
+}
+COLOURS = {MEASURED: "green", CONTRADICTED: "yellow"}
 JOBS = ("profile", "measure")
 PROFILE = {"largest": 64, "context": 128, "repeats": 9}
 PROMPTS, NEW_TOKENS = 32, 64  # of the acceptance measured; with loading about 10 s on two cores
@@ -33,12 +39,12 @@ def draw(wanted: Conditions | None = None, vector: AcceptanceVector | None = Non
     with st.container(horizontal=True, vertical_alignment="center", width="content", key="prediction_state"):
         held = wanted or session.acceptance().holds_for
         at = "" if held is None else f", {held.sampling}"
-        words = f"Predictions here rest on: {state.name}{escaped(at)}. {_why(state.why)}"
+        words = f"What predictions are based on: {state.name}{escaped(at)}. {_why(state.why)}"
         unsaid = state.name == MISSING and session.acceptance().holds_for is None
         st.badge(
-            f"Predictions: {state.name}{': of which pair?' if unsaid else escaped(at)}",
+            "No prediction: which models is this vector of?" if unsaid else f"Predictions: {state.name}{escaped(at)}",
             icon=ICONS.get(state.name, ":material/swap_horiz:"),
-            color="green" if state.name == MEASURED else "gray",
+            color=COLOURS.get(state.name, "gray"),
             help=words,
         )
         if state.name == MEASURED or session.pair_spec().is_alone or not measures:
@@ -62,13 +68,15 @@ def draw(wanted: Conditions | None = None, vector: AcceptanceVector | None = Non
 
 
 def _why(words: str) -> str:
-    return f"{escaped(words[0].upper() + words[1:])}." if words else "Acceptance and times are of this pair here."
+    if not words:
+        return f"Times were measured by this installation. Acceptance: {escaped(session.acceptance_source())}."
+    return f"{escaped(words[0].upper() + words[1:])}."
 
 
 def measure(wanted: Conditions | None = None, vector: AcceptanceVector | None = None) -> None:
     """Queue what predictions for the pair in use on this machine lack."""
     session.leave_scenario()
-    if predictions.profile_faults():
+    if predictions.profile_faults() or predictions.contradiction() is not None:
         profile.submit(**PROFILE, bound=False)
     if predictions.vector_faults() if wanted is None else vector is None:
         acceptance.start_for(wanted or predictions.conditions(*session.sampling()), prompts=PROMPTS, tokens=NEW_TOKENS)
