@@ -18,6 +18,7 @@ from sequoia_core.decoding.gpu.walk_by_rank import RankedTree, follow_by_rank, w
 from sequoia_core.decoding.growing.policies import SpecExecTree
 from sequoia_core.decoding.loop import decode
 from sequoia_core.decoding.plan import TreePlan
+from sequoia_core.decoding.record import StepDetails
 from sequoia_core.decoding.sampling import SamplingConfig, sample_without_replacement
 from sequoia_core.decoding.tree_policy import policy_of
 from sequoia_core.decoding.verifiers import VERIFIERS, sequoia_rule
@@ -36,10 +37,14 @@ from tests.pretend_device import PretendTensor, pretend_device
 @pytest.fixture
 def used(monkeypatch):
     """Run the path on the CPU too; count the phases that ran."""
+    run_on_cpu(monkeypatch)
+    return count_phases(monkeypatch)
+
+
+def run_on_cpu(monkeypatch):
     for module in (drafting, judging):
         monkeypatch.setattr(module, "is_static", lambda s: isinstance(s, CacheSession) and s.any_slot)
     monkeypatch.setattr(assemble, "CPU_JUDGES", assemble.JUDGES)
-    return count_phases(monkeypatch)
 
 
 def count_phases(monkeypatch):
@@ -67,6 +72,66 @@ def test_a_draft_equal_to_the_target_is_always_accepted(tree, used, tiny_target)
             )
         )  # fmt: skip
         assert all(len(step.new_tokens) == tree.depth + 1 for step in steps[:-1])
+
+
+def said(steps):
+    """Return all that steps decided, and the tokens that the rows behind their decisions make likely."""
+    steps = list(steps)
+    rows = [[[token for token, _ in row.target] for row in step.path_rows] for step in steps]
+    return [
+        (*map(tuple, (step.tokens, step.accepted_path, step.new_tokens)), row)
+        for step, row in zip(steps, rows, strict=True)
+    ]
+
+
+SPEC_EXEC = SpecExecTree(max_size=13, max_depth=5, beam=3, branch=5)
+
+
+@pytest.mark.parametrize("tree", [TREES["ragged"], SPEC_EXEC], ids=["static", "growing"])
+def test_greedy_steps_are_those_of_the_plain_path_up_to_the_end_of_the_context(tree, monkeypatch):
+    """The last trees are cut, so that no position, padding's included, lies beyond the context."""
+    context, run_pass = 40, phases.StaticPass.logits
+    pair = pair_of(tiny_llama(1, context=context), tiny_llama(2, layers=1, context=context))
+
+    def steps():
+        return list(decode(PROMPT, pair, tree=tree, max_new_tokens=context, details=StepDetails(likely=3)))
+
+    def checked_pass(self):
+        assert int((self.first + self.depths).max()) < context
+        return run_pass(self)
+
+    expected = said(steps())
+    run_on_cpu(monkeypatch)
+    monkeypatch.setattr(phases.StaticPass, "logits", checked_pass)
+    assert said(steps()) == expected
+    assert len({len(path) for _, path, *_ in expected}) > 1
+
+
+def test_a_kept_run_decodes_the_next_text_as_a_fresh_one_does(used):
+    """Whatever is kept is that of the same tree, verifier and sampling."""
+    draft, ragged, chain = tiny_llama(2, layers=1), TREES["ragged"], chain_tree(4)
+    kept = tiny_llama(1)
+    runs = [
+        (ragged, SamplingConfig(), "sequoia", PROMPT),
+        (ragged, SamplingConfig(0.7), "sequoia", PROMPT),
+        (ragged, SamplingConfig(0.7), "topk", PROMPT),
+        (ragged, SamplingConfig(0.7), "topk", [9, 8, 7]),
+        (chain, SamplingConfig(0.7), "topk", PROMPT),
+        (chain, SamplingConfig(1.5), "topk", PROMPT),
+        (chain, SamplingConfig(1.5, 0.5), "topk", PROMPT),
+        (chain, SamplingConfig(1.5), "sequoia", PROMPT),
+    ]
+    for tree, sampling, verifier, prompt in runs:
+        texts = [
+            said(
+                decode(
+                    prompt, pair_of(target, draft), tree=tree, sampling=sampling, verifier=verifier,
+                    max_new_tokens=24, generator=torch.Generator().manual_seed(0), details=StepDetails(likely=3),
+                )
+            )
+            for target in (kept, tiny_llama(1))
+        ]  # fmt: skip
+        assert texts[0] == texts[1]
 
 
 @pytest.mark.slow
@@ -185,7 +250,7 @@ def simulated(work):
 
 GRAPHED = {
     "static": (policy_of(TREES["ragged"]), SamplingConfig()),
-    "SpecExec": (SpecExecTree(max_size=13, max_depth=5, beam=3, branch=5), SamplingConfig()),
+    "SpecExec": (SPEC_EXEC, SamplingConfig()),
     "sampled": (policy_of(TREES["ragged"]), SamplingConfig(0.8)),
     "top-p": (policy_of(TREES["ragged"]), SamplingConfig(0.8, 0.9, 20)),
     "alone": (policy_of(TokenTree(np.array([-1]))), SamplingConfig()),
