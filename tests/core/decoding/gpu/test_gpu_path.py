@@ -15,7 +15,8 @@ from sequoia_core.decoding.cutting import cut
 from sequoia_core.decoding.gpu import drafting, judging, phases
 from sequoia_core.decoding.gpu.phases import Phase
 from sequoia_core.decoding.gpu.walk_by_rank import RankedTree, follow_by_rank, walk_by_rank
-from sequoia_core.decoding.growing.policies import SpecExecTree
+from sequoia_core.decoding.growing.policies import LookupTree, SpecExecTree
+from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.loop import decode
 from sequoia_core.decoding.plan import TreePlan
 from sequoia_core.decoding.record import StepDetails
@@ -87,24 +88,32 @@ def said(steps):
 SPEC_EXEC = SpecExecTree(max_size=13, max_depth=5, beam=3, branch=5)
 
 
-@pytest.mark.parametrize("tree", [TREES["ragged"], SPEC_EXEC], ids=["static", "growing"])
+LOOKED_UP = LookupTree(TextIndex(), max_size=13, max_depth=5)
+
+
+@pytest.mark.parametrize("tree", [TREES["ragged"], SPEC_EXEC, LOOKED_UP], ids=["static", "growing", "lookup"])
 def test_greedy_steps_are_those_of_the_plain_path_up_to_the_end_of_the_context(tree, monkeypatch):
     """The last trees are cut, so that no position, padding's included, lies beyond the context."""
     context, run_pass = 40, phases.StaticPass.logits
-    pair = pair_of(tiny_llama(1, context=context), tiny_llama(2, layers=1, context=context))
+    target, other = tiny_llama(1, context=context), tiny_llama(2, layers=1, context=context)
+    drafts = other, tiny_llama(1, context=context)
 
     def steps():
-        return list(decode(PROMPT, pair, tree=tree, max_new_tokens=context, details=StepDetails(likely=3)))
+        options = {"tree": tree, "max_new_tokens": context, "details": StepDetails(likely=3)}
+        return [step for draft in drafts for step in decode(PROMPT, pair_of(target, draft), **options)]
 
     def checked_pass(self):
         assert int((self.first + self.depths).max()) < context
         return run_pass(self)
 
-    expected = said(steps())
+    plain = steps()
     run_on_cpu(monkeypatch)
     monkeypatch.setattr(phases.StaticPass, "logits", checked_pass)
-    assert said(steps()) == expected
-    assert len({len(path) for _, path, *_ in expected}) > 1
+    found = steps()
+    assert said(found) == said(plain) and len({len(step.tokens) for step in plain}) > 1
+    for name in ("draft_probs", "target_probs"):
+        numbers = [[value or 0.0 for step in each for value in getattr(step, name)] for each in (found, plain)]
+        np.testing.assert_allclose(*numbers, atol=1e-4)
 
 
 def test_a_kept_run_decodes_the_next_text_as_a_fresh_one_does(used):
@@ -114,24 +123,23 @@ def test_a_kept_run_decodes_the_next_text_as_a_fresh_one_does(used):
     runs = [
         (ragged, SamplingConfig(), "sequoia", PROMPT),
         (ragged, SamplingConfig(0.7), "sequoia", PROMPT),
+        (ragged, SamplingConfig(0.7), "sequoia", [9, 8, 7]),
         (ragged, SamplingConfig(0.7), "topk", PROMPT),
-        (ragged, SamplingConfig(0.7), "topk", [9, 8, 7]),
-        (chain, SamplingConfig(0.7), "topk", PROMPT),
-        (chain, SamplingConfig(1.5), "topk", PROMPT),
-        (chain, SamplingConfig(1.5, 0.5), "topk", PROMPT),
+        (chain, SamplingConfig(0.7), "sequoia", PROMPT),
         (chain, SamplingConfig(1.5), "sequoia", PROMPT),
+        (chain, SamplingConfig(1.5, 0.5), "sequoia", PROMPT),
     ]
     for tree, sampling, verifier, prompt in runs:
-        texts = [
-            said(
-                decode(
-                    prompt, pair_of(target, draft), tree=tree, sampling=sampling, verifier=verifier,
-                    max_new_tokens=24, generator=torch.Generator().manual_seed(0), details=StepDetails(likely=3),
-                )
-            )
+        options = {"tree": tree, "sampling": sampling, "verifier": verifier, "max_new_tokens": 12}
+        found, wanted = (
+            list(decode(prompt, pair_of(target, draft), generator=torch.Generator().manual_seed(0), **options))
             for target in (kept, tiny_llama(1))
-        ]  # fmt: skip
-        assert texts[0] == texts[1]
+        )
+        assert said(found) == said(wanted)
+        for step in found if verifier == "sequoia" else ():  # what was decided follows from what was recorded
+            for trial in step.trials:
+                accepted = trial.node in step.accepted_path
+                assert accepted == (trial.uniform * trial.draft_mass < trial.target_mass)
 
 
 @pytest.mark.slow
