@@ -19,7 +19,7 @@ def test_what_was_measured_on_this_pair_here_needs_nothing() -> None:
     assert "measure_here" not in [button.key for button in page.button]
 
 
-@pytest.mark.sample(6, cover=False)
+@pytest.mark.sample(7, cover=False)
 @pytest.mark.parametrize(
     ("state", "words", "found"),
     [
@@ -30,6 +30,11 @@ def test_what_was_measured_on_this_pair_here_needs_nothing() -> None:
             replace(profile(), meta=profile().meta | {"offload": "disk"}),
         ),
         ("measured with other settings", "in bfloat16, not float32", replace(profile(), dtype="bfloat16")),
+        (
+            "measured with other settings",
+            "weights on disk, not in memory",
+            replace(profile(), dtype="bfloat16", meta=profile().meta | {"offload": "disk"}),
+        ),
         (
             "shipped, from a machine of the same name",
             "not by this installation",
@@ -50,7 +55,7 @@ def test_other_states_say_why_and_offer_to_measure(state, words, found, assets) 
     page = open_page("tree")
     chip = state_of(page)
     assert state in chip.value and words in chip.help.lower()
-    assert page.button(key="measure_here").label == "Measure (10 s)"
+    assert "Measure" in page.button(key="measure_here").label
 
 
 def last_run(factor: float, **facts) -> dict:

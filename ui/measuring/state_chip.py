@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
+from ui import controls
 from ui.jobs import job_panel, session_jobs
 from ui.markdown import escaped
 from ui.measuring import acceptance, declaring, profile
@@ -57,8 +58,11 @@ def draw(wanted: Conditions | None = None, vector: AcceptanceVector | None = Non
         if running:
             for name in running:
                 st.button("Cancel", key=f"{name}_cancel_here", icon=":material/stop:", on_click=_cancel, args=(name,))
-        elif st.button(
-            "Measure (10 s)" if session.pair_spec().is_demo else "Measure",
+            return
+        first = predictions.lacks_measurement()
+        draw, label = (controls.primary_button, "Measure first") if first else (st.button, "Measure")
+        if draw(
+            f"{label} (10 s)" if session.pair_spec().is_demo else label,
             key="measure_here",
             icon=":material/speed:",
             help=f"Times passes of the {session.pair_name()} on this machine and how often its draft is right, on "

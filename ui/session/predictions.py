@@ -56,12 +56,24 @@ def profile_faults() -> list[str]:
     )  # fmt: skip
 
 
-def of_another_pair() -> bool:
-    """Whether the vector or the profile in use names other models than those of the pair in use."""
-    hardware, holds_for, names = session.profile(), session.acceptance().holds_for, session.pair_spec().names
-    measured = [] if holds_for is None else [(holds_for.target, holds_for.draft)]
-    timed = [] if hardware is None else [(hardware.meta.get("target"), hardware.meta.get("draft"))]
-    return any(pair != names for pair in (*measured, *timed) if None not in pair)
+def vector_of_another_pair() -> bool:
+    """Whether the vector in use names other models than those of the pair in use."""
+    holds_for = session.acceptance().holds_for
+    return holds_for is not None and (holds_for.target, holds_for.draft) != session.pair_spec().names
+
+
+def profile_of_another_pair() -> bool:
+    """Whether the profile in use names other models than those of the pair in use."""
+    hardware = session.profile()
+    names = (None, None) if hardware is None else (hardware.meta.get("target"), hardware.meta.get("draft"))
+    return None not in names and names != session.pair_spec().names
+
+
+def lacks_measurement() -> bool:
+    """Whether the pair in use is planned for, by what was measured for another pair."""
+    if session.scenario() is not None or session.pair_spec().is_alone:
+        return False
+    return vector_of_another_pair() or profile_of_another_pair()
 
 
 def contradiction() -> str | None:
@@ -150,7 +162,7 @@ def state(wanted: Conditions | None = None, vector: AcceptanceVector | None = No
 
 def _other_than_here(hardware: HardwareProfile, found: list[str]) -> str:
     """Name what predictions rest on where something differs from the pair in use on this machine."""
-    if session.scenario() is None and of_another_pair():
+    if lacks_measurement():
         return ANOTHER_PAIR
     if hardware.modelled:
         return MODELLED
@@ -162,9 +174,9 @@ def _other_than_here(hardware: HardwareProfile, found: list[str]) -> str:
 
 
 def supposed(tree: TokenTree) -> Prediction | None:
-    """Return what is predicted of a tree for the pair and the machine planned for; None where that is `MISSING`."""
+    """Return what is predicted of a tree for the pair and the machine planned for; None where nothing is of both."""
     hardware = session.profile()
-    if hardware is None or tree.size > hardware.max_size or state().name == MISSING:
+    if hardware is None or tree.size > hardware.max_size or state().name in (MISSING, ANOTHER_PAIR):
         return None
     return core_cache.prediction(session.acceptance(), hardware, tree)
 
