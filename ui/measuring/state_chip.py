@@ -41,9 +41,10 @@ def draw(wanted: Conditions | None = None, vector: AcceptanceVector | None = Non
         held = wanted or session.acceptance().holds_for
         at = "" if held is None else f", {held.sampling}"
         words = f"What predictions are based on: {state.name}{escaped(at)}. {_why(state.why)}"
+        shown_at = escaped(at) if state.name == MEASURED else ""  # the other names leave no room
         unsaid = state.name == MISSING and session.acceptance().holds_for is None
         st.badge(
-            "No prediction: which models is this vector of?" if unsaid else f"Predictions: {state.name}{escaped(at)}",
+            "No prediction: which models is this vector of?" if unsaid else f"Predictions: {state.name}{shown_at}",
             icon=ICONS.get(state.name, ":material/swap_horiz:"),
             color=COLOURS.get(state.name, "gray"),
             help=words,

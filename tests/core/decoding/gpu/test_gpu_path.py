@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from sequoia_core.decoding import assemble
 from sequoia_core.decoding.cutting import cut
+from sequoia_core.decoding.drafting import DraftTree
 from sequoia_core.decoding.gpu import drafting, judging, phases
 from sequoia_core.decoding.gpu.phases import Phase
 from sequoia_core.decoding.gpu.walk_by_rank import RankedTree, follow_by_rank, walk_by_rank
@@ -116,6 +117,20 @@ def test_greedy_steps_are_those_of_the_plain_path_up_to_the_end_of_the_context(t
         np.testing.assert_allclose(*numbers, atol=1e-4)
 
 
+def test_padding_keeps_no_depth_of_a_larger_tree_before(used, tiny_target):
+    """Near the end of the context it would lie beyond it."""
+    session = tiny_target.open(64)
+    judge = judging.StaticJudge(
+        session, verifier=VERIFIERS["sequoia"], sampling=SamplingConfig(), explained_by=SamplingConfig(),
+        generator=torch.Generator(),
+    )  # fmt: skip
+    for parents in ([-1, 0, 0, 1, 1, 2, 2], [-1, 0, 0, 1, 1], [-1, 0, 0, 1, 1, 2]):
+        plan, size = TreePlan(TokenTree(np.array(parents))), len(parents)
+        tokens = torch.arange(size)
+        judge.score(DraftTree(plan, 0, tokens, torch.ones(size), torch.empty(0, 0), plan.cache_positions))
+        assert judge.passes.depths.tolist() == [*plan.depths, *[0] * (8 - size)]
+
+
 def test_a_kept_run_decodes_the_next_text_as_a_fresh_one_does(used):
     """Whatever is kept is that of the same tree, verifier and sampling."""
     draft, ragged, chain = tiny_llama(2, layers=1), TREES["ragged"], chain_tree(4)
@@ -131,6 +146,7 @@ def test_a_kept_run_decodes_the_next_text_as_a_fresh_one_does(used):
     ]
     for tree, sampling, verifier, prompt in runs:
         options = {"tree": tree, "sampling": sampling, "verifier": verifier, "max_new_tokens": 12}
+        options["details"] = StepDetails(likely=3)
         found, wanted = (
             list(decode(prompt, pair_of(target, draft), generator=torch.Generator().manual_seed(0), **options))
             for target in (kept, tiny_llama(1))
