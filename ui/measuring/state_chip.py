@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import streamlit as st
 
@@ -23,7 +23,7 @@ ICONS = {
     MISSING: ":material/help:",
     CONTRADICTED: ":material/warning:",
 }
-COLOURS = {MEASURED: "green", CONTRADICTED: "yellow"}
+COLOURS: dict[str, Literal["green", "yellow", "gray"]] = {MEASURED: "green", CONTRADICTED: "yellow"}
 JOBS = ("profile", "measure")
 PROFILE = {"largest": 64, "context": 128, "repeats": 9}
 PROMPTS, NEW_TOKENS = 32, 64  # of the acceptance measured; with loading about 10 s on two cores
