@@ -12,7 +12,7 @@ from ui.jobs import decode_job, job_panel, session_jobs
 from ui.jobs.jobs import Job
 from ui.markdown import escaped
 from ui.runs import kept_runs, runs
-from ui.session import earlier_answers, model_pairs, predictions, session, tree_choice, tree_kinds
+from ui.session import earlier_answers, model_pairs, predictions, session, tree_choice, tree_in_use, tree_kinds
 from ui.token_tree.steering import Steering
 
 PROMPT_CHARS = 18  # of the prompt on its button
@@ -114,8 +114,10 @@ with controls_row:
     if chatting:
         start = bool(turns)
     else:
-        start = controls.primary_button(
-            "Start",
+        draw = st.button if predictions.lacks_measurement() else controls.primary_button
+        guessed = choice.origin == tree_kinds.GUESS
+        start = draw(
+            f"Decode with a chain of {tree_in_use.GUESSED_CHAIN}" if guessed else "Start",
             icon=":material/play_arrow:",
             key="decode_start",
             disabled=blocked,

@@ -9,7 +9,7 @@ from ui.measuring import state_chip
 from ui.race import entrants, finish, race_job
 from ui.runs import saved_runs
 from ui.runs.runs import DecodeRequest
-from ui.session import session
+from ui.session import predictions, session, tree_in_use
 
 
 def race_section() -> None:
@@ -41,11 +41,12 @@ def race_section() -> None:
             "way of decoding draws other numbers, from one distribution.",
         )
         if not session.pair_spec().is_alone:
-            st.caption("Chain and trees are planned by what this says:")
             state_chip.draw()
+            if tree_in_use.is_guessed():
+                st.caption("Nothing was measured for this pair: no tree is planned, and the chain's length is a guess.")
 
     methods = st.pills(
-        "Beside autoregressive decoding",
+        "Methods, besides plain decoding",
         entrants.kinds(),
         selection_mode="multi",
         default=entrants.kinds(),
@@ -53,7 +54,8 @@ def race_section() -> None:
         help="SpecInfer's tree is 5 chains of 8 tokens. Adaptive and hybrid trees need a vector with a calibration.",
     )
     active = job_panel.is_active("race")
-    if controls.primary_button(
+    draw = st.button if predictions.lacks_measurement() else controls.primary_button
+    if draw(
         "Start the race",
         icon=":material/flag:",
         key="race_start",

@@ -159,6 +159,9 @@ draw_card(
 draw_card(right, speedup_card(tree))
 with resting:
     state_chip.draw()
+    if tree_in_use.is_guessed():
+        words = f"Decode with a chain of {tree_in_use.GUESSED_CHAIN}"
+        controls.page_link(st.container(), "decode", words, ":material/play_arrow:")
 reach = max(tree.depth if tree_in_use.is_own() else tree_in_use.shape()[1], 1)
 next_value = next_node_value(table, size=tree.size, depth=reach)
 parent = None if next_value is None else picture.next_node(tree, vector, reach)

@@ -183,6 +183,7 @@ def default_tree(
     from ..design.planning import plan_tree
     from ..design.profile import HardwareProfile
     from ..models.device import describe_device
+    from ..models.installation import installation_id
     from ..models.protocol import dtype_name
     from ..native.instruction_sets import instructions_in_use
 
@@ -196,7 +197,9 @@ def default_tree(
         HardwareProfile.differences, target=pair.target.name, draft=pair.draft.name, dtype=dtype,
         offload=pair.target.offload,
     )  # fmt: skip
-    here = partial(of_pair, device=describe_device(pair.target.device), instructions=instructions)
+    here = partial(
+        of_pair, device=describe_device(pair.target.device), instructions=instructions, installation=installation_id()
+    )
     vectors = map(AcceptanceVector.load, shipped_files(ASSETS / "acceptance", dtype).values())
     profiles = list(map(HardwareProfile.load, shipped_files(ASSETS / "profiles", dtype).values()))
     vector = vector or next((v for v in vectors if not v.differences(wanted)), None)
@@ -215,8 +218,6 @@ def default_tree(
     made_for = "this pair, these settings and this machine"
     if faults:
         made_for = f"other measurements: {'; '.join(faults)}"
-    elif instructions and profile.meta.get("instructions") is None:
-        made_for = "this pair and these settings; profile of the same processor name; instruction set not recorded"
     return plan_tree(vector, profile), f"planned for {made_for}"
 
 

@@ -111,6 +111,7 @@ def plan_command(
     from ..design.prediction import predict, prompts_for, without_depth
     from ..design.profile import HardwareProfile
     from ..design.profile_files import odd_times
+    from ..models.installation import installation_id
     from ..servers.flags import llama_server_sentence
 
     vector, hardware = told(AcceptanceVector.load(acceptance, entries)), HardwareProfile.load(profile)
@@ -147,6 +148,8 @@ def plan_command(
         tree = optimal_tree(vector, size=drafting.size, depth=drafting.depth)
         prediction = predict(tree, vector, hardware, context=context)
     said = [*warnings, *filter(None, [words]), *without_depth_words(flat)]
+    if not hardware.modelled and hardware.meta.get("installation") != installation_id():
+        said.append(f"Times: {hardware.device}, not measured by this installation.")
     larger, options = larger_tree(surface, best), options_of(vector.holds_for)
     people = plan_parts(tree, prediction, small, larger, vector, hardware, said, (acceptance, profile), options)
     report(result, as_json, people)

@@ -245,6 +245,7 @@ class HardwareProfile:
         device: str,
         offload: str | None = None,
         instructions: str | None = None,
+        installation: str | None = None,
     ) -> list[str]:
         """Return why these times do not hold for a pair on a device, such as "measured in bfloat16, not float32".
 
@@ -254,6 +255,7 @@ class HardwareProfile:
             target, draft: names as `PairSpec.names` has them.
             device: the name of the processor or GPU, with or without its number of threads.
             instructions: as `instructions_in_use` names them; None, here or in the file, is unknown.
+            installation: which one must have measured the times, as `installation_id` names it; None for any.
         """
         phrases = ["the times are modelled, not measured"] if self.modelled else []
         for role, name in (("target", target), ("draft", draft)):
@@ -266,6 +268,8 @@ class HardwareProfile:
             phrases.append(f"measured in {self.dtype}, not {dtype}")
         if not self.is_of(device):
             phrases.append(f"measured on {self.device}, not on {device}")
+        elif not self.modelled and installation not in (None, self.meta.get("installation")):
+            phrases.append("measured on a machine of the same name, not by this installation")
         own = self.meta.get("instructions")
         if own and instructions and own != instructions:
             phrases.append(f"measured with {own}, not {instructions}")

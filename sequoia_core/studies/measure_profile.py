@@ -18,6 +18,7 @@ from ..design.profile import HardwareProfile
 from ..files.faults import Cancelled
 from ..files.model_names import needed_draft
 from ..models.device import describe_device
+from ..models.installation import installation_id
 from ..models.language_model import ModelPair
 from ..models.protocol import dtype_name
 from ..native.instruction_sets import instructions_in_use
@@ -116,9 +117,12 @@ def _joined(first: HardwareProfile, second: HardwareProfile) -> HardwareProfile:
         if len(getattr(first, name)) and len(getattr(second, name))
     }
     growth = float(np.average([first.draft_growth_sec, second.draft_growth_sec], weights=counts))
+    meta = second.meta | {"repeats": sum(counts)}
+    if first.meta.get("installation") != meta["installation"]:
+        meta["installation"] = None  # some of the rounds were timed elsewhere
     return replace(
         second, verify_sec=verify, draft_width_sec=draft, draft_sec=float(draft[0]), overhead_sec=overhead,
-        draft_growth_sec=growth, meta=second.meta | {"repeats": sum(counts)}, **added, **samples,
+        draft_growth_sec=growth, meta=meta, **added, **samples,
     )  # fmt: skip
 
 
@@ -229,6 +233,7 @@ class StepRounds:
                 "further_context": self.longer,
                 "passes_by": self.target.backend,
                 **_on_cpu(self.target),
+                "installation": installation_id(),
                 **_streaming(self.target, float(np.median(verify[:, 0] + overhead[:, 0], axis=0))),
             },
             **growth,

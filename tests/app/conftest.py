@@ -18,6 +18,7 @@ from sequoia_core import AcceptanceVector, HardwareProfile
 from sequoia_core.design.conditions import Conditions
 from sequoia_core.files.model_names import DEMO_PAIR
 from sequoia_core.models import default_dtype
+from sequoia_core.models.installation import installation_id
 from sequoia_core.models.language_model import HuggingFaceModel, ModelPair
 from sequoia_core.models.pair_spec import PairSpec
 from ui.jobs import jobs
@@ -51,7 +52,7 @@ def profile(slope: float = 0.02, device: str = "") -> HardwareProfile:
     samples = tuple((float(s), float(1.1 * s)) for s in seconds)
     return HardwareProfile(
         sizes, seconds, 0.001, device=device or machine.device_name(), dtype="float32", verify_samples=samples,
-        meta=dict(zip(("target", "draft"), DEMO_NAMES, strict=True)),
+        meta=dict(zip(("target", "draft"), DEMO_NAMES, strict=True)) | {"installation": installation_id()},
     )  # fmt: skip
 
 

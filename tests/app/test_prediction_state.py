@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from sequoia_core import AcceptanceVector
-from tests.app.conftest import open_page, profile, run_job, state_of, vector
+from tests.app.conftest import DEMO_NAMES, open_page, profile, run_job, state_of, vector
+from ui.session import predictions, session
 
 pytestmark = pytest.mark.usefixtures("assets")
 
@@ -18,7 +19,7 @@ def test_what_was_measured_on_this_pair_here_needs_nothing() -> None:
     assert "measure_here" not in [button.key for button in page.button]
 
 
-@pytest.mark.sample(2, cover=False)
+@pytest.mark.sample(7, cover=False)
 @pytest.mark.parametrize(
     ("state", "words", "found"),
     [
@@ -28,7 +29,22 @@ def test_what_was_measured_on_this_pair_here_needs_nothing() -> None:
             "the target's weights on disk, not in memory",
             replace(profile(), meta=profile().meta | {"offload": "disk"}),
         ),
-        ("measured otherwise", "in bfloat16, not float32", replace(profile(), dtype="bfloat16")),
+        ("measured with other settings", "in bfloat16, not float32", replace(profile(), dtype="bfloat16")),
+        (
+            "measured with other settings",
+            "weights on disk, not in memory",
+            replace(profile(), dtype="bfloat16", meta=profile().meta | {"offload": "disk"}),
+        ),
+        (
+            "shipped, from a machine of the same name",
+            "not by this installation",
+            replace(profile(), meta=profile().meta | {"installation": "another"}),
+        ),
+        (
+            "shipped, from a machine of the same name",
+            "not by this installation",
+            replace(profile(), meta=profile().meta | {"installation": None}),
+        ),
         ("missing", "with the draft small", replace(vector(), holds_for=replace(vector().holds_for, draft="small"))),
     ],
 )
@@ -39,7 +55,44 @@ def test_other_states_say_why_and_offer_to_measure(state, words, found, assets) 
     page = open_page("tree")
     chip = state_of(page)
     assert state in chip.value and words in chip.help.lower()
-    assert page.button(key="measure_here").label == "Measure (10 s)"
+    assert "Measure" in page.button(key="measure_here").label
+
+
+def last_run(factor: float, **facts) -> dict:
+    """A run of three steps whose target passes took so many times as long as the profile says."""
+    seconds = [0.0, factor * float(profile().verify_at(4)), 0.0, 0.0]
+    step = {"tokens": ["a"] * 4, "pieces": ["a", "b"], "seconds": seconds}
+    run = {"target": DEMO_NAMES[0], "draft": DEMO_NAMES[1], "dtype": "float32", "offload": None}
+    return run | {"prompt_tokens": 9, "steps": 3 * [step]} | facts
+
+
+@pytest.mark.sample(6, cover=False)
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        (last_run(13.5), "13.5 times as long as the profile says"),
+        (last_run(2.1), "2.1 times as long as the profile says"),
+        (last_run(0.4), "40% of the time that the profile says"),
+        (last_run(1.9), ""),
+        (last_run(0.6), ""),
+        (last_run(13.5, draft="owner/small"), ""),
+    ],
+)
+def test_a_run_that_contradicts_the_profile_turns_the_chip_amber(run, words, monkeypatch) -> None:
+    chip = state_of(open_page("tree", {"timed_run": run}))
+    state = "yellow-badge" if words else "green-badge"
+    assert state in chip.value and words in chip.help and ("contradicted by the last run" in chip.value) == bool(words)
+
+
+def test_what_is_measured_anew_is_not_contradicted_by_an_earlier_run(monkeypatch) -> None:
+    kept = {"timed_run": last_run(9.0)}
+    monkeypatch.setattr(session, "get", kept.get)
+    monkeypatch.setattr(session, "put", kept.__setitem__)
+    assert predictions.state().name == "contradicted by the last run"
+    session.set_measured_profile(profile(), "measured here")
+    assert predictions.state().name == "measured here"
+    session.set_last_run(last_run(9.0, id="again"))
+    assert predictions.state().name == "contradicted by the last run"
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from sequoia_core.design.optimal_trees import expected_tokens
 from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.design.planning import plan_tree
 from sequoia_core.design.prediction import predict
+from sequoia_core.models.pair_spec import PairSpec
 from tests.app.conftest import DEMO_NAMES, ROOT, metrics, open_page
 from ui.session import predictions, session
 
@@ -31,6 +32,19 @@ DEMO_VECTOR = AcceptanceVector.load(ROOT / "assets" / "acceptance" / "demo-t0.6.
 )
 def test_a_run_is_of_the_pair_in_use_where_all_that_it_records_agrees(run: dict, own: bool, assets) -> None:
     assert predictions.is_of_pair_in_use(run) is own
+
+
+@pytest.mark.parametrize("offload", ["disk", "host"])
+def test_a_run_that_names_no_place_of_weights_had_them_in_memory(offload: str, assets, monkeypatch) -> None:
+    monkeypatch.setattr(session, "pair_spec", lambda: PairSpec(offload=offload))
+    assert not predictions.is_of_pair_in_use({**RUN, "offload": None})
+    assert not predictions.is_of_pair_in_use({name: value for name, value in RUN.items() if name != "offload"})
+    assert predictions.is_of_pair_in_use(RUN | {"offload": offload})
+
+
+def test_a_profile_predicts_up_to_its_largest_size(assets) -> None:
+    assert predictions.no_prediction(chain_tree(63)) is None  # 64 nodes
+    assert predictions.no_prediction(chain_tree(64)) == "the profile ends at n = 64"
 
 
 def test_one_prompt_is_less_sure_than_the_average_of_many(assets) -> None:

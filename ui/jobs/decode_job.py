@@ -73,7 +73,8 @@ def decode_beside_baseline(
                 pass
         if time.monotonic() > warm_until:
             break
-    recorder = Recorder(run, TokenText(pair.tokenizer.decode, prompt))
+    text = TokenText(pair.tokenizer.decode, prompt)
+    recorder = Recorder(run, text)
     tokens: list[int] = []
     run["baseline"] = baseline = {"tokens": 0, "seconds": 0.0}
     length, read_before, stepped_sec = request.max_new_tokens, pair.target.bytes_read, 0.0
@@ -91,7 +92,7 @@ def decode_beside_baseline(
         if request.models.offload is not None:  # reading goes on in all of a step
             run["read_bytes_per_sec"] = (pair.target.bytes_read - read_before) / stepped_sec
         context.append(recorder.add(step))
-        run["text"] = pair.text(tokens, skip_special_tokens=True)
+        run["text"] = pair.text(text.whole(tokens), skip_special_tokens=True)
         progress(len(tokens) / length, "Decoding, with the tree and without it in turns")
         if step.finished is None:
             request.steering.wait(step.index + 1, context.cancel)

@@ -25,7 +25,7 @@ def _use_vector(job: Job) -> None:
 
 def _use_profile(job: Job) -> None:
     if job.state != "failed":
-        session.set_profile(job.result, job.info)
+        session.set_measured_profile(job.result, job.info)
         _say_in_use(job)
 
 
@@ -46,7 +46,7 @@ def _use_chain(job: Job) -> None:
     if found.acceptance is not None:
         session.set_acceptance(found.acceptance, f"measured here on the {job.info}, temperature 0", "measured, T = 0")
     if found.profile is not None:
-        session.set_profile(found.profile, f"measured here on the {job.info}")
+        session.set_measured_profile(found.profile, f"measured here on the {job.info}")
         tree_in_use.set_size_and_depth(None)
     if found.runs and found.runs[0]["steps"]:
         session.set_last_run(found.runs[0])

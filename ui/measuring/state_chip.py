@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import streamlit as st
 
+from ui import controls
 from ui.jobs import job_panel, session_jobs
 from ui.markdown import escaped
 from ui.measuring import acceptance, declaring, profile
 from ui.session import predictions, session
-from ui.session.predictions import MEASURED, MISSING, MODELLED
+from ui.session.predictions import CONTRADICTED, MEASURED, MISSING, MODELLED
 
 if TYPE_CHECKING:
     from sequoia_core import AcceptanceVector
     from sequoia_core.design.conditions import Conditions
 
-ICONS = {MEASURED: ":material/verified:", MODELLED: ":material/functions:", MISSING: ":material/help:"}
+ICONS = {
+    MEASURED: ":material/verified:",
+    MODELLED: ":material/functions:",
+    MISSING: ":material/help:",
+    CONTRADICTED: ":material/warning:",
+}
+COLOURS: dict[str, Literal["green", "yellow", "gray"]] = {MEASURED: "green", CONTRADICTED: "yellow"}
 JOBS = ("profile", "measure")
 PROFILE = {"largest": 64, "context": 128, "repeats": 9}
 PROMPTS, NEW_TOKENS = 32, 64  # of the acceptance measured; with loading about 10 s on two cores
@@ -33,12 +40,13 @@ def draw(wanted: Conditions | None = None, vector: AcceptanceVector | None = Non
     with st.container(horizontal=True, vertical_alignment="center", width="content", key="prediction_state"):
         held = wanted or session.acceptance().holds_for
         at = "" if held is None else f", {held.sampling}"
-        words = f"Predictions here rest on: {state.name}{escaped(at)}. {_why(state.why)}"
+        words = f"What predictions are based on: {state.name}{escaped(at)}. {_why(state.why)}"
+        shown_at = escaped(at) if state.name == MEASURED else ""  # the other names leave no room
         unsaid = state.name == MISSING and session.acceptance().holds_for is None
         st.badge(
-            f"Predictions: {state.name}{': of which pair?' if unsaid else escaped(at)}",
+            "No prediction: which models is this vector of?" if unsaid else f"Predictions: {state.name}{shown_at}",
             icon=ICONS.get(state.name, ":material/swap_horiz:"),
-            color="green" if state.name == MEASURED else "gray",
+            color=COLOURS.get(state.name, "gray"),
             help=words,
         )
         if state.name == MEASURED or session.pair_spec().is_alone or not measures:
@@ -51,8 +59,11 @@ def draw(wanted: Conditions | None = None, vector: AcceptanceVector | None = Non
         if running:
             for name in running:
                 st.button("Cancel", key=f"{name}_cancel_here", icon=":material/stop:", on_click=_cancel, args=(name,))
-        elif st.button(
-            "Measure (10 s)" if session.pair_spec().is_demo else "Measure",
+            return
+        first = predictions.lacks_measurement()
+        draw, label = (controls.primary_button, "Measure first") if first else (st.button, "Measure")
+        if draw(
+            f"{label} (10 s)" if session.pair_spec().is_demo else label,
             key="measure_here",
             icon=":material/speed:",
             help=f"Times passes of the {session.pair_name()} on this machine and how often its draft is right, on "
@@ -62,13 +73,15 @@ def draw(wanted: Conditions | None = None, vector: AcceptanceVector | None = Non
 
 
 def _why(words: str) -> str:
-    return f"{escaped(words[0].upper() + words[1:])}." if words else "Acceptance and times are of this pair here."
+    if not words:
+        return f"Times were measured by this installation. Acceptance: {escaped(session.acceptance_source())}."
+    return f"{escaped(words[0].upper() + words[1:])}."
 
 
 def measure(wanted: Conditions | None = None, vector: AcceptanceVector | None = None) -> None:
     """Queue what predictions for the pair in use on this machine lack."""
     session.leave_scenario()
-    if predictions.profile_faults():
+    if predictions.profile_faults() or predictions.contradiction() is not None:
         profile.submit(**PROFILE, bound=False)
     if predictions.vector_faults() if wanted is None else vector is None:
         acceptance.start_for(wanted or predictions.conditions(*session.sampling()), prompts=PROMPTS, tokens=NEW_TOKENS)

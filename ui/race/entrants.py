@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from sequoia_core import AcceptanceVector
     from sequoia_core.decoding.tree_policy import TreePolicy
 
-CHAIN = 4  # drafted tokens, where nothing is known that a length could be chosen by
 AUTOREGRESSIVE = "Autoregressive"
 ALONE = tuple(kind.title for kind in TREE_KINDS.values() if not kind.drafted)
 DRAFTED = tuple(kind.title for kind in TREE_KINDS.values() if kind.drafted)
-FIXED = ("Chain", "Planned tree", "SpecInfer")
+PLANNED = "Planned tree"
+FIXED = ("Chain", PLANNED, "SpecInfer")
 KINDS = (*FIXED, *DRAFTED, *ALONE)  # beside autoregressive
 ELSEWHERE = ", planned elsewhere"  # ends the name of a method planned by times of another pair, dtype or machine
 
@@ -66,12 +66,16 @@ def _drafted(vector: AcceptanceVector | None, among: Collection[str]) -> dict[st
     chosen = tree_choice.best_for(vector)
     planned = tree_in_use.current() if chosen.tree is None else chosen.tree
     origin = tree_in_use.source() if chosen.tree is None else chosen.origin
-    known = vector is not None and profile is not None
-    chain = chain_tree(CHAIN) if vector is None or profile is None else best_chain(vector, profile)
+    if vector is None or profile is None or predictions.profile_of_another_pair():
+        chain, chain_name = chain_tree(tree_in_use.GUESSED_CHAIN), f"Chain of {tree_in_use.GUESSED_CHAIN}"
+    else:
+        chain, chain_name = best_chain(vector, profile), f"Best chain{_mark()}"
     assert isinstance(planned, TokenTree), "the best tree for a hardware is a fixed one"
     budget = max(planned.size, 2), max(planned.depth, 1)
+    if chosen.tree is None and tree_in_use.is_guessed():
+        among, budget = [kind for kind in among if kind != PLANNED], tree_in_use.FALLBACK_SIZE_AND_DEPTH
     mark = _mark() if chosen.tree is not None or tree_in_use.follows_profile() else ""
-    names = (f"Best chain{_mark()}" if known else f"Chain of {CHAIN}", f"Planned tree{mark}", "SpecInfer")
+    names = (chain_name, f"{PLANNED}{mark}", "SpecInfer")
     fixed: tuple[tuple[TokenTree | TreePolicy, str], ...] = (
         (chain, f"chain of {chain.depth}"),
         (planned, f"{origin}, {shape(planned.size, planned.depth)}"),

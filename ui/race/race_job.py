@@ -59,10 +59,11 @@ def race_work(entrants: Mapping[str, DecodeRequest]) -> Callable[[JobContext], R
         turns = take_turns(methods, [prompt], common.max_new_tokens, progress=context.progress, cancel=context.cancel)
         for name, found in turns:  # recorded between decodes: nothing else is done while one runs
             run = entrants[name].header() | used
-            recorder = Recorder(run, TokenText(pair.tokenizer.decode, prompt))
+            text = TokenText(pair.tokenizer.decode, prompt)
+            recorder = Recorder(run, text)
             for step in found.steps:
                 recorder.add(step)
-            run["text"] = pair.text(found.output, skip_special_tokens=True)
+            run["text"] = pair.text(text.whole(found.output), skip_special_tokens=True)
             result = MethodResult()
             result.add(found)
             if race.results:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import accumulate
+from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sequoia_core.design.conditions import Conditions, measured_as
 from sequoia_core.design.planning import pair_mismatches
 from sequoia_core.files.gguf_header import is_gguf
 from sequoia_core.models.default_dtype import default_dtype
+from sequoia_core.models.installation import installation_id
 from ui.session import core_cache, machine, session
 
 if TYPE_CHECKING:
-    from sequoia_core import AcceptanceVector, TokenTree
+    from sequoia_core import AcceptanceVector, HardwareProfile, TokenTree
     from sequoia_core.design.prediction import Prediction
     from sequoia_core.models.pair_spec import PairSpec
 
@@ -49,8 +52,49 @@ def profile_faults() -> list[str]:
     dtype = dtype_in_use()
     return hardware.differences(
         target=target, draft=draft, dtype=dtype, device=machine.device_name(), offload=session.pair_spec().offload,
-        instructions=None if machine.has_gpu() else machine.instructions(),
+        instructions=None if machine.has_gpu() else machine.instructions(), installation=installation_id(),
     )  # fmt: skip
+
+
+def vector_of_another_pair() -> bool:
+    """Whether the vector in use names other models than those of the pair in use."""
+    holds_for = session.acceptance().holds_for
+    return holds_for is not None and (holds_for.target, holds_for.draft) != session.pair_spec().names
+
+
+def profile_of_another_pair() -> bool:
+    """Whether the profile in use names other models than those of the pair in use."""
+    hardware = session.profile()
+    names = (None, None) if hardware is None else (hardware.meta.get("target"), hardware.meta.get("draft"))
+    return None not in names and names != session.pair_spec().names
+
+
+def lacks_measurement() -> bool:
+    """Whether the pair in use is planned for, by what was measured for another pair."""
+    if session.scenario() is not None or session.pair_spec().is_alone:
+        return False
+    return vector_of_another_pair() or profile_of_another_pair()
+
+
+def contradiction() -> str | None:
+    """Say how far the passes of the last run are off the profile in use; None unless by more than `WIDE_MARGIN`."""
+    run, hardware = session.timed_run(), session.profile()
+    if run is None or hardware is None or profile_faults() or not is_of_pair_in_use(run):
+        return None
+    sizes = [len(step["tokens"]) for step in run["steps"]]
+    if not sizes or max(sizes) > hardware.max_size:
+        return None
+    texts = accumulate((len(step["pieces"]) for step in run["steps"][:-1]), initial=run.get("prompt_tokens") or 0)
+    expected = [float(hardware.verify_at(size, text)) for size, text in zip(sizes, texts, strict=True)]
+    found = [step["seconds"][1] for step in run["steps"]]
+    ratio = median(sec / wanted for sec, wanted in zip(found, expected, strict=True))
+    if 1 / WIDE_MARGIN <= ratio <= WIDE_MARGIN:
+        return None
+    times = f"{ratio:.1f} times as long as" if ratio > 1 else f"{ratio:.0%} of the time that"
+    return (
+        f"in the last run passes of the target took {1000 * median(found):.3g} ms, {times} the profile says: "
+        "measure again while this machine does nothing else"
+    )
 
 
 def faults() -> list[str]:
@@ -84,7 +128,10 @@ def dtype_of(spec: PairSpec) -> str:
 
 
 MEASURED, ANOTHER, MODELLED, MISSING = "measured here", "from another machine", "modelled", "missing"
-OTHERWISE, PLACED = "measured otherwise", "weights elsewhere"  # on this machine, of another pair or dtype; of this one
+OTHERWISE, PLACED = "measured with other settings", "weights elsewhere"  # on this machine
+ANOTHER_PAIR, SAME_NAME = "measured for another pair", "from a machine of the same name"
+CONTRADICTED = "contradicted by the last run"
+WIDE_MARGIN = 2.0  # times as long or as short: no text and no busy moment does that to a median
 
 
 class State(NamedTuple):
@@ -104,20 +151,32 @@ def state(wanted: Conditions | None = None, vector: AcceptanceVector | None = No
         return State(MISSING, f"acceptance was not measured for this at {wanted.sampling}")
     found = faults() if wanted is None else profile_faults()
     if not found:
-        return State(MEASURED, "")
+        against = contradiction()
+        return State(MEASURED, "") if against is None else State(CONTRADICTED, against)
     if hardware is None:
         return State(MISSING, "; ".join(found))
     if session.scenario() is None and (apart := pair_mismatches(vector or session.acceptance(), hardware)):
         return State(MISSING, " ".join(apart).rstrip("."))
-    here = PLACED if len(found) == 1 and hardware.offload != session.pair_spec().offload else OTHERWISE
-    name = MODELLED if hardware.modelled else here if hardware.is_of(machine.device_name()) else ANOTHER
-    return State(name, "; ".join(found))
+    return State(_other_than_here(hardware, found), "; ".join(found))
+
+
+def _other_than_here(hardware: HardwareProfile, found: list[str]) -> str:
+    """Name what predictions rest on where something differs from the pair in use on this machine."""
+    if lacks_measurement():
+        return ANOTHER_PAIR
+    if hardware.modelled:
+        return MODELLED
+    if not hardware.is_of(machine.device_name()):
+        return ANOTHER
+    if hardware.meta.get("installation") != installation_id():
+        return f"shipped, {SAME_NAME}" if session.profile_name() else SAME_NAME
+    return PLACED if len(found) == 1 and hardware.offload != session.pair_spec().offload else OTHERWISE
 
 
 def supposed(tree: TokenTree) -> Prediction | None:
-    """Return what is predicted of a tree for the pair and the machine planned for; None where that is `MISSING`."""
+    """Return what is predicted of a tree for the pair and the machine planned for; None where nothing is of both."""
     hardware = session.profile()
-    if hardware is None or tree.size > hardware.max_size or state().name == MISSING:
+    if hardware is None or tree.size > hardware.max_size or state().name in (MISSING, ANOTHER_PAIR):
         return None
     return core_cache.prediction(session.acceptance(), hardware, tree)
 

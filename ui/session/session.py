@@ -219,6 +219,12 @@ def use_shipped_profile(name: str) -> None:
     set_profile(hardware, shipped.profile_origin(hardware))
 
 
+def set_measured_profile(profile: HardwareProfile, source: str) -> None:
+    """Use a profile that was measured just now: it is newer than every run."""
+    put("timed_run", None)
+    set_profile(profile, source)
+
+
 def set_profile(profile: HardwareProfile, source: str) -> None:
     """Use this profile on every page."""
     leave_scenario()
@@ -262,7 +268,13 @@ def last_run() -> dict[str, Any] | None:
 def set_last_run(run: dict[str, Any]) -> None:
     """Keep a finished decode for the other pages."""
     put("last_run", run)
+    put("timed_run", run)
     keep_run(run, "decoded here")
+
+
+def timed_run() -> dict[str, Any] | None:
+    """Return the last run where it was decoded after the profile in use was measured, so that it may contradict it."""
+    return get("timed_run")
 
 
 def runs() -> dict[str, dict[str, Any]]:

@@ -99,10 +99,10 @@ def with_earlier_answers(choice: TreeChoice) -> TreeChoice:
 
 
 def needs_vector(choice: TreeChoice, vector: AcceptanceVector | None) -> bool:
-    """Say whether measuring acceptance would bring the tree that is missing."""
+    """Say whether measuring would bring the tree that is missing."""
     if choice.source == "tree":
         return vector is None or vector.calibration is None
-    return choice.source == "best" and vector is None
+    return choice.source == "best"
 
 
 def best_for(vector: AcceptanceVector | None) -> TreeChoice:
@@ -113,6 +113,9 @@ def best_for(vector: AcceptanceVector | None) -> TreeChoice:
         return TreeChoice("best", None, why)
     if vector is None:
         why = "No acceptance vector holds for these settings, so no tree is known to be the best. Measure one."
+        return TreeChoice("best", None, why)
+    if predictions.profile_of_another_pair():
+        why = "The times in use are of another pair, so no tree is known to be the best. Measure those of this pair."
         return TreeChoice("best", None, why)
     tree = core_cache.planned(vector, profile)[2]
     return TreeChoice("best", tree, f"best tree for {predictions.profiled_machine()}")

@@ -5,6 +5,7 @@ It follows the acceptance vector and the profile in use until the user fixes a s
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ui.session import core_cache, predictions, session
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from sequoia_core import TokenTree
     from sequoia_core.design.planning import BestShape
 
+GUESSED_CHAIN = 4  # drafted tokens where nothing was measured: short enough to lose little with any draft
 FALLBACK_SIZE_AND_DEPTH = (16, 5)  # only without any hardware profile to choose a shape by
 
 
@@ -70,11 +72,27 @@ def source() -> str:
     """Say where the tree in use comes from."""
     if get("tree") is not None:
         return get("tree_source")
+    foreign = predictions.vector_of_another_pair()
     if get("shape") is not None:
-        return "best tree of the chosen shape"
+        return f"tree of the chosen shape, by {_pair_of_vector()}" if foreign else "best tree of the chosen shape"
     if session.profile() is None:
         return "best tree of a default shape"
-    return f"best tree for this acceptance and {predictions.profiled_machine().removeprefix('this ')}"
+    machine = predictions.profiled_machine().removeprefix("this ")
+    if foreign or predictions.profile_of_another_pair():
+        return f"tree planned by {_pair_of_vector()} and for {machine}"
+    return f"best tree for this acceptance and {machine}"
+
+
+def _pair_of_vector() -> str:
+    holds_for = session.acceptance().holds_for
+    if holds_for is None:
+        return "this acceptance"
+    return " ← ".join(Path(name).name for name in ("the acceptance of " + holds_for.target, holds_for.draft))
+
+
+def is_guessed() -> bool:
+    """Whether there is no tree to decode with but a guess: none was brought or chosen, and nothing was measured."""
+    return get("tree") is None and get("shape") is None and predictions.lacks_measurement()
 
 
 def use(tree: TokenTree, source: str) -> None:

@@ -5,17 +5,23 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from sequoia_core.command_line.main import main
 from sequoia_core.design.acceptance import AcceptanceVector
 from sequoia_core.design.planning import plan_tree
 from sequoia_core.design.profile import HardwareProfile
+from sequoia_core.models.device import describe_device
+from sequoia_core.models.installation import installation_id
+from sequoia_core.native.instruction_sets import instructions_in_use
 
 ASSETS = Path(__file__).parents[3] / "assets"
 VECTOR = str(ASSETS / "acceptance" / "llama3-70b-8b-cnn.json")
 PROFILE = str(ASSETS / "profiles" / "cpu-2core.json")
+NOT_HERE = "measured on a machine of the same name, not by this installation"
 SHORT = ["--max-new-tokens", "12"]
 PROGRAM = [sys.executable, "-m", "sequoia_core", "tree", "--acceptance", VECTOR, "--size", "5"]
 
@@ -118,6 +124,20 @@ def test_generate_plans_only_from_what_holds(call):
     vector = str(ASSETS / "acceptance" / "demo-t0.6.json")
     planned = call("generate", *text, "--acceptance", vector, "--profile", PROFILE)
     assert planned["tree"]["source"].startswith("planned for other measurements: temperature 0.6, not 0")
+
+
+@pytest.mark.parametrize(("installation", "own"), [("this", True), ("another", False), (None, False)])
+def test_only_times_of_this_installation_are_of_this_machine(installation, own, call, tmp_path, capsys):
+    shipped = HardwareProfile.load(PROFILE)
+    meta = {"instructions": instructions_in_use(), "installation": installation_id() if own else installation}
+    path = tmp_path / "profile.json"
+    replace(shipped, device=describe_device("cpu"), meta=shipped.meta | meta).save(path)
+    asked = ("generate", "--prompt", "x", "--max-new-tokens", "1", "--dtype", "float32", "--profile", str(path))
+    source = call(*asked)["tree"]["source"]
+    wanted = "this pair, these settings and this machine" if own else f"other measurements: {NOT_HERE}"
+    assert source == f"planned for {wanted}"
+    main(["plan", "--acceptance", str(ASSETS / "acceptance" / "demo-t0.json"), "--profile", str(path)])
+    assert ("not measured by this installation" not in " ".join(capsys.readouterr().out.split())) == own
 
 
 @pytest.mark.slow

@@ -86,11 +86,13 @@ def test_a_measurement_records_what_it_was_made_for(tiny_target, tiny_draft):
     assert vector.holds_for == Conditions(tiny_target.name, tiny_draft.name, 0.7, 0.9, "topk", top_k=7)
 
 
+SAME_NAME = "measured on a machine of the same name, not by this installation"
 PROFILE = HardwareProfile(
     [1, 2], [1.0, 1.1], 0.1, device="A, 2 threads", dtype="float32", meta={"target": "big", "draft": "small"}
 )
 
 
+@pytest.mark.sample(16)
 @pytest.mark.parametrize(
     ("meta", "asked", "words"),
     [
@@ -104,6 +106,11 @@ PROFILE = HardwareProfile(
         ({}, {"instructions": "AVX-512"}, []),  # of a file that does not tell
         ({"instructions": "AMX"}, {"instructions": "AVX-512"}, ["measured with AMX, not AVX-512"]),
         ({"modelled": True}, {}, ["the times are modelled, not measured"]),
+        ({"modelled": True}, {"installation": "1"}, ["the times are modelled, not measured"]),
+        ({"installation": "1"}, {"installation": "1"}, []),
+        ({"installation": "1"}, {"installation": "1", "device": "B"}, ["measured on A, 2 threads, not on B"]),
+        ({"installation": "2"}, {"installation": "1"}, [SAME_NAME]),
+        ({}, {"installation": "1"}, [SAME_NAME]),
         ({"target": None}, {}, ["the profile does not name its target"]),
     ],
 )

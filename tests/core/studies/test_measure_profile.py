@@ -15,6 +15,7 @@ from sequoia_core.decoding import loop as engine
 from sequoia_core.decoding.growing.drafter import GrowingDrafter
 from sequoia_core.decoding.judging import CompiledJudge, RowJudge
 from sequoia_core.design.profile import HardwareProfile
+from sequoia_core.models.installation import installation_id
 from sequoia_core.models.tree_cache import CacheSession
 from sequoia_core.studies.measure_profile import draft_pass_times, measure_profile
 from tests.conftest import pair_of
@@ -197,6 +198,9 @@ def test_rounds_of_an_earlier_profile_count(monkeypatch):
     assert whole.meta["repeats"] == 5 and len(whole.verify_samples[0]) == len(whole.draft_samples[0]) == 5
     assert whole.verify_samples[0][:2] == first.verify_samples[0]
     np.testing.assert_allclose(whole.verify_sec, np.median(np.array(whole.verify_samples), axis=1))
+    assert first.meta["installation"] == whole.meta["installation"] == installation_id()
+    foreign = replace(first, meta=first.meta | {"installation": "another"})
+    assert bench.measure(repeats=5, resume=foreign).meta["installation"] is None
     with pytest.raises(ValueError, match="resume: found context 6, expected 7"):
         bench.measure(context=7, resume=first)
 

@@ -12,12 +12,15 @@ from torch.utils._pytree import tree_leaves
 
 from sequoia_core.decoding import assemble
 from sequoia_core.decoding.cutting import cut
+from sequoia_core.decoding.drafting import DraftTree
 from sequoia_core.decoding.gpu import drafting, judging, phases
 from sequoia_core.decoding.gpu.phases import Phase
 from sequoia_core.decoding.gpu.walk_by_rank import RankedTree, follow_by_rank, walk_by_rank
-from sequoia_core.decoding.growing.policies import SpecExecTree
+from sequoia_core.decoding.growing.policies import LookupTree, SpecExecTree
+from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.loop import decode
 from sequoia_core.decoding.plan import TreePlan
+from sequoia_core.decoding.record import StepDetails
 from sequoia_core.decoding.sampling import SamplingConfig, sample_without_replacement
 from sequoia_core.decoding.tree_policy import policy_of
 from sequoia_core.decoding.verifiers import VERIFIERS, sequoia_rule
@@ -36,10 +39,14 @@ from tests.pretend_device import PretendTensor, pretend_device
 @pytest.fixture
 def used(monkeypatch):
     """Run the path on the CPU too; count the phases that ran."""
+    run_on_cpu(monkeypatch)
+    return count_phases(monkeypatch)
+
+
+def run_on_cpu(monkeypatch):
     for module in (drafting, judging):
         monkeypatch.setattr(module, "is_static", lambda s: isinstance(s, CacheSession) and s.any_slot)
     monkeypatch.setattr(assemble, "CPU_JUDGES", assemble.JUDGES)
-    return count_phases(monkeypatch)
 
 
 def count_phases(monkeypatch):
@@ -67,6 +74,88 @@ def test_a_draft_equal_to_the_target_is_always_accepted(tree, used, tiny_target)
             )
         )  # fmt: skip
         assert all(len(step.new_tokens) == tree.depth + 1 for step in steps[:-1])
+
+
+def said(steps):
+    """Return all that steps decided, and the tokens that the rows behind their decisions make likely."""
+    steps = list(steps)
+    rows = [[[token for token, _ in row.target] for row in step.path_rows] for step in steps]
+    return [
+        (*map(tuple, (step.tokens, step.accepted_path, step.new_tokens)), row)
+        for step, row in zip(steps, rows, strict=True)
+    ]
+
+
+SPEC_EXEC = SpecExecTree(max_size=13, max_depth=5, beam=3, branch=5)
+
+
+LOOKED_UP = LookupTree(TextIndex(), max_size=13, max_depth=5)
+
+
+@pytest.mark.parametrize("tree", [TREES["ragged"], SPEC_EXEC, LOOKED_UP], ids=["static", "growing", "lookup"])
+def test_greedy_steps_are_those_of_the_plain_path_up_to_the_end_of_the_context(tree, monkeypatch):
+    """The last trees are cut, so that no position, padding's included, lies beyond the context."""
+    context, run_pass = 40, phases.StaticPass.logits
+    target, other = tiny_llama(1, context=context), tiny_llama(2, layers=1, context=context)
+    drafts = other, tiny_llama(1, context=context)
+
+    def steps():
+        options = {"tree": tree, "max_new_tokens": context, "details": StepDetails(likely=3)}
+        return [step for draft in drafts for step in decode(PROMPT, pair_of(target, draft), **options)]
+
+    def checked_pass(self):
+        assert int((self.first + self.depths).max()) < context
+        return run_pass(self)
+
+    plain = steps()
+    run_on_cpu(monkeypatch)
+    monkeypatch.setattr(phases.StaticPass, "logits", checked_pass)
+    found = steps()
+    assert said(found) == said(plain) and len({len(step.tokens) for step in plain}) > 1
+    for name in ("draft_probs", "target_probs"):
+        numbers = [[value or 0.0 for step in each for value in getattr(step, name)] for each in (found, plain)]
+        np.testing.assert_allclose(*numbers, atol=1e-4)
+
+
+def test_padding_keeps_no_depth_of_a_larger_tree_before(used, tiny_target):
+    """Near the end of the context it would lie beyond it."""
+    session = tiny_target.open(64)
+    judge = judging.StaticJudge(
+        session, verifier=VERIFIERS["sequoia"], sampling=SamplingConfig(), explained_by=SamplingConfig(),
+        generator=torch.Generator(),
+    )  # fmt: skip
+    for parents in ([-1, 0, 0, 1, 1, 2, 2], [-1, 0, 0, 1, 1], [-1, 0, 0, 1, 1, 2]):
+        plan, size = TreePlan(TokenTree(np.array(parents))), len(parents)
+        tokens = torch.arange(size)
+        judge.score(DraftTree(plan, 0, tokens, torch.ones(size), torch.empty(0, 0), plan.cache_positions))
+        assert judge.passes.depths.tolist() == [*plan.depths, *[0] * (8 - size)]
+
+
+def test_a_kept_run_decodes_the_next_text_as_a_fresh_one_does(used):
+    """Whatever is kept is that of the same tree, verifier and sampling."""
+    draft, ragged, chain = tiny_llama(2, layers=1), TREES["ragged"], chain_tree(4)
+    kept = tiny_llama(1)
+    runs = [
+        (ragged, SamplingConfig(), "sequoia", PROMPT),
+        (ragged, SamplingConfig(0.7), "sequoia", PROMPT),
+        (ragged, SamplingConfig(0.7), "sequoia", [9, 8, 7]),
+        (ragged, SamplingConfig(0.7), "topk", PROMPT),
+        (chain, SamplingConfig(0.7), "sequoia", PROMPT),
+        (chain, SamplingConfig(1.5), "sequoia", PROMPT),
+        (chain, SamplingConfig(1.5, 0.5), "sequoia", PROMPT),
+    ]
+    for tree, sampling, verifier, prompt in runs:
+        options = {"tree": tree, "sampling": sampling, "verifier": verifier, "max_new_tokens": 12}
+        options["details"] = StepDetails(likely=3)
+        found, wanted = (
+            list(decode(prompt, pair_of(target, draft), generator=torch.Generator().manual_seed(0), **options))
+            for target in (kept, tiny_llama(1))
+        )
+        assert said(found) == said(wanted)
+        for step in found if verifier == "sequoia" else ():  # what was decided follows from what was recorded
+            for trial in step.trials:
+                accepted = trial.node in step.accepted_path
+                assert accepted == (trial.uniform * trial.draft_mass < trial.target_mass)
 
 
 @pytest.mark.slow
@@ -185,7 +274,7 @@ def simulated(work):
 
 GRAPHED = {
     "static": (policy_of(TREES["ragged"]), SamplingConfig()),
-    "SpecExec": (SpecExecTree(max_size=13, max_depth=5, beam=3, branch=5), SamplingConfig()),
+    "SpecExec": (SPEC_EXEC, SamplingConfig()),
     "sampled": (policy_of(TREES["ragged"]), SamplingConfig(0.8)),
     "top-p": (policy_of(TREES["ragged"]), SamplingConfig(0.8, 0.9, 20)),
     "alone": (policy_of(TokenTree(np.array([-1]))), SamplingConfig()),
