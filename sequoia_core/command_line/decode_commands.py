@@ -12,7 +12,7 @@ import typer
 from ..design.acceptance import AcceptanceVector
 from ..design.conditions import SEQUOIA, Conditions, measured_as
 from ..design.tree import TokenTree
-from ..files.model_names import ASSETS, needed_draft, shipped_files
+from ..files.model_names import ASSETS, NO_DRAFT, needed_draft, shipped_files
 from ..models.pair_spec import PairSpec
 from ..models.prompting import Prompting
 from .inputs import checked_sampling, encode_within, encoded, open_pair, pair_options, prompt_texts, vector_of
@@ -73,7 +73,7 @@ def generate_command(
 ) -> None:
     """Decode a prompt with a token tree."""
     # Long only by its options, which typer reads from the signature.
-    from ..design.profile import HardwareProfile
+    from ..design.bench_profile import load_profile
     from ..design.tree_files import import_tree
     from ..files.prompt_files import check_text
 
@@ -82,7 +82,7 @@ def generate_command(
         raise ValueError("--tree: found it together with --acceptance or --profile, expected one or the other")
     shape = None if tree is None else import_tree(tree)
     vector = vector_of(acceptance, entries)
-    hardware = None if profile is None else HardwareProfile.load(profile)
+    hardware = None if profile is None else load_profile(profile, needs_draft=spec.names[1] != NO_DRAFT)
     if vector is not None or (shape is not None and shape.size > 1):
         needed_draft(spec.names[1], "it fills the tree that was asked for")
     import torch
