@@ -38,7 +38,7 @@ def tree_command(
     tree = optimal_tree(vector, size=size, depth=depth)
     if out is not None:
         export_tree(tree, format, out, acceptance=vector if isinstance(vector, AcceptanceVector) else None)
-    note = {"warning": VERSION_NOTES[format]} if out is not None and format in VERSION_NOTES else {}
+    note = {"warning": VERSION_NOTES[format]} if format in VERSION_NOTES else {}
     expected = expected_tokens(tree, vector)
     people = tree_parts(tree, expected, acceptance, out, note.get("warning"))
     shape = {"size": tree.size, "depth": tree.depth}

@@ -134,6 +134,8 @@ def test_every_command_says_its_result(said, tmp_path):
     tree, log, after = str(tmp_path / "tree.json"), tmp_path / "log.jsonl", tmp_path / "after"
     words = said("tree", "--acceptance", VECTOR, "--size", "12", "--depth", "3", "--out", tree)
     assert "3.26 tokens are expected per target pass" in words
+    for format, option in (("choices", "max_total_draft_tokens"), ("vllm", "May 2026")):
+        assert option in said("tree", "--acceptance", VECTOR, "--size", "9", "--depth", "3", "--format", format)
     assert "yours 3.257 the best of its size and depth 3.257" in said("score", "--acceptance", VECTOR, "--tree", tree)
     assert " 8 1.932 2.643 3.095" in said("table", "--acceptance", VECTOR, "--max-size", "200", "--max-depth", "9")
     log.write_text('{"prompt_ids": [1, 2, 3, 9], "token_ids": [1, 2, 3, 9, 1, 2, 3, 9]}\n' * 2)
