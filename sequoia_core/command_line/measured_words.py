@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,10 +43,17 @@ def measure_parts(
     prompts, interval = result["prompts"], vector.interval()
     longest = max(float(vector.probs.max()), 1e-9)
     rows = []
-    for rank, prob in enumerate(vector.probs.tolist(), start=1):
-        low, high = (None, None) if interval is None else (100 * interval[0][rank - 1], 100 * interval[1][rank - 1])
-        bar = "█" * round(BAR * prob / longest) or ("▏" if prob > 0 else "")
-        rows.append((str(rank), bar, sure(100 * prob, low, high, " %")))
+    for accepted, ranks in groupby(range(len(vector)), key=lambda index: vector.probs[index] > 0):
+        run = list(ranks)
+        if not accepted and len(run) > 1:
+            most = "" if interval is None else f", at most {percent(interval[1][run].max())}"
+            rows.append((f"{run[0] + 1} to {run[-1] + 1}", "", f"0 %{most}"))
+            continue
+        for index in run:
+            prob = float(vector.probs[index])
+            low, high = (None, None) if interval is None else (100 * bound[index] for bound in interval)
+            bar = "█" * round(BAR * prob / longest) or ("▏" if prob > 0 else "")
+            rows.append((str(index + 1), bar, sure(100 * prob, low, high, " %")))
     yield table(("rank", "accepted", "95 % interval"), rows, words=2)
     yield (
         f"The target takes the draft's first choice {percent(vector.probs[0])} of the time and one of its "

@@ -12,7 +12,7 @@ from ..files.json_models import naming
 from ..files.safe_files import json_bytes, packed_json, read_bytes, write_atomic
 from .acceptance_files import MAX_BYTES, checked_probs, checked_prompts, checked_ranks, read_vector
 from .acceptance_matrix import AcceptanceMatrix
-from .bootstrap import LEVEL, RESAMPLES, interval, resampled_means, wilson_interval
+from .bootstrap import LEVEL, RESAMPLES, interval, resampled_means, wilson_interval, with_unseen
 from .calibration import Calibration
 from .conditions import Conditions
 
@@ -119,14 +119,15 @@ class AcceptanceVector:
         """Return the confidence bounds of every rank, float64 [B] each; None for an unknown sample or a single prompt.
 
         Positions of one prompt resemble each other, so whole prompts are resampled (percentile bootstrap). With only a
-        number of trials it is the Wilson interval, which takes positions as independent.
+        number of trials it is the Wilson interval, which takes positions as independent; so does the bound of a rank
+        that was accepted nowhere or everywhere, of which resampling says nothing.
         """
         if self.trials is None or self.of_one_prompt:
             return None
         if self.prompt_sums is None or self.prompt_trials is None:
             return wilson_interval(self.probs, self.trials, LEVEL)
         low, high = interval(resampled_means(self.prompt_sums, self.prompt_trials, RESAMPLES))
-        return low, high
+        return with_unseen((low, high), self.probs, self.trials)
 
     def more_prompts(self, width: float) -> int | None:
         """Return how many more prompts narrow every rank's interval (high - low) to `width`; None without sums."""

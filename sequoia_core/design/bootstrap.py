@@ -87,6 +87,23 @@ def stretched(samples: np.ndarray, value: float, prompts: int) -> np.ndarray:
     return value * (samples / value) ** factor
 
 
+def never_seen(trials: int | np.ndarray) -> float | np.ndarray:
+    """Return the largest chance of what occurred in none of so many trials (about 3 ÷ trials); 1 without trials.
+
+    Resampling cannot tell: in each resample it occurs nowhere either.
+    """
+    return 1.0 - (1.0 - LEVEL) ** (1.0 / np.maximum(trials, 1e-9))
+
+
+def with_unseen(
+    bounds: tuple[np.ndarray, np.ndarray], probs: np.ndarray, trials: int | np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return bounds that allow for what was seen never, or each time: a share of 0 or 1 is not certain."""
+    low, high = bounds
+    unseen = never_seen(trials)
+    return np.where(probs == 1, np.minimum(low, 1 - unseen), low), np.where(probs == 0, np.maximum(high, unseen), high)
+
+
 def exact_interval(hits: int, trials: int, level: float) -> tuple[float, float]:
     """Return the Clopper-Pearson bounds of a share of independent trials: never too narrow, however few there are."""
     from scipy.special import betaincinv

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from .acceptance import AcceptanceVector
-from .bootstrap import COMPUTED_RESAMPLES, LEVEL, RESAMPLES, Estimate, estimate, resampled
+from .bootstrap import COMPUTED_RESAMPLES, LEVEL, RESAMPLES, Estimate, estimate, never_seen, resampled
 from .optimal_trees import expected_tokens
 from .plain_trees import chain_tree
 from .planning import BestShape, is_greedy, paper_step_cost, plan_tree
@@ -82,7 +82,30 @@ def predict(
         one_prompt=acceptance.of_one_prompt,
     )  # fmt: skip
     paper = expected_tokens(tree, acceptance) / float(paper_step_cost(tree.size, tree.depth, profile))
-    return replace(prediction, paper_speedup=paper, replayed=acceptance.prompt_ranks is not None)
+    per_step = prediction.tokens_per_step
+    return replace(
+        prediction,
+        speedup=_with_unseen_steps(prediction.speedup, per_step.value, tree, acceptance, steps),
+        tokens_per_step=_with_unseen_steps(per_step, per_step.value, tree, acceptance, steps),
+        paper_speedup=paper,
+        replayed=acceptance.prompt_ranks is not None,
+    )
+
+
+def _with_unseen_steps(
+    found: Estimate, per_step: float, tree: TokenTree, acceptance: AcceptanceVector, steps: np.ndarray
+) -> Estimate:
+    """Return an estimate in proportion to tokens per step, its interval no narrower than the number of steps allows.
+
+    Where all steps went alike, resampling sees nothing vary. Of n steps about 3 ÷ n may go unlike all that were seen:
+    such a step commits one token, or as many as the tree is deep and one more.
+    """
+    trials = acceptance.trials if acceptance.prompt_ranks is None else steps.sum()
+    if found.low is None or found.high is None or trials is None:
+        return found
+    unseen = float(never_seen(trials))
+    low, high = (1.0 + unseen * (tokens / per_step - 1.0) for tokens in (1.0, tree.depth + 1.0))
+    return Estimate(found.value, min(found.low, found.value * low), max(found.high, found.value * high))
 
 
 def predict_prompts(
@@ -155,7 +178,8 @@ def tokens_estimate(tree: TokenTree, acceptance: AcceptanceVector) -> Estimate:
     """Return `tokens_per_step` with its interval, from the sample behind the vector."""
     tokens, steps, again = _tokens_and_steps(tree, acceptance)
     samples = rate_samples(tokens, steps, None) if len(tokens) > 1 else again
-    return combined(float(tokens.sum() / steps.sum()), samples, None)
+    value = float(tokens.sum() / steps.sum())
+    return _with_unseen_steps(combined(value, samples, None), value, tree, acceptance, steps)
 
 
 class WithoutDepth(NamedTuple):

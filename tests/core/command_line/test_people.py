@@ -7,7 +7,13 @@ import pytest
 
 from sequoia_core.command_line import figures
 from sequoia_core.command_line.main import main
-from sequoia_core.command_line.measured_words import bench_parts, generate_parts, server_check_parts, sweep_parts
+from sequoia_core.command_line.measured_words import (
+    bench_parts,
+    generate_parts,
+    measure_parts,
+    server_check_parts,
+    sweep_parts,
+)
 from sequoia_core.command_line.output import report
 from sequoia_core.design.acceptance import AcceptanceVector
 from sequoia_core.design.bootstrap import Estimate
@@ -112,6 +118,17 @@ def test_generated_text_is_neither_cut_nor_changed(text, capsys):
     out = capsys.readouterr().out
     assert out.startswith(text) and JAPANESE in out.removeprefix(text).replace("\n", "")
     assert "9 tokens in 3 steps, 3.00 per step" in out
+
+
+def test_ranks_that_were_never_accepted_are_one_row_with_their_bound(shown):
+    sums = np.array([[60.0, 4, 0, 0, 0], [50, 14, 0, 0, 0]])
+    vector = AcceptanceVector(sums.sum(axis=0) / 128, prompt_sums=sums, prompt_trials=[64, 64])
+    result = {"prompts": 2, "source": "its own text", "more_prompts": None, "resumed_prompts": 0}
+    words = shown(measure_parts(vector, result, within=0.01, models=[], out=None))
+    assert "3 to 5 0 %, at most 2.31 %" in words and " 0.00 %" not in words
+    alone = AcceptanceVector([0.5, 0, 0, 0.1, 0], prompt_sums=[[5, 0, 0, 1, 0]], prompt_trials=[10])
+    words = shown(measure_parts(alone, result, within=0.01, models=[], out=None))
+    assert "2 to 3 0 % 4 █████ 10.0 % 5 0.00 %" in words
 
 
 def test_a_race_has_a_row_for_each_method_the_fastest_first(shown):

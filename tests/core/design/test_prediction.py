@@ -21,6 +21,7 @@ from sequoia_core.design.prediction import (
     predicted_speedup,
     prompts_for,
     reasons,
+    tokens_estimate,
 )
 from sequoia_core.design.profile import HardwareProfile
 from sequoia_core.design.replay import replay
@@ -101,6 +102,17 @@ def test_a_short_run_on_an_unsteady_machine_has_a_wider_interval():
         assert predict(RAGGED, vector, PROFILE, prompts=prompts).speedup.low is None
         widths.append(found.speedup.high - found.speedup.low)
     assert 0 < widths[0] < widths[1] < 0.6 * widths[2] and widths[0] < 0.2 * found.speedup.value
+
+
+@pytest.mark.parametrize(("rank", "per_step", "bound"), [(1, 2.0, "low"), (0, 1.0, "high")])
+def test_steps_that_all_went_alike_are_not_certain(rank, per_step, bound):
+    """Of n steps about 3 / n may go otherwise; here one child below the root, accepted everywhere or nowhere."""
+    vector = with_texts([np.full(64, rank)] * 4, width=1)
+    steps = 256 / per_step
+    for estimate in (tokens_estimate(chain_tree(1), vector), predict(chain_tree(1), vector, PROFILE).tokens_per_step):
+        assert estimate.value == per_step
+        change = getattr(estimate, bound) - per_step
+        assert abs(change) == pytest.approx(1 - 0.05 ** (1 / steps)) and (change < 0) == (bound == "low")
 
 
 def test_best_chain_beats_its_neighbours_and_a_planned_tree_beats_it():
