@@ -235,7 +235,8 @@ def bench_command(
         )
     result.record["settings"] |= prompting.record(pair.tokenizer)
     size, depth = result.record["tree"].values()
-    tell(f"Raced a static tree of {size} nodes, {depth} deep: planned for the acceptance and times of this very run.")
+    raced = f"a static tree of {size} nodes, {depth} deep" if size > 1 else "no planned tree, since none pays"
+    tell(f"Raced {raced}: planned for the acceptance and times of this very run.")
     for name, parted in result.record.get("texts_differ", {}).items():
         tell(
             f"{name} wrote another text than autoregressive on {len(parted)} of {len(ids)} prompts: "

@@ -155,16 +155,16 @@ def generate_parts(result: Mapping[str, Any], models: Sequence[str]) -> Parts:
 
 
 def bench_parts(record: Mapping[str, Any], over_plain: Mapping[str, Estimate], models: Sequence[str]) -> Parts:
-    ranked = sorted(over_plain, key=lambda name: -over_plain[name].value)
+    settings, tree, plain = record["settings"], record["tree"], record["same_as_plain"]
+    ranked = sorted(set(over_plain) - set(plain), key=lambda name: -over_plain[name].value)
     rows = []
     for name in ranked:
         row = record[name]
         low, high = row.get("predicted_interval", (None, None))
         predicted = sure(row["predicted_speedup"], low, high, "×") if "predicted_speedup" in row else ""
         speed = "1" if name == "autoregressive" else sure(*over_plain[name], "×")
-        method = METHODS.get(name, name) + (" *" if name == ranked[0] else "")
+        method = METHODS.get(name, name) + (" *" if name == record["fastest"] else "")
         rows.append((method, figure(row["tokens_per_sec"]), speed, predicted, figure(row["tokens_per_step"])))
-    settings, tree = record["settings"], record["tree"]
     yield table(("method", "tokens/s", "× no draft", "predicted", "tokens/step"), rows)
     yield (
         f"{counted(settings['prompts'], 'prompt')}, {settings['max_new_tokens']} tokens each, temperature "
@@ -174,18 +174,22 @@ def bench_parts(record: Mapping[str, Any], over_plain: Mapping[str, Estimate], m
     if settings["prompts"] < 2:
         yield "One prompt has no interval over texts: race two or more (--prompt-count, --prompts)."
     hf = "HF: transformers' own generation, whole decodes in both. " if "hf_generate" in over_plain else ""
-    yield (
-        f"* The fastest by steps alone; tokens/s count reading the prompt too. {hf}The planned tree has "
-        f"{counted(tree['size'], 'node')} and is {tree['depth']} deep; the best chain drafts "
-        f"{counted(record['chain_length'], 'token')}."
-    )
+    star = "* The fastest by steps alone" if record["fastest"] else "No method is the fastest beyond the noise"
+    yield f"{star}; tokens/s count reading the prompt too. {hf}".rstrip()
+    if tree["size"] == 1:
+        yield "The plan is no draft: no tree is predicted to pay for this pair on this machine."
+    else:
+        yield f"The planned tree has {counted(tree['size'], 'node')} and is {tree['depth']} deep."
+    yield f"The best chain drafts {counted(record['chain_length'], 'token')}."
+    if others := [METHODS[name] for name in plain if name != "sequoia"]:
+        yield f"Decode without a draft too, and have its figures: {', '.join(others)}."
     for name, why in record["lanes_left_out"].items():
         yield f"{METHODS.get(name, name)} is left out: {why}."
     if record["settings_left_out"]:
         own = ", ".join(f"{name} {value}" for name, value in record["settings_left_out"].items())
         yield f"The target ships settings of its own, which no method follows: {own}."
     held = {True: "inside", False: "outside", None: None}[record["held"]]
-    if held is not None:
+    if held is not None and tree["size"] > 1:
         yield f"The planned tree's measured speed is {held} its predicted interval."
     yield "What was measured for this plan alone, measure and profile keep for others:"
     yield command("measure", *models, "--temperature", f"{settings['temperature']:g}", "--out", "vector.json")

@@ -137,7 +137,7 @@ def test_a_race_has_a_row_for_each_method_the_fastest_first(shown):
     record["sequoia"] |= {"predicted_speedup": 2.2501, "predicted_interval": [1.92, 2.7001]}
     settings = {"prompts": 8, "max_new_tokens": 128, "temperature": 0.6, "dtype": "bfloat16", "device": "a processor"}
     record |= {"settings": settings | {"calibration_prompts": 48}, "tree": {"size": 4, "depth": 3}, "chain_length": 3}
-    record |= {"lanes_left_out": {}, "settings_left_out": {}}
+    record |= {"lanes_left_out": {}, "settings_left_out": {}, "fastest": "sequoia", "same_as_plain": []}
     over = {name: Estimate(rate / 100, rate / 110, rate / 90) for name, rate in rates.items()}
     words = shown(bench_parts(record | {"held": True}, over, ["--draft", "d"]))
     row = "planned tree * 210 2.10× [1.91, 2.33] 2.25× [1.92, 2.70] 2.62"
@@ -145,6 +145,10 @@ def test_a_race_has_a_row_for_each_method_the_fastest_first(shown):
     order = [words.index(name) for name in ("planned tree *", "best chain 180", "no draft 100", "HF generate 40.0")]
     assert order == sorted(order) and "is inside its predicted interval" in words
     assert words.endswith("Next: sequoia measure --draft d --temperature 0.6 --out vector.json")
+    plain = {"fastest": None, "same_as_plain": ["sequoia", "adaptive"], "tree": {"size": 1, "depth": 0}, "held": True}
+    words = shown(bench_parts(record | plain, over, ["--draft", "d"]))
+    assert "*" not in words and "planned tree" not in words and "The plan is no draft" in words
+    assert "No method is the fastest beyond the noise" in words and "have its figures: adaptive trees." in words
 
 
 def test_every_command_says_its_result(said, tmp_path):
