@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -85,28 +87,30 @@ def generate_command(
     hardware = None if profile is None else load_profile(profile, needs_draft=spec.names[1] != NO_DRAFT)
     if vector is not None or (shape is not None and shape.size > 1):
         needed_draft(spec.names[1], "it fills the tree that was asked for")
-    import torch
+    with shown_progress(as_json, doing="starting PyTorch"):
+        import torch
 
-    from ..decoding.loop import decode
-    from ..decoding.tree_policy import policy_of
-    from ..models.protocol import dtype_name
+        from ..decoding.loop import decode
+        from ..decoding.tree_policy import policy_of
+        from ..models.protocol import dtype_name
 
-    sampling = checked_sampling(temperature, top_p, verifier)
+        sampling = checked_sampling(temperature, top_p, verifier)
     pair = open_pair(spec)
     source = f"file {tree}"
     policy: TokenTree | TreePolicy | None = shape
-    if policy is None and pair.draft is None:
-        policy, source = _lookup_trees(pair, hardware)
-        tell(f"Decodes with {source}.")
-    elif policy is None:
-        prompted = prompting.record(pair.tokenizer)
-        policy, source = default_tree(pair, sampling, verifier, vector, hardware, prompted)
-        size, depth = policy.size, policy.depth
-        tell(f"Decodes with a static tree of {size} nodes, {depth} deep: {source}; --tree takes another.")
+    with shown_progress(as_json, doing="choosing trees"):
+        if policy is None and pair.draft is None:
+            policy, source = _lookup_trees(pair, hardware)
+            tell(f"Decodes with {source}.")
+        elif policy is None:
+            prompted = prompting.record(pair.tokenizer)
+            policy, source = default_tree(pair, sampling, verifier, vector, hardware, prompted)
+            size, depth = policy.size, policy.depth
+            tell(f"Decodes with a static tree of {size} nodes, {depth} deep: {source}; --tree takes another.")
     bounds = policy_of(policy)
     steps, tokens = [], []
     started = time.perf_counter()
-    with shown_progress(as_json) as progress:
+    with shown_progress(as_json, doing="reading the prompt") as progress:
         for step in decode(
             encoded(pair, [prompt], prompting)[0], pair, tree=policy, sampling=sampling, max_new_tokens=max_new_tokens,
             verifier=verifier, generator=torch.Generator().manual_seed(seed),
@@ -129,6 +133,15 @@ def generate_command(
     report(result, as_json, generate_parts(result, pair_options(spec)))
 
 
+def _shipped_of(pair: ModelPair, kind: str) -> Iterator[Path]:
+    """Yield the shipped files that name a pair's target: reading a vector with its calibration takes 0.1 s."""
+    from ..models.protocol import dtype_name
+
+    named = json.dumps(pair.target.name).encode()
+    paths = shipped_files(ASSETS / kind, dtype_name(pair.target)).values()
+    return (path for path in paths if named in path.read_bytes())
+
+
 def _lookup_trees(pair: ModelPair, profile: HardwareProfile | None) -> tuple[TreePolicy, str]:
     """Return trees from the text under way for a target alone, by the user's profile or a shipped one."""
     from ..decoding.growing.policies import LookupTree, profile_of_target
@@ -137,13 +150,17 @@ def _lookup_trees(pair: ModelPair, profile: HardwareProfile | None) -> tuple[Tre
     from ..models.protocol import dtype_name
 
     dtype = dtype_name(pair.target)
-    shipped = map(HardwareProfile.load, shipped_files(ASSETS / "profiles", dtype).values())
+    shipped = map(HardwareProfile.load, _shipped_of(pair, "profiles"))
     fitting = profile_of_target(shipped, target=pair.target.name, dtype=dtype, offload=pair.target.offload)
     policy = LookupTree(TextIndex(), profile=profile or fitting).timed(pair.target)
     costs = "as costs say" if policy.profile else "no profile tells what more would cost"
     if policy.profile and not (profile or fitting):
         costs = f"as the target's passes cost here: {1e3 * policy.profile.verify_sec[0]:.3g} ms over one token, "
-        costs += f"{1e3 * policy.profile.verify_sec[-1]:.3g} over {policy.profile.max_size} (timed once and kept)"
+        timed, kept_in = policy.profile.meta["timed"], policy.profile.meta["kept_in"]
+        costs += (
+            f"{1e3 * policy.profile.verify_sec[-1]:.3g} over {policy.profile.max_size} (timed {timed} and kept; to "
+        )
+        costs += f"time anew, remove {kept_in})"
     return policy, f"trees of text already seen, at most {policy.max_size} nodes, {costs}"
 
 
@@ -182,8 +199,8 @@ def default_tree(
         offload=pair.target.offload,
     )  # fmt: skip
     here = partial(of_pair, device=describe_device(pair.target.device), instructions=instructions)
-    vectors = map(AcceptanceVector.load, shipped_files(ASSETS / "acceptance", dtype).values())
-    profiles = list(map(HardwareProfile.load, shipped_files(ASSETS / "profiles", dtype).values()))
+    vectors = map(AcceptanceVector.load, _shipped_of(pair, "acceptance"))
+    profiles = list(map(HardwareProfile.load, _shipped_of(pair, "profiles")))
     vector = vector or next((v for v in vectors if not v.differences(wanted)), None)
     fitting = [p for p in profiles if not of_pair(p, device=p.device)]
     profile = profile or min(fitting, key=lambda p: len(here(p)), default=None)
