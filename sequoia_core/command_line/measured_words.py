@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..design.plain_trees import chain_tree
 from ..design.prediction import tokens_per_step
+from ..files.model_names import NO_DRAFT
 from .figures import command, counted, duration, durations, figure, percent, sure, table
 from .output import AsItIs
 from .progress import span
@@ -109,11 +110,11 @@ def profile_parts(
     yield table([columns[i] for i in shown], [[row[i] for i in shown] for row in rows], words=0)
     widths = profile.draft_widths.tolist() or [1]
     draft = [(str(w), duration(float(profile.draft_at(w))), figure(float(profile.draft_cost(w)))) for w in widths]
-    yield table(("tokens", "draft pass", "c"), draft, words=0)
-    yield (
-        f"t(n) is a target pass over n tokens ÷ one over a single token, c a draft pass ÷ the same; "
-        f"{profile.context} tokens in the cache."
-    )
+    alone = profile.meta.get("draft") == NO_DRAFT
+    if not alone:
+        yield table(("tokens", "draft pass", "c"), draft, words=0)
+    c = "" if alone else ", c a draft pass ÷ the same"
+    yield f"t(n) is a target pass over n tokens ÷ one over a single token{c}; {profile.context} tokens in the cache."
     tokens, further = idle
     beyond = f"; each beyond costs {further:.2f} of a pass" if further else ", the most that was timed"
     yield f"Up to n = {tokens} a pass takes at most 10 % longer than over one token{beyond}."
@@ -130,7 +131,10 @@ def profile_parts(
         )
     if out is None:
         yield "Nothing was saved: --out profile.json keeps it."
-    yield command("plan", "--acceptance", "vector.json", "--profile", out or "profile.json")
+    if alone:
+        yield command("lookup", "--responses", "answers.jsonl", "--profile", out or "profile.json")
+    else:
+        yield command("plan", "--acceptance", "vector.json", "--profile", out or "profile.json")
 
 
 ENDS = {"eos": "ended by itself", "length": "cut at --max-new-tokens", "context": "the context is full"}

@@ -5,7 +5,7 @@ Kept in the cache folder, so that each model is timed once on a machine. Knows m
 
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
@@ -81,17 +81,29 @@ def _of_busy_machine(kept: HardwareProfile, target: LanguageModel) -> bool:
     return bool((kept.verify_at(CHECKED) > MOST_TIMES_SLOWER * now).any())
 
 
-@torch.inference_mode()
 def _timed(
     target: LanguageModel, sizes: Sequence[int] = SIZES, budget_sec: float = BUDGET_SEC
 ) -> tuple[int, np.ndarray]:
     """Return the tokens before a pass, and the least seconds of one over each of the sizes with a choice of tokens."""
-    context = max(1, min(CONTEXT, target.max_context - SIZES[-1]))
-    session = target.open(context + SIZES[-1])
+    context, began = max(1, min(CONTEXT, target.max_context - SIZES[-1])), time.perf_counter()
+    rounds = timed_rounds(target, sizes, context, lambda done: done < 2 or time.perf_counter() - began < budget_sec)
+    return context, np.min(rounds, axis=0)
+
+
+@torch.inference_mode()
+def timed_rounds(target: LanguageModel, sizes: Sequence[int], context: int, more: Callable[[int], bool]) -> np.ndarray:
+    """Return the seconds of a pass over each of the sizes after `context` tokens, with a choice of tokens, in rounds.
+
+    Args:
+        more: whether to go on after so many rounds; one before them warms up.
+
+    Returns:
+        float64 [rounds, sizes].
+    """
+    session = target.open(context + max(sizes))
     prefill(session, torch.zeros(context, dtype=torch.int64))
     rounds: list[list[float]] = []
-    began = time.perf_counter()
-    while len(rounds) < 3 or time.perf_counter() - began < budget_sec:  # the first warms up
+    while not rounds or more(len(rounds) - 1):
         rounds.append([])
         for size in sizes:
             started = time.perf_counter()
@@ -99,4 +111,4 @@ def _timed(
             most_likely(session.forward(ids, places, causal_mask(size), keep=size), "target")
             session.commit(context, [])
             rounds[-1].append(time.perf_counter() - started)
-    return context, np.min(rounds[1:], axis=0)
+    return np.array(rounds[1:])
