@@ -101,6 +101,10 @@ def plan_command(
     context: Annotated[
         float | None, typer.Option("--context", help="Tokens in the cache on average; default: as profiled.")
     ] = None,
+    max_new_tokens: Annotated[
+        int | None,
+        typer.Option("--max-new-tokens", help="Length of the answers to plan for; default: as measured.", min=1),
+    ] = None,
     entries: Entries = None,
     as_json: Json = False,
 ) -> None:
@@ -111,9 +115,13 @@ def plan_command(
     from ..design.planning import more_ranks_wanted, pair_mismatches, plan_on, smallest_good_shape, speedup_surface
     from ..design.prediction import predict, prompts_for, without_depth
     from ..design.profile_files import odd_times
+    from ..files.json_models import naming
     from ..servers.flags import llama_server_sentence
 
     vector, hardware = told(AcceptanceVector.load(acceptance, entries)), load_profile(profile)
+    if max_new_tokens is not None:
+        with naming(str(acceptance)):
+            vector = vector.of_answers(max_new_tokens)
     surface = speedup_surface(vector, hardware, max_size=max_size, max_depth=max_depth, context=context)
     (best, tree), small = plan_on(surface, vector, hardware), smallest_good_shape(surface)
     prediction = predict(tree, vector, hardware, context=context)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -156,6 +156,21 @@ class AcceptanceVector:
         """Return `resampled` as vectors."""
         rows = self.resampled(count) if self.by_depth is None else self.by_depth.resampled(count)
         return None if rows is None else [of_levels(np.atleast_2d(row)) for row in rows]
+
+    def of_answers(self, tokens: int) -> AcceptanceVector:
+        """Return the vector of the first so many positions of each text: a tree's end is lost where answers end."""
+        if self.prompt_ranks is None or self.by_depth is not None:
+            raise ValueError(
+                "found a vector without the ranks accepted along its texts, expected one of the measure command "
+                "to plan for answers of a length"
+            )
+        texts = tuple(ranks[:tokens] for ranks in self.prompt_ranks)
+        counts = np.array([len(ranks) for ranks in texts])
+        sums = np.array([np.bincount(ranks, minlength=len(self) + 1)[1:] for ranks in texts], dtype=np.float64)
+        return replace(
+            self, probs=sums.sum(axis=0) / counts.sum(), trials=None, prompt_sums=sums, prompt_trials=counts,
+            prompt_ranks=texts, prompt_matched=None,
+        )  # fmt: skip
 
     @property
     def of_one_prompt(self) -> bool:

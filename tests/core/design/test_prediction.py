@@ -115,6 +115,18 @@ def test_steps_that_all_went_alike_are_not_certain(rank, per_step, bound):
         assert abs(change) == pytest.approx(1 - 0.05 ** (1 / steps)) and (change < 0) == (bound == "low")
 
 
+def test_a_plan_for_short_answers_counts_what_their_ends_cut_off():
+    """Everything is accepted: the deeper the tree, the more of it is beyond the end of an answer of 6 tokens."""
+    vector = with_texts([np.ones(64, int)] * 4, width=1)
+    short = vector.of_answers(6)
+    assert short.trials == 24 and short.prompt_trials.tolist() == [6] * 4
+    assert tokens_estimate(chain_tree(5), short).value == tokens_estimate(chain_tree(11), short).value == 6
+    cheap = HardwareProfile([1, 32], [1.0, 1.5], 0.01)
+    assert plan_tree(short, cheap).depth <= 8 < plan_tree(vector, cheap).depth
+    with pytest.raises(ValueError, match="found a vector without the ranks accepted along its texts, expected one"):
+        AcceptanceVector([0.5]).of_answers(6)
+
+
 def test_best_chain_beats_its_neighbours_and_a_planned_tree_beats_it():
     chain = best_chain(VECTOR, PROFILE)
     best = predicted_speedup(chain, VECTOR, PROFILE)
