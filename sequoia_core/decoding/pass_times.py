@@ -78,7 +78,7 @@ def _loaded(path: Path, modified: int) -> HardwareProfile:
 
 def _of_busy_machine(kept: HardwareProfile, target: LanguageModel) -> bool:
     now = _timed(target, CHECKED, CHECK_SEC)[1]
-    return bool((kept.verify_at(CHECKED) > MOST_TIMES_SLOWER * now).any())
+    return bool((kept.verify_at(np.array(CHECKED)) > MOST_TIMES_SLOWER * now).any())
 
 
 def _timed(
