@@ -104,6 +104,32 @@ def with_unseen(
     return np.where(probs == 1, np.minimum(low, 1 - unseen), low), np.where(probs == 0, np.maximum(high, unseen), high)
 
 
+def unseen_share(tokens: np.ndarray, steps: np.ndarray, again: np.ndarray | None, trials: int | None) -> float:
+    """Return which share of steps may go unlike those seen, where these all went alike; 0 where some differed.
+
+    Args:
+        tokens, steps: [m], of each text, whose last step may be cut; or of one step.
+        again: tokens per step of resampled vectors, float64 [r], where there are no texts.
+        trials: positions measured; None when unknown.
+    """
+    most = np.ceil(tokens / steps).max()
+    alike = np.ptp(again) == 0 if again is not None else (steps == np.ceil(tokens / most)).all()
+    if not alike or trials is None:
+        return 0.0
+    return float(never_seen(trials if again is not None else int(steps.sum())))
+
+
+def widened(found: Estimate, per_step: float, depth: int, unseen: float) -> Estimate:
+    """Return an estimate in proportion to tokens per step, its interval as wide as an unseen share of steps makes it.
+
+    Such a step commits one token at least, and at most one more than the tree is deep.
+    """
+    if found.low is None or found.high is None:
+        return found
+    low, high = (1.0 + unseen * (tokens / per_step - 1.0) for tokens in (1.0, depth + 1.0))
+    return Estimate(found.value, min(found.low, found.value * low), max(found.high, found.value * high))
+
+
 def exact_interval(hits: int, trials: int, level: float) -> tuple[float, float]:
     """Return the Clopper-Pearson bounds of a share of independent trials: never too narrow, however few there are."""
     from scipy.special import betaincinv

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from .acceptance import AcceptanceVector
-from .bootstrap import COMPUTED_RESAMPLES, LEVEL, RESAMPLES, Estimate, estimate, never_seen, resampled
+from .bootstrap import COMPUTED_RESAMPLES, LEVEL, RESAMPLES, Estimate, estimate, resampled, unseen_share, widened
 from .optimal_trees import expected_tokens
 from .plain_trees import chain_tree
 from .planning import BestShape, is_greedy, paper_step_cost, plan_tree
@@ -82,37 +82,14 @@ def predict(
         one_prompt=acceptance.of_one_prompt,
     )  # fmt: skip
     paper = expected_tokens(tree, acceptance) / float(paper_step_cost(tree.size, tree.depth, profile))
-    per_step, unseen = prediction.tokens_per_step, _unseen_share(tokens, steps, again, acceptance.trials)
+    per_step, unseen = prediction.tokens_per_step, unseen_share(tokens, steps, again, acceptance.trials)
     return replace(
         prediction,
-        speedup=_widened(prediction.speedup, per_step.value, tree.depth, unseen),
-        tokens_per_step=_widened(per_step, per_step.value, tree.depth, unseen),
+        speedup=widened(prediction.speedup, per_step.value, tree.depth, unseen),
+        tokens_per_step=widened(per_step, per_step.value, tree.depth, unseen),
         paper_speedup=paper,
         replayed=acceptance.prompt_ranks is not None,
     )
-
-
-def _unseen_share(tokens: np.ndarray, steps: np.ndarray, again: np.ndarray | None, trials: int | None) -> float:
-    """Return which share of steps may go unlike those seen, where these all went alike; 0 where some differed.
-
-    `tokens`, `steps` and `again` as `_tokens_and_steps` returns them. The last step of a text may be cut.
-    """
-    most = np.ceil(tokens / steps).max()
-    alike = np.ptp(again) == 0 if again is not None else (steps == np.ceil(tokens / most)).all()
-    if not alike or trials is None:
-        return 0.0
-    return float(never_seen(trials if again is not None else int(steps.sum())))
-
-
-def _widened(found: Estimate, per_step: float, depth: int, unseen: float) -> Estimate:
-    """Return an estimate in proportion to tokens per step, its interval as wide as an unseen share of steps makes it.
-
-    Such a step commits one token at least, and at most one more than the tree is deep.
-    """
-    if found.low is None or found.high is None:
-        return found
-    low, high = (1.0 + unseen * (tokens / per_step - 1.0) for tokens in (1.0, depth + 1.0))
-    return Estimate(found.value, min(found.low, found.value * low), max(found.high, found.value * high))
 
 
 def predict_prompts(
@@ -186,8 +163,8 @@ def tokens_estimate(tree: TokenTree, acceptance: AcceptanceVector) -> Estimate:
     tokens, steps, again = _tokens_and_steps(tree, acceptance)
     samples = rate_samples(tokens, steps, None) if len(tokens) > 1 else again
     value = float(tokens.sum() / steps.sum())
-    unseen = _unseen_share(tokens, steps, again, acceptance.trials)
-    return _widened(combined(value, samples, None), value, tree.depth, unseen)
+    unseen = unseen_share(tokens, steps, again, acceptance.trials)
+    return widened(combined(value, samples, None), value, tree.depth, unseen)
 
 
 class WithoutDepth(NamedTuple):
