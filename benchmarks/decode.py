@@ -62,7 +62,7 @@ def main() -> None:
     for name, value in result["settings_left_out"].items():
         print(f"the target's own {name} {value} is left out: every method follows the temperature alone")
     print(f"tree {result['tree']}, recipe of the adaptive method: {result['recipe']}")
-    for name in ("sequoia", "specexec", "adaptive"):
+    for name in (name for name in ("sequoia", "specexec", "adaptive") if name in result):
         row = result[name]
         low, high = row["predicted_interval"]
         other = row["over_best_other"]

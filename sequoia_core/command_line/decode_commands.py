@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +16,7 @@ from ..design.acceptance import AcceptanceVector
 from ..design.conditions import SEQUOIA, Conditions, measured_as
 from ..design.tree import TokenTree
 from ..files.gguf_header import is_gguf
-from ..files.model_names import ASSETS, model_folder, model_source, needed_draft, shipped_files
+from ..files.model_names import ASSETS, NO_DRAFT, model_folder, model_source, needed_draft, shipped_files
 from ..models.pair_spec import PairSpec
 from ..models.prompting import Prompting
 from .inputs import checked_sampling, encoded, given_prompts, open_pair, pair_options, vector_of
@@ -76,7 +78,7 @@ def generate_command(
 ) -> None:
     """Decode a prompt with a token tree."""
     # Long only by its options, which typer reads from the signature.
-    from ..design.profile import HardwareProfile
+    from ..design.bench_profile import load_profile
     from ..design.tree_files import import_tree
     from ..files.prompt_files import check_text
 
@@ -85,31 +87,33 @@ def generate_command(
         raise ValueError("--tree: found it together with --acceptance or --profile, expected one or the other")
     shape = None if tree is None else import_tree(tree)
     vector = vector_of(acceptance, entries)
-    hardware = None if profile is None else HardwareProfile.load(profile)
+    hardware = None if profile is None else load_profile(profile, needs_draft=spec.names[1] != NO_DRAFT)
     if vector is not None or (shape is not None and shape.size > 1):
         needed_draft(spec.names[1], "it fills the tree that was asked for")
-    import torch
+    with shown_progress(as_json, doing="starting PyTorch"):
+        import torch
 
-    from ..decoding.loop import decode
-    from ..decoding.tree_policy import policy_of
-    from ..models.protocol import dtype_name
+        from ..decoding.loop import decode
+        from ..decoding.tree_policy import policy_of
+        from ..models.protocol import dtype_name
 
-    sampling = checked_sampling(temperature, top_p, verifier)
+        sampling = checked_sampling(temperature, top_p, verifier)
     pair = open_pair(spec)
     source = f"file {tree}"
     policy: TokenTree | TreePolicy | None = shape
-    if policy is None and pair.draft is None:
-        policy, source = _lookup_trees(pair, hardware)
-        tell(f"Decodes with {source}.")
-    elif policy is None:
-        prompted = prompting.record(pair.tokenizer)
-        policy, source = default_tree(pair, sampling, verifier, vector, hardware, prompted)
-        size, depth = policy.size, policy.depth
-        tell(f"Decodes with a static tree of {size} nodes, {depth} deep: {source}; --tree takes another.")
+    with shown_progress(as_json, doing="choosing trees"):
+        if policy is None and pair.draft is None:
+            policy, source = _lookup_trees(pair, hardware)
+            tell(f"Decodes with {source}.")
+        elif policy is None:
+            prompted = prompting.record(pair.tokenizer)
+            policy, source = default_tree(pair, sampling, verifier, vector, hardware, prompted)
+            size, depth = policy.size, policy.depth
+            tell(f"Decodes with a static tree of {size} nodes, {depth} deep: {source}; --tree takes another.")
     bounds = policy_of(policy)
     steps, tokens = [], []
     started = time.perf_counter()
-    with shown_progress(as_json) as progress:
+    with shown_progress(as_json, doing="reading the prompt") as progress:
         for step in decode(
             encoded(pair, [prompt], prompting)[0], pair, tree=policy, sampling=sampling, max_new_tokens=max_new_tokens,
             verifier=verifier, generator=torch.Generator().manual_seed(seed),
@@ -144,6 +148,15 @@ def _tokenizer_option(spec: PairSpec) -> list[str]:
     return ["--tokenizer", source if is_gguf(source) else model_folder(name) or source]
 
 
+def _shipped_of(pair: ModelPair, kind: str) -> Iterator[Path]:
+    """Yield the shipped files that name a pair's target: reading a vector with its calibration takes 0.1 s."""
+    from ..models.protocol import dtype_name
+
+    named = json.dumps(pair.target.name).encode()
+    paths = shipped_files(ASSETS / kind, dtype_name(pair.target)).values()
+    return (path for path in paths if named in path.read_bytes())
+
+
 def _lookup_trees(pair: ModelPair, profile: HardwareProfile | None) -> tuple[TreePolicy, str]:
     """Return trees from the text under way for a target alone, by the user's profile or a shipped one."""
     from ..decoding.growing.policies import LookupTree, profile_of_target
@@ -152,13 +165,17 @@ def _lookup_trees(pair: ModelPair, profile: HardwareProfile | None) -> tuple[Tre
     from ..models.protocol import dtype_name
 
     dtype = dtype_name(pair.target)
-    shipped = map(HardwareProfile.load, shipped_files(ASSETS / "profiles", dtype).values())
+    shipped = map(HardwareProfile.load, _shipped_of(pair, "profiles"))
     fitting = profile_of_target(shipped, target=pair.target.name, dtype=dtype, offload=pair.target.offload)
     policy = LookupTree(TextIndex(), profile=profile or fitting).timed(pair.target)
     costs = "as costs say" if policy.profile else "no profile tells what more would cost"
     if policy.profile and not (profile or fitting):
         costs = f"as the target's passes cost here: {1e3 * policy.profile.verify_sec[0]:.3g} ms over one token, "
-        costs += f"{1e3 * policy.profile.verify_sec[-1]:.3g} over {policy.profile.max_size} (timed once and kept)"
+        timed, kept_in = policy.profile.meta["timed"], policy.profile.meta["kept_in"]
+        costs += (
+            f"{1e3 * policy.profile.verify_sec[-1]:.3g} over {policy.profile.max_size} (timed {timed} and kept; to "
+        )
+        costs += f"time anew, remove {kept_in})"
     return policy, f"trees of text already seen, at most {policy.max_size} nodes, {costs}"
 
 
@@ -200,8 +217,8 @@ def default_tree(
     here = partial(
         of_pair, device=describe_device(pair.target.device), instructions=instructions, installation=installation_id()
     )
-    vectors = map(AcceptanceVector.load, shipped_files(ASSETS / "acceptance", dtype).values())
-    profiles = list(map(HardwareProfile.load, shipped_files(ASSETS / "profiles", dtype).values()))
+    vectors = map(AcceptanceVector.load, _shipped_of(pair, "acceptance"))
+    profiles = list(map(HardwareProfile.load, _shipped_of(pair, "profiles")))
     vector = vector or next((v for v in vectors if not v.differences(wanted)), None)
     fitting = [p for p in profiles if not of_pair(p, device=p.device)]
     profile = profile or min(fitting, key=lambda p: len(here(p)), default=None)
@@ -251,7 +268,8 @@ def bench_command(
         )
     result.record["settings"] |= prompting.record(pair.tokenizer)
     size, depth = result.record["tree"].values()
-    tell(f"Raced a static tree of {size} nodes, {depth} deep: planned for the acceptance and times of this very run.")
+    raced = f"a static tree of {size} nodes, {depth} deep" if size > 1 else "no planned tree, since none pays"
+    tell(f"Raced {raced}: planned for the acceptance and times of this very run.")
     for name, parted in result.record.get("texts_differ", {}).items():
         tell(
             f"{name} wrote another text than autoregressive on {len(parted)} of {len(ids)} prompts: "

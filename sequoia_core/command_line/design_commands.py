@@ -38,7 +38,7 @@ def tree_command(
     tree = optimal_tree(vector, size=size, depth=depth)
     if out is not None:
         export_tree(tree, format, out, acceptance=vector if isinstance(vector, AcceptanceVector) else None)
-    note = {"warning": VERSION_NOTES[format]} if out is not None and format in VERSION_NOTES else {}
+    note = {"warning": VERSION_NOTES[format]} if format in VERSION_NOTES else {}
     expected = expected_tokens(tree, vector)
     people = tree_parts(tree, expected, acceptance, out, note.get("warning"))
     shape = {"size": tree.size, "depth": tree.depth}
@@ -94,27 +94,35 @@ def score_command(
 def plan_command(
     acceptance: Acceptance,
     profile: Annotated[
-        Path, typer.Option("--profile", help="Hardware profile written by the profile command.", **READ)
+        Path, typer.Option("--profile", help="Profile written by the profile command, or llama-bench's output.", **READ)
     ],
     max_size: Annotated[int | None, typer.Option("--max-size", help="Default: largest size profiled.")] = None,
     max_depth: Annotated[int, typer.Option("--max-depth")] = 24,
     context: Annotated[
         float | None, typer.Option("--context", help="Tokens in the cache on average; default: as profiled.")
     ] = None,
+    max_new_tokens: Annotated[
+        int | None,
+        typer.Option("--max-new-tokens", help="Length of the answers to plan for; default: as measured.", min=1),
+    ] = None,
     entries: Entries = None,
     as_json: Json = False,
 ) -> None:
     """Choose the tree size and depth with the largest predicted speedup, and say how sure that is."""
+    from ..design.bench_profile import load_profile
     from ..design.break_even import fastest_of_sizes, larger_tree
     from ..design.optimal_trees import optimal_tree
     from ..design.planning import more_ranks_wanted, pair_mismatches, plan_on, smallest_good_shape, speedup_surface
     from ..design.prediction import predict, prompts_for, without_depth
-    from ..design.profile import HardwareProfile
     from ..design.profile_files import odd_times
+    from ..files.json_models import naming
     from ..models.installation import installation_id
     from ..servers.flags import llama_server_sentence
 
-    vector, hardware = told(AcceptanceVector.load(acceptance, entries)), HardwareProfile.load(profile)
+    vector, hardware = told(AcceptanceVector.load(acceptance, entries)), load_profile(profile)
+    if max_new_tokens is not None:
+        with naming(str(acceptance)):
+            vector = vector.of_answers(max_new_tokens)
     surface = speedup_surface(vector, hardware, max_size=max_size, max_depth=max_depth, context=context)
     (best, tree), small = plan_on(surface, vector, hardware), smallest_good_shape(surface)
     prediction = predict(tree, vector, hardware, context=context)
@@ -170,12 +178,12 @@ def lookup_command(
     as_json: Json = False,
 ) -> None:
     """Replay recorded answers: what trees from text already seen would do for them. Loads no model."""
-    from ..design.profile import HardwareProfile
+    from ..design.bench_profile import load_profile
     from ..files.model_names import DEMO_PAIR
     from ..files.response_logs import load_responses
     from ..studies.lookup_replay import encode_requests, replay_log, text_encoder
 
-    hardware = None if profile is None else HardwareProfile.load(profile)
+    hardware = None if profile is None else load_profile(profile, needs_draft=False)
     recorded = load_responses(responses)
     with shown_progress(as_json) as progress:
         encoded = encode_requests(recorded, text_encoder(tokenizer or DEMO_PAIR / "target"), progress=progress)

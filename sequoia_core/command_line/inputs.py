@@ -91,7 +91,7 @@ def open_pair(spec: PairSpec) -> ModelPair:
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     hub_logging.set_verbosity_error()  # else each retry is a line of its own on stderr
-    with held_stderr() as real, shown_progress(as_json=False, to=real) as progress:
+    with held_stderr() as real, shown_progress(as_json=False, to=real, doing="loading the models") as progress:
         pair = load(spec, progress=progress)
     for remark in pair.remarks:
         print(remark, file=sys.stderr)

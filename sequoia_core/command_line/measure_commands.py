@@ -191,7 +191,8 @@ def profile_command(
     check_out(out)
     without_weights = (target_shape, draft_shape, device_model) != (None, None, None)
     if not without_weights:
-        needed_draft(spec.names[1], "a profile has the times of two models")
+        if resume is not None or guess is not None:
+            needed_draft(spec.names[1], "--resume and --guess concern the times of two models")
     elif (spec.target, spec.draft, spec.device, resume) != (None, None, None, None):
         raise ValueError(
             "found a shape or --device-model beside --target, --draft, --device or --resume, expected one or the other"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..design.plain_trees import chain_tree
 from ..design.prediction import tokens_per_step
+from ..files.model_names import NO_DRAFT
 from .figures import command, counted, duration, durations, figure, percent, sure, table
 from .output import AsItIs
 from .progress import span
@@ -42,10 +44,17 @@ def measure_parts(
     prompts, interval = result["prompts"], vector.interval()
     longest = max(float(vector.probs.max()), 1e-9)
     rows = []
-    for rank, prob in enumerate(vector.probs.tolist(), start=1):
-        low, high = (None, None) if interval is None else (100 * interval[0][rank - 1], 100 * interval[1][rank - 1])
-        bar = "█" * round(BAR * prob / longest) or ("▏" if prob > 0 else "")
-        rows.append((str(rank), bar, sure(100 * prob, low, high, " %")))
+    for accepted, ranks in groupby(range(len(vector)), key=lambda index: vector.probs[index] > 0):
+        run = list(ranks)
+        if not accepted and len(run) > 1:
+            most = "" if interval is None else f", at most {percent(interval[1][run].max())}"
+            rows.append((f"{run[0] + 1} to {run[-1] + 1}", "", f"0 %{most}"))
+            continue
+        for index in run:
+            prob = float(vector.probs[index])
+            low, high = (None, None) if interval is None else (100 * bound[index] for bound in interval)
+            bar = "█" * round(BAR * prob / longest) or ("▏" if prob > 0 else "")
+            rows.append((str(index + 1), bar, sure(100 * prob, low, high, " %")))
     yield table(("rank", "accepted", "95 % interval"), rows, words=2)
     yield (
         f"The target takes the draft's first choice {percent(vector.probs[0])} of the time and one of its "
@@ -101,11 +110,11 @@ def profile_parts(
     yield table([columns[i] for i in shown], [[row[i] for i in shown] for row in rows], words=0)
     widths = profile.draft_widths.tolist() or [1]
     draft = [(str(w), duration(float(profile.draft_at(w))), figure(float(profile.draft_cost(w)))) for w in widths]
-    yield table(("tokens", "draft pass", "c"), draft, words=0)
-    yield (
-        f"t(n) is a target pass over n tokens ÷ one over a single token, c a draft pass ÷ the same; "
-        f"{profile.context} tokens in the cache."
-    )
+    alone = profile.meta.get("draft") == NO_DRAFT
+    if not alone:
+        yield table(("tokens", "draft pass", "c"), draft, words=0)
+    c = "" if alone else ", c a draft pass ÷ the same"
+    yield f"t(n) is a target pass over n tokens ÷ one over a single token{c}; {profile.context} tokens in the cache."
     tokens, further = idle
     beyond = f"; each beyond costs {further:.2f} of a pass" if further else ", the most that was timed"
     yield f"Up to n = {tokens} a pass takes at most 10 % longer than over one token{beyond}."
@@ -122,7 +131,10 @@ def profile_parts(
         )
     if out is None:
         yield "Nothing was saved: --out profile.json keeps it."
-    yield command("plan", "--acceptance", "vector.json", "--profile", out or "profile.json")
+    if alone:
+        yield command("lookup", "--responses", "answers.jsonl", "--profile", out or "profile.json")
+    else:
+        yield command("plan", "--acceptance", "vector.json", "--profile", out or "profile.json")
 
 
 ENDS = {"eos": "ended by itself", "length": "cut at --max-new-tokens", "context": "the context is full"}
@@ -147,16 +159,16 @@ def generate_parts(result: Mapping[str, Any], models: Sequence[str], tokenizer: 
 
 
 def bench_parts(record: Mapping[str, Any], over_plain: Mapping[str, Estimate], models: Sequence[str]) -> Parts:
-    ranked = sorted(over_plain, key=lambda name: -over_plain[name].value)
+    settings, tree, plain = record["settings"], record["tree"], record["same_as_plain"]
+    ranked = sorted(set(over_plain) - set(plain), key=lambda name: -over_plain[name].value)
     rows = []
     for name in ranked:
         row = record[name]
         low, high = row.get("predicted_interval", (None, None))
         predicted = sure(row["predicted_speedup"], low, high, "×") if "predicted_speedup" in row else ""
         speed = "1" if name == "autoregressive" else sure(*over_plain[name], "×")
-        method = METHODS.get(name, name) + (" *" if name == ranked[0] else "")
+        method = METHODS.get(name, name) + (" *" if name == record["fastest"] else "")
         rows.append((method, figure(row["tokens_per_sec"]), speed, predicted, figure(row["tokens_per_step"])))
-    settings, tree = record["settings"], record["tree"]
     yield table(("method", "tokens/s", "× no draft", "predicted", "tokens/step"), rows)
     yield (
         f"{counted(settings['prompts'], 'prompt')}, {settings['max_new_tokens']} tokens each, temperature "
@@ -166,18 +178,22 @@ def bench_parts(record: Mapping[str, Any], over_plain: Mapping[str, Estimate], m
     if settings["prompts"] < 2:
         yield "One prompt has no interval over texts: race two or more (--prompt-count, --prompts)."
     hf = "HF: transformers' own generation, whole decodes in both. " if "hf_generate" in over_plain else ""
-    yield (
-        f"* The fastest by steps alone; tokens/s count reading the prompt too. {hf}The planned tree has "
-        f"{counted(tree['size'], 'node')} and is {tree['depth']} deep; the best chain drafts "
-        f"{counted(record['chain_length'], 'token')}."
-    )
+    star = "* The fastest by steps alone" if record["fastest"] else "No method is the fastest beyond the noise"
+    yield f"{star}; tokens/s count reading the prompt too. {hf}".rstrip()
+    if tree["size"] == 1:
+        yield "The plan is no draft: no tree is predicted to pay for this pair on this machine."
+    else:
+        yield f"The planned tree has {counted(tree['size'], 'node')} and is {tree['depth']} deep."
+    yield f"The best chain drafts {counted(record['chain_length'], 'token')}."
+    if others := [METHODS[name] for name in plain if name != "sequoia"]:
+        yield f"Decode without a draft too, and have its figures: {', '.join(others)}."
     for name, why in record["lanes_left_out"].items():
         yield f"{METHODS.get(name, name)} is left out: {why}."
     if record["settings_left_out"]:
         own = ", ".join(f"{name} {value}" for name, value in record["settings_left_out"].items())
         yield f"The target ships settings of its own, which no method follows: {own}."
     held = {True: "inside", False: "outside", None: None}[record["held"]]
-    if held is not None:
+    if held is not None and tree["size"] > 1:
         yield f"The planned tree's measured speed is {held} its predicted interval."
     yield "What was measured for this plan alone, measure and profile keep for others:"
     yield command("measure", *models, "--temperature", f"{settings['temperature']:g}", "--out", "vector.json")

@@ -20,12 +20,18 @@ LINE_SEC = 10.0
 class ProgressLines:
     """Says a line when one is due, with the time that is left at the pace so far."""
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic, say: Callable[[str], None] | None = None):
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        say: Callable[[str], None] | None = None,
+        doing: str = "starting",
+    ):
         self._clock, self._say = clock, say or to_stderr
         self._lock = threading.Lock()
         self._began = self._said = clock()
         self._first: tuple[float, float] | None = None  # when, and the fraction: a resumed run begins above 0
-        self._fraction, self._words = 0.0, "starting"
+        self._fraction, self._words = 0.0, doing
 
     def __call__(self, fraction: float, words: str) -> None:
         if self._first is None or fraction < self._fraction:
@@ -59,12 +65,17 @@ class ProgressLines:
 
 
 @contextmanager
-def shown_progress(as_json: bool, to: TextIO | None = None) -> Iterator[Progress]:
-    """Give what takes the fraction that is done and words; lines come even while nothing calls it."""
+def shown_progress(as_json: bool, to: TextIO | None = None, doing: str = "starting") -> Iterator[Progress]:
+    """Give what takes the fraction that is done and words; lines come even while nothing calls it.
+
+    Args:
+        doing: the words of lines until the first call.
+    """
     if not as_json and (to or sys.stderr).isatty():
         yield partial(_bar, to)
         return
-    lines, over = ProgressLines(say=partial(print, file=to, flush=True) if to else None), threading.Event()
+    say = partial(print, file=to, flush=True) if to else None
+    lines, over = ProgressLines(say=say, doing=doing), threading.Event()
     sys.unraisablehook = bool  # says nothing, and needs no memory to: a thread may die for want of it, also later
     with suppress(RuntimeError):  # no room; `Thread.start` would wait for ever for a thread that finds no memory
         _thread.start_new_thread(_keep_saying, (lines, over.wait))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,7 +12,7 @@ from ..files.json_models import naming
 from ..files.safe_files import json_bytes, packed_json, read_bytes, write_atomic
 from .acceptance_files import MAX_BYTES, checked_probs, checked_prompts, checked_ranks, read_vector
 from .acceptance_matrix import AcceptanceMatrix
-from .bootstrap import LEVEL, RESAMPLES, interval, resampled_means, wilson_interval
+from .bootstrap import LEVEL, RESAMPLES, interval, resampled_means, wilson_interval, with_unseen
 from .calibration import Calibration
 from .conditions import Conditions
 
@@ -119,14 +119,15 @@ class AcceptanceVector:
         """Return the confidence bounds of every rank, float64 [B] each; None for an unknown sample or a single prompt.
 
         Positions of one prompt resemble each other, so whole prompts are resampled (percentile bootstrap). With only a
-        number of trials it is the Wilson interval, which takes positions as independent.
+        number of trials it is the Wilson interval, which takes positions as independent; so does the bound of a rank
+        that was accepted nowhere or everywhere, of which resampling says nothing.
         """
         if self.trials is None or self.of_one_prompt:
             return None
         if self.prompt_sums is None or self.prompt_trials is None:
             return wilson_interval(self.probs, self.trials, LEVEL)
         low, high = interval(resampled_means(self.prompt_sums, self.prompt_trials, RESAMPLES))
-        return low, high
+        return with_unseen((low, high), self.probs, self.trials)
 
     def more_prompts(self, width: float) -> int | None:
         """Return how many more prompts narrow every rank's interval (high - low) to `width`; None without sums."""
@@ -155,6 +156,21 @@ class AcceptanceVector:
         """Return `resampled` as vectors."""
         rows = self.resampled(count) if self.by_depth is None else self.by_depth.resampled(count)
         return None if rows is None else [of_levels(np.atleast_2d(row)) for row in rows]
+
+    def of_answers(self, tokens: int) -> AcceptanceVector:
+        """Return the vector of the first so many positions of each text: a tree's end is lost where answers end."""
+        if self.prompt_ranks is None or self.by_depth is not None:
+            raise ValueError(
+                "found a vector without the ranks accepted along its texts, expected one of the measure command "
+                "to plan for answers of a length"
+            )
+        texts = tuple(ranks[:tokens] for ranks in self.prompt_ranks)
+        counts = np.array([len(ranks) for ranks in texts])
+        sums = np.array([np.bincount(ranks, minlength=len(self) + 1)[1:] for ranks in texts], dtype=np.float64)
+        return replace(
+            self, probs=sums.sum(axis=0) / counts.sum(), trials=None, prompt_sums=sums, prompt_trials=counts,
+            prompt_ranks=texts, prompt_matched=None,
+        )  # fmt: skip
 
     @property
     def of_one_prompt(self) -> bool:

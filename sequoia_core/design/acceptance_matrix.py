@@ -7,7 +7,7 @@ import numpy as np
 
 from ..files.json_models import naming
 from .acceptance_files import checked_probs, checked_prompts
-from .bootstrap import RESAMPLES, interval, resampled_means
+from .bootstrap import RESAMPLES, interval, resampled_means, with_unseen
 from .conditions import MAX_RANKS
 
 
@@ -75,7 +75,10 @@ class AcceptanceMatrix:
     def interval(self) -> tuple[np.ndarray, np.ndarray] | None:
         """Return the confidence bounds of every entry, float64 [L, B] each; None for an unknown or a single prompt."""
         again = self.resampled()
-        return None if again is None else tuple(interval(again))  # type: ignore[return-value]
+        if again is None or self.prompt_trials is None:
+            return None
+        low, high = interval(again)
+        return with_unseen((low, high), self.probs, self.prompt_trials.sum(axis=0)[:, None])
 
     def to_json(self) -> dict[str, Any]:
         ranks = self.prompt_ranks

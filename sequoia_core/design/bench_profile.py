@@ -5,19 +5,24 @@ import io
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..files.file_kinds import decode_text, kind_of
+from ..files.file_kinds import LLAMA_BENCH, decode_text, describe
 from ..files.json_models import naming
-from ..files.safe_files import read_json
+from ..files.model_names import NO_DRAFT
+from ..files.safe_files import read_bytes, read_json
 from .profile import HardwareProfile
 from .profile_files import MIN_SEC
 from .tree import MAX_SIZE
 
 MAX_BENCH_BYTES = 16 * 2**20
-EXPECTED = "output of llama-bench (-o json, jsonl, csv or md) with passes over 1 and more tokens: -p 1,2,4,8 -n 0"
+EXPECTED = (
+    "a profile written by the profile command, or output of llama-bench (-o json, jsonl, csv or md) with passes over "
+    "1 and more tokens: -p 1,2,4,8 -n 0"
+)
 _UNITS = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
@@ -67,9 +72,17 @@ def profile_from_bench(files: Iterable[tuple[bytes, str]], *, needs_draft: bool 
 
 def profile_from_files(files: Sequence[tuple[bytes, str]], *, needs_draft: bool = True) -> HardwareProfile:
     """Return a profile from one file of ours, or from llama-bench's output in one or several."""
-    if len(files) == 1 and b'"sequoia-profile"' in files[0][0][:4096]:
-        return HardwareProfile.loads(*files[0])
-    return profile_from_bench(files, needs_draft=needs_draft)
+    if len(files) != 1 or b'"sequoia-profile"' not in files[0][0][:4096]:
+        return profile_from_bench(files, needs_draft=needs_draft)
+    profile = HardwareProfile.loads(*files[0])
+    if needs_draft and profile.meta.get("draft") == NO_DRAFT:
+        raise ValueError(f"{files[0][1]}: found times of a target alone, expected those of a target and its draft")
+    return profile
+
+
+def load_profile(path: str | Path, *, needs_draft: bool = True) -> HardwareProfile:
+    """Read a profile from a file of ours or of llama-bench."""
+    return profile_from_files([(read_bytes(path, limit=MAX_BENCH_BYTES), str(path))], needs_draft=needs_draft)
 
 
 def _least(passes: Sequence[Pass], model: str) -> tuple[list[int], list[float]]:
@@ -83,21 +96,21 @@ def _least(passes: Sequence[Pass], model: str) -> tuple[list[int], list[float]]:
 def _passes(data: bytes) -> list[Pass]:
     if len(data) > MAX_BENCH_BYTES:
         raise ValueError(f"found {len(data):,} bytes, expected at most {MAX_BENCH_BYTES:,}")
-    kind = "binary data" if b"\0" in data else kind_of(data)
-    if kind not in ("JSON", "text"):
-        raise ValueError(f"found {kind}, expected {EXPECTED}")
+    found = describe(data)
+    if found not in ("JSON", "text", LLAMA_BENCH):
+        raise ValueError(f"found {found}, expected {EXPECTED}")
     text = decode_text(data, EXPECTED)
-    if kind == "JSON":
-        lines = [line for line in data.splitlines() if line.strip()]
-        rows = read_json(data) if text.lstrip().startswith("[") else [read_json(line) for line in lines]
-        passes = [_of_fields(row) for row in rows]
+    if text.lstrip().startswith("["):
+        passes = [_of_fields(row) for row in read_json(text.encode())]
+    elif text.lstrip().startswith("{"):
+        passes = [_of_fields(read_json(line.encode())) for line in text.splitlines() if line.strip()]
     elif "|" in text:
         passes = [_of_markdown(row) for row in _table(text)]
     else:
         passes = [_of_fields(row) for row in csv.DictReader(io.StringIO(text))]
     timed = [each for each in passes if each is not None]
     if not timed:
-        raise ValueError(f"found no such passes, expected {EXPECTED}")
+        raise ValueError(f"found {found} without such passes, expected {EXPECTED}")
     return timed
 
 
@@ -132,7 +145,7 @@ def _table(text: str) -> Iterable[dict[str, str]]:
 
 
 def _of_markdown(row: Mapping[str, str]) -> Pass | None:
-    test = re.fullmatch(r"pp(\d{1,6})(?: @ d(\d{1,9}))?", row["test"])
+    test = re.fullmatch(r"pp\s*(\d{1,6})(?:\s*@\s*d\s*(\d{1,9}))?", row["test"])
     if test is None:
         return None
     try:

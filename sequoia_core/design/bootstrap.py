@@ -87,6 +87,49 @@ def stretched(samples: np.ndarray, value: float, prompts: int) -> np.ndarray:
     return value * (samples / value) ** factor
 
 
+def never_seen(trials: int | np.ndarray) -> float | np.ndarray:
+    """Return the largest chance of what occurred in none of so many trials (about 3 ÷ trials); 1 without trials.
+
+    Resampling cannot tell: in each resample it occurs nowhere either.
+    """
+    return 1.0 - (1.0 - LEVEL) ** (1.0 / np.maximum(trials, 1e-9))
+
+
+def with_unseen(
+    bounds: tuple[np.ndarray, np.ndarray], probs: np.ndarray, trials: int | np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return bounds that allow for what was seen never, or each time: a share of 0 or 1 is not certain."""
+    low, high = bounds
+    unseen = never_seen(trials)
+    return np.where(probs == 1, np.minimum(low, 1 - unseen), low), np.where(probs == 0, np.maximum(high, unseen), high)
+
+
+def unseen_share(tokens: np.ndarray, steps: np.ndarray, again: np.ndarray | None, trials: int | None) -> float:
+    """Return which share of steps may go unlike those seen, where these all went alike; 0 where some differed.
+
+    Args:
+        tokens, steps: [m], of each text, whose last step may be cut; or of one step.
+        again: tokens per step of resampled vectors, float64 [r], where there are no texts.
+        trials: positions measured; None when unknown.
+    """
+    most = np.ceil(tokens / steps).max()
+    alike = np.ptp(again) == 0 if again is not None else (steps == np.ceil(tokens / most)).all()
+    if not alike or trials is None:
+        return 0.0
+    return float(never_seen(trials if again is not None else int(steps.sum())))
+
+
+def widened(found: Estimate, per_step: float, depth: int, unseen: float) -> Estimate:
+    """Return an estimate in proportion to tokens per step, its interval as wide as an unseen share of steps makes it.
+
+    Such a step commits one token at least, and at most one more than the tree is deep.
+    """
+    if found.low is None or found.high is None:
+        return found
+    low, high = (1.0 + unseen * (tokens / per_step - 1.0) for tokens in (1.0, depth + 1.0))
+    return Estimate(found.value, min(found.low, found.value * low), max(found.high, found.value * high))
+
+
 def exact_interval(hits: float, trials: float, level: float) -> tuple[float, float]:
     """Return the Clopper-Pearson bounds of a share of independent trials: never too narrow, however few there are."""
     from scipy.special import betaincinv

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from .acceptance import AcceptanceVector
-from .bootstrap import COMPUTED_RESAMPLES, LEVEL, RESAMPLES, Estimate, estimate, resampled
+from .bootstrap import COMPUTED_RESAMPLES, LEVEL, RESAMPLES, Estimate, estimate, resampled, unseen_share, widened
 from .optimal_trees import expected_tokens
 from .plain_trees import chain_tree
 from .planning import BestShape, is_greedy, paper_step_cost, plan_tree
@@ -82,7 +82,14 @@ def predict(
         one_prompt=acceptance.of_one_prompt,
     )  # fmt: skip
     paper = expected_tokens(tree, acceptance) / float(paper_step_cost(tree.size, tree.depth, profile))
-    return replace(prediction, paper_speedup=paper, replayed=acceptance.prompt_ranks is not None)
+    per_step, unseen = prediction.tokens_per_step, unseen_share(tokens, steps, again, acceptance.trials)
+    return replace(
+        prediction,
+        speedup=widened(prediction.speedup, per_step.value, tree.depth, unseen),
+        tokens_per_step=widened(per_step, per_step.value, tree.depth, unseen),
+        paper_speedup=paper,
+        replayed=acceptance.prompt_ranks is not None,
+    )
 
 
 def predict_prompts(
@@ -155,7 +162,9 @@ def tokens_estimate(tree: TokenTree, acceptance: AcceptanceVector) -> Estimate:
     """Return `tokens_per_step` with its interval, from the sample behind the vector."""
     tokens, steps, again = _tokens_and_steps(tree, acceptance)
     samples = rate_samples(tokens, steps, None) if len(tokens) > 1 else again
-    return combined(float(tokens.sum() / steps.sum()), samples, None)
+    value = float(tokens.sum() / steps.sum())
+    unseen = unseen_share(tokens, steps, again, acceptance.trials)
+    return widened(combined(value, samples, None), value, tree.depth, unseen)
 
 
 class WithoutDepth(NamedTuple):

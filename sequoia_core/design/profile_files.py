@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..files.file_kinds import describe
 from ..files.json_models import checked
 from ..files.safe_files import read_json
 from .tree import MAX_SIZE
@@ -72,6 +73,8 @@ def odd_times(sizes: np.ndarray, verify_sec: np.ndarray) -> str | None:
 def read_profile(data: bytes) -> dict[str, Any]:
     if len(data) > MAX_FILE_BYTES:
         raise ValueError(f"found {len(data)} bytes, expected a profile of at most {MAX_FILE_BYTES}")
+    if (form := describe(data)) != "JSON":
+        raise ValueError(f"found {form}, expected a profile written by the profile command")
     content = read_json(data)
     found = content.get("format") if isinstance(content, dict) else type(content).__name__
     if found != FORMAT:

@@ -21,13 +21,20 @@ from .tree import MAX_SIZE, TokenTree
 if TYPE_CHECKING:
     from .acceptance import AcceptanceVector
 
-# Format -> usual file ending. `choices`: Medusa's medusa_choices, EAGLE-1's tree_choices, TensorRT-LLM's eagle_choices.
+# Format -> usual file ending. `choices`: Medusa's medusa_choices, EAGLE-1's tree_choices.
 FORMATS = {"native": ".json", "growmap": ".pt", "umbrella": ".json", "choices": ".json", "vllm": ".txt"}
 # For tools that draw graphs; written only.
 GRAPH_FORMATS = {"graphml": ".graphml", "dot": ".dot", "node-link": ".json"}
 VERSION_NOTES = {
-    "choices": "Medusa and EAGLE-1 read path lists; TensorRT-LLM deprecates static choices, and EAGLE-2 takes none.",
-    "vllm": "Newer vLLM releases removed speculative_token_tree: check that yours still has the option.",
+    "choices": (
+        "Medusa, EAGLE-1 and TensorRT-LLM before 1.4 read path lists. TensorRT-LLM 1.4 removed eagle_choices "
+        "(NVIDIA/TensorRT-LLM#18210): set use_dynamic_tree, dynamic_tree_max_topK, max_draft_len and "
+        "max_total_draft_tokens there. EAGLE-2 and later take no lists."
+    ),
+    "vllm": (
+        "vLLM removed speculative_token_tree with its tree attention in May 2026 (vllm-project/vllm#42121); later "
+        "releases draft chains: set num_speculative_tokens there."
+    ),
 }
 ENGINE_SETTING = re.compile("^(width|depth|num_beams|engine|top_?k|total_tokens?)$|speculative|draft|assistant|spec_")
 MAX_PATH_RANKS = 5_000_000  # path lists grow with n * depth
@@ -96,22 +103,33 @@ def tree_from_bytes(data: bytes, name: str) -> TokenTree:
 def nearest_parameters(tree: TokenTree) -> dict[str, Any]:
     """Return approximate settings for tools that choose the topology themselves, one dictionary per tool.
 
-    SGLang and EAGLE-2 grow a beam of `top_k` per level and keep the best tokens; `generate` of Hugging Face drafts a
-    chain.
+    SGLang, TensorRT-LLM and EAGLE-2 grow a beam of `top_k` per level and keep the best tokens; `generate` of Hugging
+    Face drafts a chain.
     """
-    note = "Approximate: these tools choose the tree's shape at run time; only its depth, width and size can be set."
+    note = (
+        "Approximate: these tools choose the tree's shape at run time; only its depth, width and size can be set. "
+        "SGLang counts the root among its draft tokens, TensorRT-LLM does not."
+    )
     if tree.size == 1:
         return {"approximate": True, "note": "This tree drafts nothing: switch speculation off."}
     top_k = int(tree.child_counts.max())
     beam = 1 + top_k + (tree.depth - 1) * top_k**2  # what such a beam can offer: more draft tokens are refused
     size = min(tree.size, beam) if top_k > 1 else tree.depth + 1
+    if top_k > 1:
+        note += " SGLang's overlap scheduling (Spec V2) takes chains only: a top-k above 1 goes without it."
     return {
         "approximate": True,
         "note": note,
         "sglang": {
             "speculative_num_steps": tree.depth,
             "speculative_eagle_topk": top_k,
-            "speculative_num_draft_tokens": size,  # counts the root
+            "speculative_num_draft_tokens": size,
+        },
+        "tensorrt_llm": {
+            "use_dynamic_tree": top_k > 1,
+            "dynamic_tree_max_topK": top_k,
+            "max_draft_len": tree.depth,
+            "max_total_draft_tokens": min(size - 1, top_k * tree.depth),  # more are refused
         },
         # EAGLE's depth does not count the first level, which comes from the pass over the accepted tokens.
         "eagle2": {"depth": tree.depth - 1, "top_k": top_k, "total_token": size},

@@ -9,6 +9,7 @@ _BOMS = {  # UTF-32 first: its mark begins with that of UTF-16
     codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16", codecs.BOM_UTF8: "utf-8-sig",
 }  # fmt: skip
 # Forms that people paste and that a reader may not take. The first match wins.
+LLAMA_BENCH = "output of llama-bench"
 _FORMS = (
     ("a Git LFS pointer, not the file itself", rb"version https://git-lfs\.github\.com/spec/"),
     ("a parquet file", rb"\APAR1"),
@@ -32,6 +33,9 @@ _FORMS = (
     ("metrics of Text Generation Inference", rb"(?m)^(?:# (?:HELP|TYPE) )?tgi_"),
     ("metrics of TensorRT-LLM", rb"(?m)^(?:# (?:HELP|TYPE) )?(?:trtllm_|nv_trt_llm_)"),
     ("metrics of Triton", rb"(?m)^(?:# (?:HELP|TYPE) )?nv_inference_"),
+    ("output of llama-batched-bench", rb"\|\s*PP\s*\|\s*TG\s*\|\s*B\s*\||\"is_pp_shared\""),
+    (LLAMA_BENCH, rb"\|\s*test\s*\|\s*t/s\s*\||\bavg_ns\b"),
+    ("a bare list of numbers", rb"\A[\[\s]*[\d.eE+-]+(?:\s*,\s*[\d.eE+-]+)+[\]\s]*\Z"),
 )
 
 

@@ -14,7 +14,7 @@ from ..decoding.growing.growing_tree import GrowingTree, predict_policy
 from ..decoding.growing.policies import AdaptiveTree
 from ..decoding.sampling import SamplingConfig
 from ..decoding.tree_kinds import TREE_KINDS
-from ..decoding.tree_policy import SPECINFER_TREE, TreePolicy
+from ..decoding.tree_policy import SPECINFER_TREE, TreePolicy, policy_of
 from ..design.acceptance import AcceptanceVector
 from ..design.bootstrap import Estimate
 from ..design.planning import plan_tree
@@ -28,10 +28,10 @@ from .first_difference import first_difference
 from .measure_acceptance import measure_acceptance
 from .measure_profile import measure_profile
 from .prompt_loop import Progress, part_of
-from .race import LOOPS_FROM, MethodResult, over_best_other, over_plain, race, repeated_share
+from .race import LOOPS_FROM, MethodResult, fastest_beyond_noise, over_best_other, over_plain, race, repeated_share
 
-# What parts take, in texts written token by token, to say how far a run is.
-PROFILED_TEXTS = 8
+# What parts take, in tokens written one by one, to say how far a run is: a profile takes as long for short texts.
+PROFILED_TOKENS = 1024
 RACED_TEXTS = 12  # each prompt, by all methods
 PARTS = ("acceptance: ", "", "race: ")
 
@@ -51,7 +51,8 @@ class Bench:
 def dynamic_trees(acceptance: AcceptanceVector, profile: HardwareProfile, planned: TokenTree) -> dict[str, GrowingTree]:
     """Return the policies that race against a planned tree; none for a vector without calibration.
 
-    SpecExec has the planned tree's budget and depth. The adaptive policy is limited only by the profile.
+    SpecExec has the planned tree's budget and depth, and does not race where that tree drafts nothing. The adaptive
+    policy is limited only by the profile.
     """
     if acceptance.calibration is None:
         return {}
@@ -59,7 +60,7 @@ def dynamic_trees(acceptance: AcceptanceVector, profile: HardwareProfile, planne
     return {
         name: kind.make(acceptance, profile, planned=planned, **bounds if kind.budgeted else {})
         for name, kind in TREE_KINDS.items()
-        if not kind.looks_up
+        if not kind.looks_up and (planned.size > 1 or not kind.budgeted)
     }
 
 
@@ -84,16 +85,18 @@ def bench(
         predicted interval. `specexec` and `adaptive` have the same, the latter also its tree's size and depth where
         that tree is static. All three are compared with the fastest other method. `growing_sec` is the profile's. At
         temperature 0 `texts_differ` has, for each method, where its texts first part from those of `autoregressive`,
-        and by what gap. `lanes_left_out` says why a method could not run, `settings_left_out` which of the target's own
-        settings for generation no method follows.
+        and by what gap. `fastest` names the fastest method, where its lead is beyond the noise. `same_as_plain` lists
+        those whose tree drafts nothing: their results are those of `autoregressive`. `lanes_left_out` says why a method
+        could not run, `settings_left_out` which of the target's own settings for generation no method follows.
     """
     draft = needed_draft(pair.draft, "bench races trees that a draft fills")
     raced = prompts
     if not calibration:
         calibration = prompts[-max(1, len(prompts) // 4) :] if len(prompts) > 1 else prompts
         raced = prompts[: len(prompts) - len(calibration)] if len(prompts) > 1 else prompts
-    texts = np.array([0, len(calibration), PROFILED_TEXTS, RACED_TEXTS * len(raced)]).cumsum()
-    parts = [part_of(progress, *ends, doing) for ends, doing in zip(pairwise(texts / texts[-1]), PARTS, strict=True)]
+    written = [max_new_tokens * len(calibration), PROFILED_TOKENS, RACED_TEXTS * max_new_tokens * len(raced)]
+    ends = np.cumsum([0, *written]) / sum(written)
+    parts = [part_of(progress, *bounds, doing) for bounds, doing in zip(pairwise(ends), PARTS, strict=True)]
     acceptance = measure_acceptance(
         calibration, pair, sampling=sampling, max_new_tokens=max_new_tokens, progress=parts[0]
     )
@@ -101,8 +104,13 @@ def bench(
     trees = {"chain": best_chain(acceptance, profile), "sequoia": plan_tree(acceptance, profile)}
     dynamic = dynamic_trees(acceptance, profile, trees["sequoia"])
     raced_trees: dict[str, TokenTree | TreePolicy] = {**trees, "specinfer": SPECINFER_TREE, **dynamic}
+    plain = [name for name, tree in raced_trees.items() if policy_of(tree).max_size == 1]
+    for name in plain:  # the root alone is decoding without a draft, which races anyway
+        del raced_trees[name]
     lanes = race(pair, raced, trees=raced_trees, sampling=sampling, max_new_tokens=max_new_tokens, progress=parts[2])
     results = {name: lane for name, lane in lanes.items() if not lane.left_out}
+    fastest = fastest_beyond_noise(results)
+    results |= dict.fromkeys(plain, results["autoregressive"])
     result: dict = {name: method.summary() for name, method in results.items()}
     context = float(np.mean([len(prompt) for prompt in raced])) + max_new_tokens / 2
     times: dict[str, Any] = {"context": context, "prompts": len(raced)}
@@ -117,6 +125,7 @@ def bench(
         result["texts_differ"] = {
             name: parted for name in results if (parted := _differences(pair, raced, results, name))
         }
+    result["fastest"], result["same_as_plain"] = fastest, plain
     result["paper_speedup"] = prediction.paper_speedup
     result["tree"] = {"size": trees["sequoia"].size, "depth": trees["sequoia"].depth}
     result["chain_length"] = trees["chain"].depth

@@ -11,16 +11,17 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..decoding.pass_times import timed_rounds
 from ..decoding.sampling import SamplingConfig
 from ..decoding.tree_policy import FixedTree
 from ..design.plain_trees import chain_tree
 from ..design.profile import HardwareProfile
 from ..files.faults import Cancelled
-from ..files.model_names import needed_draft
+from ..files.model_names import NO_DRAFT, needed_draft
 from ..models.device import describe_device
 from ..models.installation import installation_id
 from ..models.language_model import ModelPair
-from ..models.protocol import dtype_name
+from ..models.protocol import LanguageModel, dtype_name
 from ..native.instruction_sets import instructions_in_use
 from ..native.processor import allowed_cores
 from .step_timers import GREEDY, LEVELS, MOST_CHILDREN, GrownStep, GrowthTimer, StepTimer, even_tree, growing_tree
@@ -55,6 +56,8 @@ def measure_profile(
     less than a quarter more, growth is not timed. What dynamic trees add to that is timed with adaptive trees of at
     most 16 nodes, whose calibration says that a token is accepted as often as the draft's probability of it.
 
+    Of a target without a draft, passes over that many tokens are timed, and nothing else.
+
     Args:
         resume: an earlier measurement of the same pair, sizes and context on this device; its rounds count among
             `repeats`.
@@ -62,6 +65,8 @@ def measure_profile(
     """
     if repeats < 1:
         raise ValueError(f"repeats: found {repeats}, expected at least 1")
+    if pair.draft is None and resume is None:
+        return _target_alone(pair.target, checked_sizes(sizes), context, repeats, progress, cancel)
     rounds = StepRounds(pair, sizes=sizes, context=context, cancel=cancel)
     done = 0 if resume is None else _rounds_of(resume, rounds)
     repeats = max(1, repeats - done)
@@ -82,6 +87,44 @@ def measure_profile(
         raise Cancelled("profile: cancelled before the first round, expected at least one")
     profile = rounds.profile()
     return profile if resume is None else _joined(resume, profile)
+
+
+def _target_alone(
+    target: LanguageModel,
+    sizes: Sequence[int],
+    context: int,
+    repeats: int,
+    progress: Callable[[float, str], None] | None,
+    cancel: threading.Event | None,
+) -> HardwareProfile:
+    """Return times of the target's passes, which stand in the draft's place too: trees that look up need no more."""
+    if not 1 <= context <= (room := target.max_context - sizes[-1]):
+        raise ValueError(f"context: found {context}, expected 1 to {room} as the model and the sizes allow")
+
+    def more(done: int) -> bool:
+        if progress is not None:
+            progress(done / repeats, f"profiling, round {min(done + 1, repeats)} of {repeats}")
+        if cancel is not None and cancel.is_set():
+            raise Cancelled("profile: cancelled, expected all its rounds")
+        return done < repeats
+
+    rounds = timed_rounds(target, sizes, context, more)
+    verify = np.median(rounds, axis=0)
+    return HardwareProfile(
+        np.array(sizes), verify, float(verify[0]), device=describe_device(target.device), dtype=dtype_name(target),
+        context=context, verify_samples=_rows(rounds),
+        meta={"target": target.name, "draft": NO_DRAFT, "repeats": repeats, **_passes_by(target)}
+        | _streaming(target, float(verify[0])),
+    )  # fmt: skip
+
+
+def _passes_by(target: Any) -> dict[str, Any]:
+    """Return what the times depend on besides the models: what runs the passes, where, and on how many cores."""
+    made = {"passes_by": target.backend, "installation": installation_id(), "instructions": None}
+    if torch.device(target.device).type == "cpu":
+        cores = len(allowed_cores())
+        made |= {"instructions": instructions_in_use(), "threads": torch.get_num_threads(), "allowed_cores": cores}
+    return made
 
 
 def _rounds_of(profile: HardwareProfile, rounds: StepRounds) -> int:
@@ -231,9 +274,7 @@ class StepRounds:
                 "draft": self.draft.name,
                 "repeats": len(self.taken),
                 "further_context": self.longer,
-                "passes_by": self.target.backend,
-                **_on_cpu(self.target),
-                "installation": installation_id(),
+                **_passes_by(self.target),
                 **_streaming(self.target, float(np.median(verify[:, 0] + overhead[:, 0], axis=0))),
             },
             **growth,
@@ -246,14 +287,6 @@ class StepRounds:
             for grown in self.grown
         ]
         return replace(profile, growing_sec=np.maximum(np.median(np.array(beyond), axis=0), 0.0))
-
-
-def _on_cpu(target: Any) -> dict:
-    """Return what the times of a processor depend on: its instructions, the threads, the cores that may be used."""
-    if torch.device(target.device).type != "cpu":
-        return {"instructions": None}
-    cores = len(allowed_cores())
-    return {"instructions": instructions_in_use(), "threads": torch.get_num_threads(), "allowed_cores": cores}
 
 
 def _streaming(target: Any, one_token_sec: float) -> dict:

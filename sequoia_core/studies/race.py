@@ -285,7 +285,15 @@ def over_best_other(results: Mapping[str, MethodResult], name: str) -> dict:
     others = [other for other, result in results.items() if other != name and result.step_sec]
     best = min(others, key=lambda other: results[other].sec_per_token)
     theirs, own = (np.array(result.step_sec) / np.array(result.tokens) for result in (results[best], results[name]))
-    return {"lane": best, **ratio_estimate(theirs, own).to_json()}
+    return {"lane": best, **ratio_estimate(theirs, own, few=True).to_json()}
+
+
+def fastest_beyond_noise(results: Mapping[str, MethodResult]) -> str | None:
+    """Return our fastest method; None where another may be as fast, or where plain decoding has the better rate."""
+    best = min((name for name in results if results[name].step_sec), key=lambda name: results[name].sec_per_token)
+    lead = over_best_other(results, best)["low"]
+    behind = results[best].tokens_per_sec < results["autoregressive"].tokens_per_sec
+    return None if lead is None or lead <= 1.0 or behind else best
 
 
 def over_plain(results: Mapping[str, MethodResult], name: str) -> Estimate:

@@ -85,7 +85,7 @@ def all_jobs(plan: Plan, there: Collection[str] = ()) -> Iterator[Job]:
     (largest,) = settings.sizes_of(PROFILE)
     for pair, hashes in pairs:
         timed = []
-        if settings.profile and pair.draft != NO_DRAFT:
+        if settings.profile:
             timed.append(_job(plan, PROFILE, pair, hashes, (0.0, 1.0), Domain("", ("",)), largest))
         if settings.race:
             raced = product(plan.domains, settings.ways)

@@ -14,7 +14,7 @@ FORMATS = {
     "Sequoia JSON": ("native", "tree.json"),
     "Reference growmap (.pt)": ("growmap", "growmap.pt"),
     "UMbreLLa JSON": ("umbrella", "umbrella.json"),
-    "Path list (Medusa, EAGLE, TensorRT-LLM)": ("choices", "choices.json"),
+    "Path list (Medusa, EAGLE-1)": ("choices", "choices.json"),
     "vLLM speculative_token_tree": ("vllm", "vllm_tree.txt"),
     "GraphML (yEd, Gephi, Cytoscape)": ("graphml", "tree.graphml"),
     "DOT (Graphviz)": ("dot", "tree.dot"),
@@ -47,11 +47,10 @@ def draw_numbers(tree: TokenTree) -> None:
     """Show what to type into tools that take numbers and no tree."""
     from sequoia_core.design.tree_files import nearest_parameters
 
-    st.caption("Tools without a tree file take numbers; these come nearest, and are approximate.")
     settings = nearest_parameters(tree)
+    st.caption(settings["note"])
     tools = {name: values for name, values in settings.items() if isinstance(values, dict)}
     if not tools:
-        st.caption(settings["note"])
         return
     lines = [f"{name}: " + ", ".join(f"{key} = {value}" for key, value in tools[name].items()) for name in tools]
     st.code("\n".join(lines), language=None, wrap_lines=True)

@@ -9,9 +9,10 @@ from ...design.profile import HardwareProfile
 from ...models.protocol import LanguageModel
 from ...native.text_index import MOST
 from ..pass_times import SIZES, pass_times
+from ..tree_policy import TreePolicy
 from ..verifiers import VERIFIERS, same_draft_sampling
 from .growing_tree import CalibratedTree, GrowingTree
-from .recipes import RECIPES, Controller, looked_up_gain
+from .recipes import RECIPES, Controller, best_static, looked_up_gain
 from .step_costs import LookUpBudget, StepCosts
 from .text_index import TextIndex
 
@@ -133,22 +134,44 @@ class HybridTree(CalibratedTree):
             draws from what the draft's row has besides the looked-up tokens, verified by Sequoia's rule; "static" looks
             nothing up and uses the best planned tree at every step. "auto" becomes "topk" at temperature 0, otherwise
             the one whose drafted part alone has the highest expected speed (without a profile, tokens) by the
-            calibration; "static" unless that is ahead by more than such expectations promise too much.
+            calibration; "static" unless that is ahead by more than such expectations promise too much. Where an
+            `AdaptiveTree` would draft nothing, "auto" does not either.
 
     Attributes:
         expected: recipe -> what its drafted part alone is expected to do, where that was asked.
+        alone: whether the draft does not pay, so that runs go by a `LookupTree`.
     """
 
     recipes, usual_depth, grown_gain = {"topk": RECIPES["deterministic"], "in_turn": RECIPES["sampled"]}, 16, 1.03
 
     index: TextIndex = field(kw_only=False)
+    alone: bool = field(init=False, default=False)
 
     def choose(self) -> None:
         if self.profile is not None:
             self.set(max_size=min(self.max_size, self.profile.max_size))
+            if self.recipe == "auto" and not self._draft_pays(self.profile):
+                self.set(recipe="topk", alone=True)
         if self.recipe == "auto" and self.calibration.temperature == 0.0:
             self.set(recipe="topk")
         CalibratedTree.choose(self)
+
+    def _draft_pays(self, profile: HardwareProfile) -> bool:
+        """Say whether some tree that the draft fills is expected to be faster than none, by profiled costs."""
+        if best_static(self.rules, self, self.calibration, profile, self.planned)[0].size > 1:
+            return True
+        adaptive = AdaptiveTree(profile=profile, calibration=self.calibration, planned=self.planned)
+        return adaptive.fixed is None or adaptive.fixed.size > 1
+
+    @property
+    def needs_draft(self) -> bool:
+        return not self.alone
+
+    def for_run(self, target: LanguageModel, temperature: float) -> TreePolicy:
+        if not self.alone:
+            return self
+        trees = LookupTree(self.index, max_size=self.max_size, max_depth=self.max_depth, profile=self.profile)
+        return trees.for_run(target, temperature)
 
     @property
     def asked(self) -> tuple[str, ...]:

@@ -83,7 +83,7 @@ def test_what_needs_no_model_loads_no_torch(files, tmp_path):
         (2, ["generate", "--prompt", "x", "--acceptance", VECTOR, "--draft", "none"]),
         (2, ["bench", "--draft", "none"]),
         (2, ["measure", "--draft", "none"]),
-        (2, ["profile", "--draft", "none"]),
+        (2, ["profile", "--draft", "none", "--guess", "0.5"]),
         (0, ["doctor", "--after", files("after"), "--timed", "0=4,2=6,4=6", "--json"]),
         (0, ["server-plan", "--after", files("after"), "--timed", "0=4,2=6,4=6", "--json"]),
         (0, ["lookup", "--responses", str(tmp_path / "log.jsonl"), "--json"]),

@@ -1,5 +1,6 @@
 """Every command with --json, and as a program."""
 
+import copy
 import json
 import os
 import signal
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from sequoia_core.command_line import progress
+from sequoia_core.command_line.decode_commands import _shipped_of
 from sequoia_core.command_line.main import main
 from sequoia_core.design.acceptance import AcceptanceVector
 from sequoia_core.design.planning import plan_tree
@@ -17,6 +20,7 @@ from sequoia_core.design.profile import HardwareProfile
 from sequoia_core.models.device import describe_device
 from sequoia_core.models.installation import installation_id
 from sequoia_core.native.instruction_sets import instructions_in_use
+from tests.conftest import pair_of
 
 ASSETS = Path(__file__).parents[3] / "assets"
 VECTOR = str(ASSETS / "acceptance" / "llama3-70b-8b-cnn.json")
@@ -36,7 +40,7 @@ def prompts(tmp_path):
 def test_a_tree_is_written_and_scored(call, tmp_path):
     out = tmp_path / "tree.json"
     built = call("tree", "--acceptance", VECTOR, "--size", "9", "--out", str(out), "--format", "choices")
-    assert built["size"] == 9 and "deprecates" in built["warning"]  # who still reads it
+    assert built["size"] == 9 and "TensorRT-LLM 1.4 removed eagle_choices" in built["warning"]  # who still reads it
     scored = call("score", "--acceptance", VECTOR, "--tree", str(out))
     assert (scored["size"], scored["depth"]) == (built["size"], built["depth"])
     assert scored["expected_tokens"] == pytest.approx(built["expected_tokens"])
@@ -115,6 +119,22 @@ def test_bench(call, prompts):
     for method in ("autoregressive", "hf_generate", "hf_assisted", "chain", "sequoia"):
         assert result[method]["tokens_per_step"] >= 1.0 and result[method]["tokens"] == 16
     assert result["predicted_speedup"] > 0 and result["measured_speedup"] > 0
+
+
+def test_generate_says_of_each_part_what_it_is_doing(call, monkeypatch):
+    parts, lines = [], progress.ProgressLines
+    monkeypatch.setattr(progress, "ProgressLines", lambda doing, **more: parts.append(doing) or lines(**more))
+    call("generate", "--prompt", "x", "--max-new-tokens", "2")
+    assert parts == ["starting PyTorch", "loading the models", "choosing trees", "reading the prompt"]
+
+
+def test_shipped_measurements_of_other_targets_are_not_read(tiny_target):
+    pair = pair_of(tiny_target)
+    assert list(_shipped_of(pair, "acceptance")) == list(_shipped_of(pair, "profiles")) == []
+    tiny = replace(pair, target=copy.copy(tiny_target))
+    tiny.target.name = "demo target"
+    found = [path.name for path in _shipped_of(tiny, "acceptance")]
+    assert found[0] == "demo-t0.json" and "llama3-70b-8b-cnn.json" not in found
 
 
 def test_generate_plans_only_from_what_holds(call):

@@ -8,7 +8,13 @@ import pytest
 from sequoia_core.command_line import figures
 from sequoia_core.command_line.decode_commands import CUT_CHARACTER
 from sequoia_core.command_line.main import main
-from sequoia_core.command_line.measured_words import bench_parts, generate_parts, server_check_parts, sweep_parts
+from sequoia_core.command_line.measured_words import (
+    bench_parts,
+    generate_parts,
+    measure_parts,
+    server_check_parts,
+    sweep_parts,
+)
 from sequoia_core.command_line.output import report
 from sequoia_core.design.acceptance import AcceptanceVector
 from sequoia_core.design.bootstrap import Estimate
@@ -122,13 +128,24 @@ def test_generated_text_is_neither_cut_nor_changed(text, capsys):
     assert "9 tokens in 3 steps, 3.00 per step" in out
 
 
+def test_ranks_that_were_never_accepted_are_one_row_with_their_bound(shown):
+    sums = np.array([[60.0, 4, 0, 0, 0], [50, 14, 0, 0, 0]])
+    vector = AcceptanceVector(sums.sum(axis=0) / 128, prompt_sums=sums, prompt_trials=[64, 64])
+    result = {"prompts": 2, "source": "its own text", "more_prompts": None, "resumed_prompts": 0}
+    words = shown(measure_parts(vector, result, within=0.01, models=[], out=None))
+    assert "3 to 5 0 %, at most 2.31 %" in words and " 0.00 %" not in words
+    alone = AcceptanceVector([0.5, 0, 0, 0.1, 0], prompt_sums=[[5, 0, 0, 1, 0]], prompt_trials=[10])
+    words = shown(measure_parts(alone, result, within=0.01, models=[], out=None))
+    assert "2 to 3 0 % 4 █████ 10.0 % 5 0.00 %" in words
+
+
 def test_a_race_has_a_row_for_each_method_the_fastest_first(shown):
     rates = {"autoregressive": 100.0, "chain": 180.0, "sequoia": 210.0, "hf_generate": 40.0}
     record = {name: {"tokens_per_sec": rate, "tokens_per_step": rate / 80} for name, rate in rates.items()}
     record["sequoia"] |= {"predicted_speedup": 2.2501, "predicted_interval": [1.92, 2.7001]}
     settings = {"prompts": 8, "max_new_tokens": 128, "temperature": 0.6, "dtype": "bfloat16", "device": "a processor"}
     record |= {"settings": settings | {"calibration_prompts": 48}, "tree": {"size": 4, "depth": 3}, "chain_length": 3}
-    record |= {"lanes_left_out": {}, "settings_left_out": {}}
+    record |= {"lanes_left_out": {}, "settings_left_out": {}, "fastest": "sequoia", "same_as_plain": []}
     over = {name: Estimate(rate / 100, rate / 110, rate / 90) for name, rate in rates.items()}
     words = shown(bench_parts(record | {"held": True}, over, ["--draft", "d"]))
     row = "planned tree * 210 2.10× [1.91, 2.33] 2.25× [1.92, 2.70] 2.62"
@@ -136,12 +153,18 @@ def test_a_race_has_a_row_for_each_method_the_fastest_first(shown):
     order = [words.index(name) for name in ("planned tree *", "best chain 180", "no draft 100", "HF generate 40.0")]
     assert order == sorted(order) and "is inside its predicted interval" in words
     assert words.endswith("Next: sequoia measure --draft d --temperature 0.6 --out vector.json")
+    plain = {"fastest": None, "same_as_plain": ["sequoia", "adaptive"], "tree": {"size": 1, "depth": 0}, "held": True}
+    words = shown(bench_parts(record | plain, over, ["--draft", "d"]))
+    assert "*" not in words and "planned tree" not in words and "The plan is no draft" in words
+    assert "No method is the fastest beyond the noise" in words and "have its figures: adaptive trees." in words
 
 
 def test_every_command_says_its_result(said, tmp_path):
     tree, log, after = str(tmp_path / "tree.json"), tmp_path / "log.jsonl", tmp_path / "after"
     words = said("tree", "--acceptance", VECTOR, "--size", "12", "--depth", "3", "--out", tree)
     assert "3.26 tokens are expected per target pass" in words
+    for format, option in (("choices", "max_total_draft_tokens"), ("vllm", "May 2026")):
+        assert option in said("tree", "--acceptance", VECTOR, "--size", "9", "--depth", "3", "--format", format)
     assert "yours 3.257 the best of its size and depth 3.257" in said("score", "--acceptance", VECTOR, "--tree", tree)
     assert " 8 1.932 2.643 3.095" in said("table", "--acceptance", VECTOR, "--max-size", "200", "--max-depth", "9")
     log.write_text('{"prompt_ids": [1, 2, 3, 9], "token_ids": [1, 2, 3, 9, 1, 2, 3, 9]}\n' * 2)

@@ -61,6 +61,10 @@ def test_lines_come_while_nothing_reports(lines, clock, said):
 
     _keep_saying(lines, wait)
     assert said == [f"starting, {second} s" for second in (10, 20, 30)]
+    lines = ProgressLines(clock=clock, say=said.append, doing="loading the models")
+    clock.now += 12
+    lines.tick()
+    assert said[3:] == ["loading the models, 12 s"]
 
 
 @pytest.mark.parametrize(("terminal", "as_json", "bar"), [(True, False, True), (True, True, False)])

@@ -144,6 +144,21 @@ def test_steps_of_fixed_shape_end_as_others_do(kind, draft_context, used):  # no
     assert used["StaticPass.logits"] and used["StaticDrafter._fill"]
 
 
+@pytest.mark.filterwarnings("ignore:draft. found a context")
+def test_a_draft_whose_context_is_just_the_prompt_reads_it_before_the_first_step():
+    """Its last position is the root's, from which one level is drafted."""
+    prompt, read = [5, 9, 2, 7, 3, 1, 8, 4], []
+
+    def around(forward, session, ids, *more):
+        read.append(len(ids))
+        return forward(ids, *more[:-1], keep=more[-1])
+
+    draft = around_passes(tiny_llama(1, context=len(prompt)), around)
+    steps = decode(prompt, pair_of(tiny_llama(1, context=CONTEXT), draft), tree=chain_tree(3), max_new_tokens=6)
+    assert [len(step.new_tokens) for step in steps] == [2, 1, 1, 1, 1]
+    assert read == [len(prompt) - 1, 1]
+
+
 def test_a_limit_of_the_draft_is_named_before_the_run():
     target, draft = tiny_llama(1, context=CONTEXT), tiny_llama(2, context=12)
     options = {"pair": pair_of(target, draft), "tree": chain_tree(3)}

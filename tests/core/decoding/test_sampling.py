@@ -5,6 +5,7 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
+from sequoia_core.decoding.cutting import _most_likely_mass
 from sequoia_core.decoding.sampling import (
     SamplingConfig,
     check_probabilities,
@@ -143,6 +144,11 @@ def test_too_many_children_are_refused():
 def test_what_temperature_top_p_and_top_k_leave_of_a_row(sampling, kept):
     row = torch.tensor([[0.1, 0.5, 0.25, 0.15]]).log()
     np.testing.assert_allclose(probabilities(row, sampling)[0], kept, atol=1e-6)
+
+
+@pytest.mark.parametrize(("top_p", "kept"), [(0.5, [0, 0.5, 0]), (0.75, [0.25, 0.5, 0]), (0.76, [0.25, 0.5, 0.25])])
+def test_a_token_that_exactly_top_p_is_ahead_of_is_left_out(top_p, kept):
+    assert _most_likely_mass(torch.tensor([[0.25, 0.5, 0.25]]), top_p).tolist() == [kept]
 
 
 @pytest.mark.sample(16)

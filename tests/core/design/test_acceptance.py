@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import save as save_safetensors
 
 from sequoia_core.design.acceptance import AcceptanceVector
+from sequoia_core.design.acceptance_matrix import AcceptanceMatrix
 from tests import hostile_files
 from tests.hostile_files import npy_bytes, rewritten_archive, torch_bytes
 
@@ -73,6 +74,19 @@ def test_without_two_prompts_there_is_no_interval_however_many_positions():
         assert vector.interval() is None and vector.resamples(3) is None and vector.more_prompts(0.02) is None
     two = AcceptanceVector(np.array([0.97]), prompt_sums=[[48.0], [49.0]], prompt_trials=[50, 50])
     assert not two.of_one_prompt and two.interval() is not None
+
+
+def test_what_was_never_seen_is_bounded_and_not_impossible():
+    """None of 256 allows a chance of 1.2 %, all of 256 allow 98.8 %; what varies keeps its bootstrap."""
+    sums = np.array([[0.0, 30, 0], [0, 20, 0], [0, 31, 0], [0, 9, 0]])
+    vector = AcceptanceVector(sums.sum(axis=0) / 512, prompt_sums=sums, prompt_trials=[128] * 4)
+    low, high = vector.interval()
+    assert low[0] == low[2] == 0 and high[[0, 2]] == pytest.approx(1 - 0.05 ** (1 / 512)) and high[1] < 0.25
+    always = AcceptanceVector([1.0], prompt_sums=[[64.0]] * 4, prompt_trials=[64] * 4)
+    assert always.interval()[0] == pytest.approx(0.05 ** (1 / 256)) and always.interval()[1] == 1
+    depths = np.array([[128.0, 0], [64, 0]])
+    matrix = AcceptanceMatrix([[1.0, 0], [0.5, 0]], prompt_sums=[depths] * 2, prompt_trials=[[128, 128]] * 2)
+    assert matrix.interval()[1][:, 1] == pytest.approx(1 - 0.05 ** (1 / 256)) and matrix.interval()[0][0, 0] < 1
 
 
 def test_power_law():

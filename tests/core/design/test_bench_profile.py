@@ -1,6 +1,7 @@
 """llama-bench's output in its four formats as a profile; what is no such output in one line."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -55,6 +56,25 @@ def test_csv_and_markdown_have_means():
     assert found.verify_sec.tolist() == pytest.approx([1 / 500, 4 / 1000]) and found.draft_sec == pytest.approx(5e-5)
 
 
+@pytest.mark.sample(5)
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("pp1 @", "pp 1 @"),
+        (" @ d64", "@d64"),
+        ("500.00 ± 9.00", "500.00±9.00"),
+        ("|\n", "| \n"),
+        ("", "\ufeff"),  # as PowerShell writes what is redirected
+    ],
+)
+def test_spellings_of_a_table_are_read_alike(old, new):
+    wanted = profile_from_bench([(MARKDOWN.encode(), "bench.md")])
+    found = MARKDOWN.replace(old, new) if old else new + MARKDOWN
+    for encoding in ("utf-8", "utf-16-le") if not old else ("utf-8",):
+        read = profile_from_bench([(found.encode(encoding), "bench.md")])
+        assert read.to_json() == wanted.to_json()
+
+
 def test_a_text_read_in_parts_tells_of_passes_over_a_part():
     """ik_llama.cpp#1630: pp256 at ubatch 1 to 8, which are passes over 1 to 8 tokens and not over 256."""
     table = "| model | params | backend | n_ubatch | test | t/s |\n|---|---|---|---|---|---|\n"
@@ -77,15 +97,29 @@ def test_two_files_are_one_pair_and_a_profile_of_ours_stays_one():
     assert profile_from_files(files[:1], needs_draft=False).meta["draft"] is None
     own = HardwareProfile([1, 2], [1.0, 1.5], 0.1, device="here")
     assert profile_from_files([(own.to_bytes(), "own.json")]).device == "here"
+    alone = replace(own, meta={"draft": "none"}).to_bytes()
+    assert profile_from_files([(alone, "own.json")], needs_draft=False).device == "here"
+    with pytest.raises(ValueError, match="own.json: found times of a target alone, expected those of a target and"):
+        profile_from_files([(alone, "own.json")])
     again = HardwareProfile.loads(profile_from_files(files).to_bytes(), "saved.json")
     assert again.verify_sec.tolist() == pytest.approx([0.0016, 0.0031])
 
 
+BATCHED = "|    PP |     TG |    B |   N_KV |\n|-------|--------|------|--------|\n|   128 |    128 |    1 |    256 |\n"
+GENERATED = MARKDOWN.replace("pp1 ", "tg1 ").replace("pp4", "tg4")
+
+
+@pytest.mark.sample(9)
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("", "found an empty file"),
-        ("{}", "found '{}', expected output of llama-bench"),
+        (BATCHED, "found output of llama-batched-bench, expected a profile .* or output of llama-bench"),
+        ('{"n_kv_max": 2048, "is_pp_shared": 0, "pp": 128, "t_tg": 4.0}\n', "found output of llama-batched-bench"),
+        ("1,0.6,0.47,0.41\n", "found a bare list of numbers"),
+        ("[1.0, 0.6]", "found a bare list of numbers"),
+        (GENERATED, "found output of llama-bench without such passes"),
+        ("{}", "found '{}', expected a profile written by the profile command, or output"),
         (json.dumps([row(1, [0])]), "found a pass over 1 tokens in 0 seconds"),
         (json.dumps([row("x", [5])]), "found numbers that cannot be read"),
         (json.dumps([*ROWS, row(2, [5], depth=0)]), r"llama-bench: found depths \[0, 64\], expected one"),

@@ -108,6 +108,13 @@ def test_tables_do_not_depend_on_how_levels_are_grouped(cells, monkeypatch):
     np.testing.assert_allclose(list(dynamic_program(rows, 14)), at_once, atol=1e-14)
 
 
+def test_a_rank_of_chance_0_is_possible_and_worth_nothing():
+    """A child of rank 2 needs one of rank 1 first; where none fits at that size, 0 times impossible is impossible."""
+    rows = np.tile([0.5, 0.0, 0.3, 0.0], (5, 1))
+    almost = np.where(rows == 0.0, 1e-14, rows)
+    np.testing.assert_allclose(list(dynamic_program(rows, 9)), list(dynamic_program(almost, 9)), atol=1e-12)
+
+
 def test_open_depth_is_as_good_as_any():
     """The program stops at the level that no longer helps; every deeper bound gives the same value."""
     vector = AcceptanceVector(np.array([0.6, 0.05, 0.15]))

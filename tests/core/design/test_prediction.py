@@ -21,6 +21,7 @@ from sequoia_core.design.prediction import (
     predicted_speedup,
     prompts_for,
     reasons,
+    tokens_estimate,
 )
 from sequoia_core.design.profile import HardwareProfile
 from sequoia_core.design.replay import replay
@@ -101,6 +102,29 @@ def test_a_short_run_on_an_unsteady_machine_has_a_wider_interval():
         assert predict(RAGGED, vector, PROFILE, prompts=prompts).speedup.low is None
         widths.append(found.speedup.high - found.speedup.low)
     assert 0 < widths[0] < widths[1] < 0.6 * widths[2] and widths[0] < 0.2 * found.speedup.value
+
+
+@pytest.mark.parametrize(("rank", "per_step", "bound"), [(1, 2.0, "low"), (0, 1.0, "high")])
+def test_steps_that_all_went_alike_are_not_certain(rank, per_step, bound):
+    """Of n steps about 3 / n may go otherwise; here one child below the root, accepted everywhere or nowhere."""
+    vector = with_texts([np.full(64, rank)] * 4, width=1)
+    steps = 256 / per_step
+    for estimate in (tokens_estimate(chain_tree(1), vector), predict(chain_tree(1), vector, PROFILE).tokens_per_step):
+        assert estimate.value == per_step
+        change = getattr(estimate, bound) - per_step
+        assert abs(change) == pytest.approx(1 - 0.05 ** (1 / steps)) and (change < 0) == (bound == "low")
+
+
+def test_a_plan_for_short_answers_counts_what_their_ends_cut_off():
+    """Everything is accepted: the deeper the tree, the more of it is beyond the end of an answer of 6 tokens."""
+    vector = with_texts([np.ones(64, int)] * 4, width=1)
+    short = vector.of_answers(6)
+    assert short.trials == 24 and short.prompt_trials.tolist() == [6] * 4
+    assert tokens_estimate(chain_tree(5), short).value == tokens_estimate(chain_tree(11), short).value == 6
+    cheap = HardwareProfile([1, 32], [1.0, 1.5], 0.01)
+    assert plan_tree(short, cheap).depth <= 8 < plan_tree(vector, cheap).depth
+    with pytest.raises(ValueError, match="found a vector without the ranks accepted along its texts, expected one"):
+        AcceptanceVector([0.5]).of_answers(6)
 
 
 def test_best_chain_beats_its_neighbours_and_a_planned_tree_beats_it():

@@ -97,6 +97,15 @@ WHOLE = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("data", "named"),
+    [(b"| test | t/s |\n", "output of llama-bench"), (b"1,0.6\n", "a bare list of numbers"), (b"x: 1\n", "text")],
+)
+def test_another_file_is_named(data, named):
+    with pytest.raises(ValueError, match=f"^p.json: found {named}, expected a profile written by the profile command"):
+        HardwareProfile.loads(data, "p.json")
+
+
 def test_every_field_comes_back_from_the_file(tmp_path):
     written = profile(**WHOLE, meta={"a": 1})
     written.save(tmp_path / "p.json")

@@ -132,8 +132,14 @@ def test_nearest_parameters():
     assert bushy["approximate"] is True and "Approximate" in bushy["note"]
     steps, top_k, tokens = bushy["sglang"].values()
     assert (steps, top_k, tokens) == (3, 3, 8) and bushy["transformers"]["num_assistant_tokens"] == 3
+    assert "counts the root" in bushy["note"] and "Spec V2" in bushy["note"]
+    assert bushy["tensorrt_llm"] == {
+        "use_dynamic_tree": True, "dynamic_tree_max_topK": 3, "max_draft_len": 3, "max_total_draft_tokens": 7,
+    }  # fmt: skip
     assert bushy["eagle2"] == {"depth": 2, "top_k": 3, "total_token": 8}
-    assert list(nearest_parameters(chain_tree(5))["sglang"].values()) == [5, 1, 6]
+    chain = nearest_parameters(chain_tree(5))
+    assert list(chain["sglang"].values()) == [5, 1, 6] and list(chain["tensorrt_llm"].values()) == [False, 1, 5, 5]
+    assert "Spec V2" not in chain["note"]
     # A complete ternary tree of depth 3 has 40 nodes; a beam of 3 can offer 1 + 3 + 9 + 9.
     assert nearest_parameters(branching_tree([3, 3, 3]))["eagle2"]["total_token"] == 22
     assert set(nearest_parameters(TREES["root"])) == {"approximate", "note"}

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 import torch
 
+from sequoia_core import LookupTree
 from sequoia_core.decoding import loop as engine
 from sequoia_core.decoding.growing.drafter import GrowingDrafter
+from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.judging import CompiledJudge, RowJudge
 from sequoia_core.design.profile import HardwareProfile
 from sequoia_core.models.installation import installation_id
@@ -212,3 +214,15 @@ def test_disturbed_rounds_are_timed_again_and_do_not_take_the_progress_back(monk
     assert found.meta["repeats"] == 5 and bench.round == 7  # the warm-up, five rounds and two more
     assert all(row == (1.0,) * 5 for row in found.verify_samples)
     assert bench.shares == sorted(bench.shares) and bench.shares[0] == 0.0 and bench.shares[-1] == 1.0
+
+
+def test_a_target_without_a_draft_has_times_of_its_passes_alone(tiny_target):
+    shown = []
+    options = {"sizes": [2, 4], "context": 16, "repeats": 2}
+    found = measure_profile(pair_of(tiny_target), **options, progress=lambda share, words: shown.append(words))
+    assert found.sizes.tolist() == [1, 2, 4] and np.array(found.verify_samples).shape == (3, 2)
+    assert found.meta["draft"] == "none" and found.context == 16 and "profiling, round 2 of 2" in shown
+    again = HardwareProfile.loads(found.to_bytes(), "saved.json")
+    assert LookupTree(TextIndex(), profile=again).max_size == 4
+    with pytest.raises(ValueError, match="context: found 253, expected 1 to 252"):
+        measure_profile(pair_of(tiny_target), **options | {"context": 253})

@@ -14,7 +14,7 @@ from sequoia_core.models.language_model import ModelPair
 from sequoia_core.studies import bench as benchmark
 from sequoia_core.studies import race as racing
 from sequoia_core.studies.bench import bench
-from sequoia_core.studies.race import Decoded, MethodResult, over_best_other, race
+from sequoia_core.studies.race import Decoded, MethodResult, fastest_beyond_noise, over_best_other, race
 from tests.conftest import calibration_of, linear_profile, pair_of
 
 VECTOR = AcceptanceVector(np.array([0.6, 0.2, 0.1]))
@@ -163,6 +163,7 @@ def test_bench_compares_what_it_raced_and_calibrates_on_the_rest(tiny_target, ti
     assert result["predicted_speedup"] == predicted_speedup(asked["trees"]["sequoia"], VECTOR, PROFILE)
     assert result["predicted_interval"] == [None, None] and result["held"] is None  # nothing is known of the samples
     assert found.over_plain["sequoia"].value == pytest.approx(10.5 / 6.5)
+    assert result["fastest"] is None and result["same_as_plain"] == []  # three prompts that differ so prove nothing
     bench(pair, [[1], [2], [5]], sampling=SamplingConfig(), max_new_tokens=10, calibration=[[8], [9]])
     assert asked["raced"] == [[1], [2], [5]] and asked["calibration"] == [[8], [9]]
     assert result["repeated_4grams"] == [0.0, 0.857, 0.0]
@@ -170,3 +171,38 @@ def test_bench_compares_what_it_raced_and_calibrates_on_the_rest(tiny_target, ti
     calm = {"autoregressive": 1.0, "chain": 0.8, "sequoia": pytest.approx(8 / 6)}
     assert result["not_looping"]["over_autoregressive"] == calm
     assert result["looping"]["over_autoregressive"] == {"autoregressive": 1.0, "chain": 4.0, "sequoia": 2.0}
+
+
+def test_a_plan_without_a_draft_is_raced_once_as_plain_decoding(tiny_target, tiny_draft, monkeypatch):
+    asked, vector = {}, AcceptanceVector([0.1, 0.05], calibration=calibration_of(0.2))
+
+    def raced(pair, prompts, *, trees, **options):
+        asked["trees"] = trees
+        return {name: method_result([2.0, 3.0]) for name in ("autoregressive", *trees)}
+
+    monkeypatch.setattr(benchmark, "measure_acceptance", lambda prompts, pair, **options: vector)
+    monkeypatch.setattr(benchmark, "measure_profile", lambda pair, **options: linear_profile(2.0, 1.0))
+    monkeypatch.setattr(benchmark, "race", raced)
+    record = bench(
+        pair_of(tiny_target, tiny_draft), [[1], [2], [3]], sampling=SamplingConfig(), max_new_tokens=10
+    ).record
+    assert record["tree"] == {"size": 1, "depth": 0} and record["same_as_plain"] == ["sequoia", "adaptive"]
+    assert set(asked["trees"]) == {"chain", "specinfer"}  # SpecExec would have one node and a draft pass
+    assert record["sequoia"]["measured_speedup"] == 1 and record["fastest"] is None
+
+
+@pytest.mark.parametrize(
+    ("chain", "tokens", "fastest"),
+    [
+        ([1.5, 1.6, 1.5, 1.4], 10, "chain"),
+        ([3.9, 2.4, 4.0, 1.6], 10, None),  # ahead on the whole, by chance
+        ([9.0, 9.1, 8.9, 9.0], 10, "autoregressive"),
+    ],
+)
+def test_only_a_lead_beyond_the_noise_makes_a_method_the_fastest(chain, tokens, fastest):
+    results = {"autoregressive": method_result([3.0, 3.1, 2.9, 3.0]), "chain": method_result(chain, tokens)}
+    assert fastest_beyond_noise(results) == fastest
+    results["hf_generate"] = MethodResult([10] * 4, [10] * 4, [0.1] * 4, [[1]] * 4)  # has no steps
+    assert fastest_beyond_noise(results) == fastest
+    results["chain"].seconds = [50.0] * 4  # reading the prompt took long: slower than plain on the whole
+    assert fastest_beyond_noise(results) == (None if fastest == "chain" else fastest)

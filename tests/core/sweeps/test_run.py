@@ -138,6 +138,32 @@ def test_jobs_that_a_dead_worker_took_along_are_tried_again_one_by_one(death, sm
     assert results.read_keys()[1] == dict.fromkeys(bad.keys, DIED_FAULT)
 
 
+def test_jobs_of_a_lost_cluster_are_submitted_again(small, monkeypatch):
+    monkeypatch.setattr("sequoia_core.sweeps.run.ASK_SEC", 0.01)
+
+    class Lost(Here):
+        """Loses the jobs under way once, and does all that come later."""
+
+        again = False
+
+        def submit(self, job):
+            found = Future()
+            self.done.append(job)
+            if self.again:
+                found.set_result(without_measuring(job))
+            return found
+
+        def lost(self):
+            lost, self.again = bool(self.done) and not self.again, bool(self.done)
+            return lost
+
+    plan, results = small
+    here = Lost()
+    state = run_sweep(plan, results, here)
+    assert (state.failed, state.done) == (0, 12) and len(here.done) == 12 + 4
+    assert len(results.read_keys()[0]) == 12
+
+
 def test_a_mistake_of_ours_ends_the_run(small):
     with pytest.raises(ZeroDivisionError):
         run_sweep(*small, Here(next(all_jobs(small[0])).keys, ZeroDivisionError))

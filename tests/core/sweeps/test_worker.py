@@ -176,6 +176,13 @@ def test_a_pair_that_does_not_load_fails_its_jobs_alone_and_lookup_needs_no_draf
     assert not done.faults and done.rows[0]["draft"] == "none"
 
 
+def test_a_profile_of_a_target_alone_is_a_job(tmp_path):
+    drafters = 'drafters = ["model", "lookup", "both"]'
+    changes = ('name = "demo"', 'name = "demo"\ndraft = "none"'), (drafters, 'drafters = ["lookup"]')
+    plan = read_plan(write_plan(tmp_path, *changes, more="profile = true"))
+    assert first(plan, "profile").common["draft"] == "none"
+
+
 @pytest.mark.slow
 def test_trees_have_at_most_the_size_of_their_job(tmp_path):
     plan = read_plan(write_plan(tmp_path, ("max_size = 16", "max_size = [2, 8]"), count=2))

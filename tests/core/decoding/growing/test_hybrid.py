@@ -6,16 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from sequoia_core import HybridTree
+from sequoia_core import HybridTree, LookupTree
 from sequoia_core.decoding.growing.compiled_growing import CompiledGrower
 from sequoia_core.decoding.growing.expansion import Nodes, TokenCosts, TreeBounds
+from sequoia_core.decoding.growing.policies import AdaptiveTree
 from sequoia_core.decoding.growing.running_lookup import LookUp, likely_beside, likely_by_both
 from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.growing.top_k_expansion import TopKExpansion
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.record import StepDetails
 from sequoia_core.decoding.sampling import SamplingConfig
-from tests.conftest import calibration_of, pair_of, tiny_llama, tokens_of
+from tests.conftest import around_passes, calibration_of, linear_profile, pair_of, tiny_llama, tokens_of
 from tests.core.decoding.growing.test_lookup_tree import PROMPT
 
 both_ways = pytest.mark.usefixtures("each_rows")  # with compiled rows and without
@@ -31,6 +32,27 @@ def test_what_the_target_would_draw_itself_is_accepted_when_drawn():
     target, draft = (tiny_llama(1, scale=0.3) for _ in range(2))
     steps = decode(PROMPT, pair_of(target, draft), tree=tree, max_new_tokens=60, **options)
     assert len(list(steps)) < 22
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_a_draft_that_does_not_pay_is_not_asked(tiny_target, tiny_draft, temperature):
+    """Where adaptive trees draft nothing, text alone is looked up, as by a LookupTree."""
+
+    def never(*_):
+        raise AssertionError("the draft was read")
+
+    profile, known = linear_profile(0.02, 1.0), calibration_of(0.7, temperature=temperature)
+    hybrid = HybridTree(TextIndex(), profile=profile, calibration=known)
+    assert hybrid.alone and AdaptiveTree(profile=profile, calibration=known).fixed.size == 1
+    options = {"sampling": SamplingConfig(temperature), "max_new_tokens": 40}
+    texts = []
+    for tree in (hybrid, LookupTree(TextIndex(), profile=profile)):
+        pair = pair_of(tiny_target, around_passes(tiny_draft, never))
+        steps = decode(PROMPT * 2, pair, tree=tree, generator=torch.Generator().manual_seed(3), **options)
+        texts.append([(step.new_tokens, step.tree.size) for step in steps])
+    assert texts[0] == texts[1] and (temperature or max(size for _, size in texts[0]) > 1)
+    cheap = HybridTree(TextIndex(), profile=linear_profile(0.02, 0.05), calibration=known)
+    assert not cheap.alone and cheap.needs_draft
 
 
 def found_where_it_says(step, text, earlier):

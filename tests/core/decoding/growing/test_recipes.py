@@ -7,7 +7,7 @@ import pytest
 
 from sequoia_core.decoding.growing.expansion import TreeBounds
 from sequoia_core.decoding.growing.recipes import LOWEST_THRESHOLD, RECIPES, Controller, expectation, grown_on_rows
-from sequoia_core.decoding.growing.step_costs import StepCosts
+from sequoia_core.decoding.growing.step_costs import CONTEXT_STEP, RunCosts, StepCosts
 from sequoia_core.design.calibration import Calibration, Sample
 from sequoia_core.design.profile import HardwareProfile
 from sequoia_core.design.step_time import step_parts
@@ -67,3 +67,17 @@ def test_trees_are_expected_to_be_held_to_the_best_rate_there_is(sharpness, per_
 
     best = max(map(rate, np.linspace(0.5, 4.0, 15)))
     assert expectation(RECIPES["deterministic"], bounds, known, costs).tokens_per_sec == pytest.approx(best, rel=0.02)
+
+
+def test_costs_are_asked_again_after_so_many_committed_tokens():
+    asked, profile = [], linear_profile(0.1)
+    bounds = TreeBounds(max_size=8, max_depth=4, beam=4, branch=3)
+
+    def costs_at(context):
+        asked.append(context)
+        return StepCosts.of_profile(profile, bounds, greedy=True)
+
+    costs = RunCosts(costs_at)
+    for context in (10, 10 + CONTEXT_STEP - 1, 10 + CONTEXT_STEP, 11 + CONTEXT_STEP):
+        costs.token_costs(context)
+    assert asked == [10, 10 + CONTEXT_STEP]
