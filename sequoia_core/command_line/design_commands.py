@@ -128,6 +128,8 @@ def plan_command(
     prediction = predict(tree, vector, hardware, context=context)
     doubts = more_ranks_wanted(tree, vector), odd_times(hardware.sizes, hardware.verify_sec)
     warnings = [*pair_mismatches(vector, hardware), *filter(None, doubts)]
+    if not hardware.modelled and hardware.meta.get("installation") != installation_id():
+        warnings.append(f"Times: {hardware.device}; nothing says that this installation measured them.")
     result: dict[str, Any] = {
         "size": best.size,
         "depth": best.depth,
@@ -156,8 +158,6 @@ def plan_command(
         tree = optimal_tree(vector, size=drafting.size, depth=drafting.depth)
         prediction = predict(tree, vector, hardware, context=context)
     said = [*warnings, *filter(None, [words]), *without_depth_words(flat)]
-    if not hardware.modelled and hardware.meta.get("installation") != installation_id():
-        said.append(f"Times: {hardware.device}, not measured by this installation.")
     larger, options = larger_tree(surface, best), options_of(vector.holds_for)
     people = plan_parts(tree, prediction, small, larger, vector, hardware, said, (acceptance, profile), options)
     report(result, as_json, people)

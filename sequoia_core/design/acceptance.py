@@ -164,6 +164,11 @@ class AcceptanceVector:
                 "found a vector without the ranks accepted along its texts, expected one of the measure command "
                 "to plan for answers of a length"
             )
+        longest = max(map(len, self.prompt_ranks), default=0)
+        if tokens > longest:
+            raise ValueError(
+                f"found texts of at most {longest:,} positions, expected {tokens:,} or more to plan for such answers"
+            )
         texts = tuple(ranks[:tokens] for ranks in self.prompt_ranks)
         counts = np.array([len(ranks) for ranks in texts])
         sums = np.array([np.bincount(ranks, minlength=len(self) + 1)[1:] for ranks in texts], dtype=np.float64)

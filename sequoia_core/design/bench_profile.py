@@ -100,10 +100,8 @@ def _passes(data: bytes) -> list[Pass]:
     if found not in ("JSON", "text", LLAMA_BENCH):
         raise ValueError(f"found {found}, expected {EXPECTED}")
     text = decode_text(data, EXPECTED)
-    if text.lstrip().startswith("["):
-        passes = [_of_fields(row) for row in read_json(text.encode())]
-    elif text.lstrip().startswith("{"):
-        passes = [_of_fields(read_json(line.encode())) for line in text.splitlines() if line.strip()]
+    if text.lstrip().startswith(("[", "{")):
+        passes = [_of_fields(row) for row in _json_rows(text)]
     elif "|" in text:
         passes = [_of_markdown(row) for row in _table(text)]
     else:
@@ -112,6 +110,18 @@ def _passes(data: bytes) -> list[Pass]:
     if not timed:
         raise ValueError(f"found {found} without such passes, expected {EXPECTED}")
     return timed
+
+
+def _json_rows(text: str) -> list[Any]:
+    """Return the objects of a JSON list, of one object, or of lines with an object each."""
+    try:
+        whole = read_json(text.encode())
+    except ValueError:
+        lines = [line for line in text.splitlines() if line.strip()]
+        if len(lines) < 2 or not lines[1].lstrip().startswith("{"):
+            raise
+        return [read_json(line.encode()) for line in lines]
+    return whole if isinstance(whole, list) else [whole]
 
 
 def _of_fields(row: Any) -> Pass | None:

@@ -269,7 +269,7 @@ class HardwareProfile:
         if not self.is_of(device):
             phrases.append(f"measured on {self.device}, not on {device}")
         elif not self.modelled and installation not in (None, self.meta.get("installation")):
-            phrases.append("measured on a machine of the same name, not by this installation")
+            phrases.append("measured on a machine of the same name, perhaps not this one")
         own = self.meta.get("instructions")
         if own and instructions and own != instructions:
             phrases.append(f"measured with {own}, not {instructions}")

@@ -28,7 +28,7 @@ def device_name() -> str:
         import torch
 
         return torch.cuda.get_device_name()
-    count = len(allowed_cores())
+    count = allowed_cores()
     return f"{processor_name()}, {count} core{'s' if count > 1 else ''}"
 
 
@@ -36,10 +36,11 @@ def limit_threads() -> None:
     """Let torch use no more threads than there are cores for this process; more only wait for each other."""
     import torch
 
-    threads, cores = torch.get_num_threads(), len(allowed_cores())
+    threads, cores = torch.get_num_threads(), allowed_cores()
     if threads > cores:
         torch.set_num_threads(cores)
-        say_once(f"{threads} threads were asked for, but this process may use {cores} of the cores: {cores} are used")
+        few = "1 core, so it uses 1" if cores == 1 else f"{cores} cores, so it uses {cores}"
+        say_once(f"PyTorch would use {threads} threads, but this process may use only {few}")
 
 
 def describe_device(device) -> str:

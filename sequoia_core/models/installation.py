@@ -16,10 +16,9 @@ def installation_id() -> str:
     new = uuid.uuid4().hex
     try:
         path = cache_folder() / "installation-id"
-        if path.is_file() and ID.fullmatch(known := path.read_bytes()):
-            return known.decode()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, new.encode())
+        if not (path.is_file() and ID.fullmatch(path.read_bytes())):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(path, new.encode())
+        return path.read_bytes().decode()  # read again: of two processes that begin at once, the last one's stays
     except (OSError, ValueError, RuntimeError):  # RuntimeError: a user without a home folder
-        pass
-    return new
+        return new

@@ -29,17 +29,20 @@ def processor_name() -> str:
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "CPU")
 
 
-def allowed_cores(root: Path = Path("/")) -> list[int]:
-    """Return the cores that this process may use, at least one.
+def usable_cores() -> list[int]:
+    """Return the cores that this process may run on, by its affinity (taskset)."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
 
-    Its affinity (taskset) says which, the quotas of its control groups, of version 1 or 2, how many; a part of a core
-    is not counted.
+
+def allowed_cores(root: Path = Path("/")) -> int:
+    """Return how many cores this process may keep busy, at least one: by its affinity and its control groups' quotas.
+
+    A part of a core is not counted. Quotas are read for control groups of version 1 and 2.
 
     Args:
         root: where proc and sys are.
     """
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
-    return cores[: max(1, int(min(_quotas(root), default=len(cores))))]
+    return max(1, int(min([*_quotas(root), len(usable_cores())])))
 
 
 def _quotas(root: Path) -> list[float]:

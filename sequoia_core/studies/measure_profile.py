@@ -122,8 +122,8 @@ def _passes_by(target: Any) -> dict[str, Any]:
     """Return what the times depend on besides the models: what runs the passes, where, and on how many cores."""
     made = {"passes_by": target.backend, "installation": installation_id(), "instructions": None}
     if torch.device(target.device).type == "cpu":
-        cores = len(allowed_cores())
-        made |= {"instructions": instructions_in_use(), "threads": torch.get_num_threads(), "allowed_cores": cores}
+        threads, cores = torch.get_num_threads(), allowed_cores()
+        made |= {"instructions": instructions_in_use(), "threads": threads, "allowed_cores": cores}
     return made
 
 

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ..files.safe_files import one_line
-from ..native.processor import allowed_cores
+from ..native.processor import allowed_cores, usable_cores
 from .jobs import Job
 from .worker import Done, run_job
 
@@ -37,10 +37,10 @@ def is_death(error: BaseException) -> bool:
 
 def check_request(count: int | None, address: str | None) -> None:
     """Refuse a number of processes or a scheduler's address that cannot be."""
-    if count is not None and not 1 <= count <= PER_CORE * len(allowed_cores()):
+    if count is not None and not 1 <= count <= PER_CORE * allowed_cores():
         found = str(count)[:40]
         raise ValueError(
-            f"--workers: found {found}, expected 1 to {PER_CORE * len(allowed_cores())} on {len(allowed_cores())} cores"
+            f"--workers: found {found}, expected 1 to {PER_CORE * allowed_cores()} on {allowed_cores()} cores"
         )
     if address is not None and not re.fullmatch(r"(tcp|tls|ucx|wss?)://[\w.\-\[\]:]+:\d{1,5}", address):
         raise ValueError(f"--scheduler: found {address[:60]!r}, expected an address such as tcp://10.0.0.1:8786")
@@ -60,12 +60,12 @@ class LocalWorkers:
     machines = 1
 
     def __init__(self, count: int | None = None, *, threads: int = 1) -> None:
-        cores = allowed_cores()
-        if threads > len(cores):
-            raise ValueError(f"threads: found {threads}, expected at most the {len(cores)} cores that are free for it")
-        self.count = count or max(1, len(cores) // threads)
+        cores, allowed = usable_cores(), allowed_cores()
+        if threads > allowed:
+            raise ValueError(f"threads: found {threads}, expected at most {allowed}: the cores that it may use")
+        self.count = count or max(1, allowed // threads)
         needed = self.count * threads
-        self.note = f"{needed} threads share {len(cores)} cores: each takes longer" if needed > len(cores) else ""
+        self.note = f"{needed} threads share {allowed} cores: each takes longer" if needed > allowed else ""
         each = max(1, len(cores) // self.count)
         self._cores = [cores[(n * each) % len(cores) :][:each] for n in range(self.count)]
         self._executor = self._start()

@@ -37,12 +37,12 @@ def test_what_was_measured_on_this_pair_here_needs_nothing() -> None:
         ),
         (
             "shipped, from a machine of the same name",
-            "not by this installation",
+            "perhaps not this one",
             replace(profile(), meta=profile().meta | {"installation": "another"}),
         ),
         (
             "shipped, from a machine of the same name",
-            "not by this installation",
+            "perhaps not this one",
             replace(profile(), meta=profile().meta | {"installation": None}),
         ),
         ("missing", "with the draft small", replace(vector(), holds_for=replace(vector().holds_for, draft="small"))),

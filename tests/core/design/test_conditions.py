@@ -86,7 +86,7 @@ def test_a_measurement_records_what_it_was_made_for(tiny_target, tiny_draft):
     assert vector.holds_for == Conditions(tiny_target.name, tiny_draft.name, 0.7, 0.9, "topk", top_k=7)
 
 
-SAME_NAME = "measured on a machine of the same name, not by this installation"
+SAME_NAME = "measured on a machine of the same name, perhaps not this one"
 PROFILE = HardwareProfile(
     [1, 2], [1.0, 1.1], 0.1, device="A, 2 threads", dtype="float32", meta={"target": "big", "draft": "small"}
 )

@@ -197,8 +197,8 @@ def test_timed_jobs_come_last_and_one_at_a_time_and_what_is_left_is_estimated_by
 
 
 def test_threads_beyond_the_cores_are_refused(monkeypatch):
-    monkeypatch.setattr(executors, "_cores", lambda: [0, 1])
-    with pytest.raises(ValueError, match="threads: found 3, expected at most the 2 cores"):
+    monkeypatch.setattr(executors, "allowed_cores", lambda: 2)
+    with pytest.raises(ValueError, match="threads: found 3, expected at most 2: the cores that it may use"):
         LocalWorkers(1, threads=3)
 
 
