@@ -1,6 +1,7 @@
 """What a server counted of its speculative decoding, positions from 1, and the rules that such counts obey."""
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 from typing import Any, NamedTuple
@@ -165,9 +166,9 @@ class ServerCounts:
         A step yields one token beside the accepted ones. For llama.cpp's metrics there are a few too many: how many
         first tokens come from no step is unknown.
         """
-        if self.steps is not None or self.tokens is None or self.accepted_tokens is None:
+        if self.steps is not None or self.tokens is None:
             return self.steps
-        steps = self.tokens - (self.requests_done or 0) - self.accepted_tokens
+        steps = self.tokens - (self.requests_done or 0) - (self.accepted_tokens or 0)
         return max(steps, self.drafts or 0)  # fewer than drafts only by what the ends of requests cut off
 
     @property
@@ -184,15 +185,22 @@ class ServerCounts:
         return 1 + self.accepted_tokens / steps if steps and self.accepted_tokens is not None else self.mean_length
 
 
-def summed(parts: Sequence[ServerCounts], source: str) -> ServerCounts:
-    """Add up counts; what one part lacks is unknown of all, and averages are averaged."""
+def summed(parts: Sequence[ServerCounts], source: str = "") -> ServerCounts:
+    """Add up counts; what one part lacks is unknown of all, and averages are averaged.
+
+    Without a `source` it follows from those of the parts, in their order: line 1 and lines 2 to 4 are lines 1 to 4.
+    """
     totals: dict[str, Any] = {}
     for name in _ADDED:
         values = [getattr(part, name) for part in parts]
         totals[name] = None if None in values else sum(values)
     means = [part.mean_length for part in parts]
+    first, last = parts[0].source, parts[-1].source
+    if not source and first != last:
+        numbers = re.findall(r"\d+", f"{first} {last}")
+        source = f"{first.split()[0].rstrip('s')}s {numbers[0]} to {numbers[-1]}"
     return replace(
-        parts[-1], **totals, source=source, notes=(), periods=(),
+        parts[-1], **totals, source=source or first, notes=(), periods=(),
         mean_length=None if None in means else sum(means) / len(means),  # type: ignore[arg-type]
         positions=tuple(map(sum, zip_longest(*(part.positions for part in parts), fillvalue=0))),
         requests=tuple(chain.from_iterable(part.requests for part in parts)),
@@ -217,6 +225,25 @@ def counts_of_one_k(parts: Sequence[ServerCounts], source: str, notes: Iterable[
     each = ", ".join(f"{period.source} ({period.draft_tokens or 0:,} draft tokens)" for period in periods)
     note = f"Several settings: {each}. The counts are those of {most.source} alone."
     return replace(whole, notes=(note, *whole.notes), periods=tuple(periods))
+
+
+def read_each(
+    lines: Iterable[Any], read: Callable[[Any], Any], odd: list[str], start: int = 1
+) -> list[tuple[int, Any]]:
+    """Return number and content of the lines that have any; `odd` says which cannot be read and why."""
+    found = []
+    for number, line in enumerate(lines, start):
+        try:
+            found.append((number, read(line)))
+        except ValueError as error:
+            odd.append(f"line {number}: {error}")
+    return [(number, content) for number, content in found if content is not None]
+
+
+def check_places(places: Sequence[int]) -> None:
+    """Refuse positions, counted from 0 as servers do, with gaps."""
+    if list(places) != list(range(len(places))):
+        raise ValueError(f"found positions {list(places)[:8]}, expected 0, 1, 2, … without gaps")
 
 
 def notes_of_left_out(lines: Sequence[str]) -> list[str]:

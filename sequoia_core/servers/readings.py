@@ -107,7 +107,7 @@ def _counts(text: str, data: bytes, then: str | None, engine: str, model: str | 
     if metrics:
         return counts_between(text, then, engine=engine, model=model)
     if re.match(r"\s*(?:\{|\[\s*\{)", text):  # a log may begin with the time in brackets
-        return counts_of_answers(data, model)
+        return counts_of_answers(text.encode(), model)
     if kind not in ("text", "JSON"):
         raise Unrecognised(f"found {kind}")
     if "acceptance_at_pos_" in text[:4096]:

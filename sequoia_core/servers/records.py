@@ -4,9 +4,8 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import accumulate
 from operator import mul
 from typing import Any
@@ -22,9 +21,11 @@ from .counts import (
     ServerCounts,
     ServerRequest,
     Unrecognised,
+    check_places,
     counts_of_one_k,
     counts_of_survival,
     notes_of_left_out,
+    read_each,
     summed,
 )
 from .logs import counts_of_log
@@ -48,8 +49,6 @@ def counts_of_answers(data: bytes, model: str | None = None) -> ServerCounts:
     parts = [part for row in rows for part in _parts(row)]
     if not parts and (lines := _log_lines(rows)):
         return counts_of_log("\n".join(lines) + "\n", model, odd)
-    if not parts:  # answers of a llama.cpp without a draft
-        parts = [part for row in rows for part in _parts(row, "predicted_n")]
     engines = {engine for engine, _ in parts}
     if not engines:
         raise Unrecognised(f"found {len(rows)} objects without counts")
@@ -58,19 +57,18 @@ def counts_of_answers(data: bytes, model: str | None = None) -> ServerCounts:
     if len(parts) > MAX_REQUESTS:
         raise ValueError(f"found {len(parts):,} requests, expected at most {MAX_REQUESTS:,}")
     answers = [fields for _, fields in parts]
+    requests = _each(answers, VLLM in engines)
     notes = notes_of_left_out(odd)
     if len(rows) > len(parts):
         notes.append(f"{len(rows) - len(parts)} answers without counts were left out.")
-    source = "totals"
-    read: Callable[[dict[str, Any]], ServerCounts] = _timings
-    if engines == {VLLM}:
-        ordered = all(isinstance(fields.get("per_step_accepted"), list) for fields in answers)
-        source = "records by step" if ordered else "records by request"
-        read = partial(_request, ordered=ordered)
-        if not ordered:
-            notes.append("Histograms without the order of steps: nothing can be replayed.")
-    counts = replace(counts_of_one_k(_each(answers, read), source, notes), model=_model(answers))
-    if counts.drafts is not None:
+    counts = replace(counts_of_one_k(requests, "totals", notes), model=_model(answers))
+    counts = replace(counts, periods=counts.periods or tuple(requests))
+    if VLLM in engines:
+        if all(request.ordered for request in requests):
+            return replace(counts, source="records by step", ordered=True)
+        note = "Histograms without the order of steps: nothing can be replayed."
+        return replace(counts, source="records by request", ordered=False, notes=(*counts.notes, note))
+    if counts.drafts == 0:
         return counts
     if not counts.all_steps:
         raise ValueError(
@@ -81,18 +79,19 @@ def counts_of_answers(data: bytes, model: str | None = None) -> ServerCounts:
     return replace(counts, mean_length=counts.tokens_per_step, notes=(*counts.notes, note))
 
 
-def _each(answers: Sequence[dict[str, Any]], read: Callable[[dict[str, Any]], ServerCounts]) -> list[ServerCounts]:
-    parts: list[ServerCounts] = []
+def _each(answers: Sequence[dict[str, Any]], by_step: bool) -> list[ServerCounts]:
+    requests: list[ServerCounts] = []
     steps = 0
     for number, fields in enumerate(answers, start=1):
+        name = f"request {number}"
         try:
-            parts.append(read(fields))
+            requests.append(replace(_request(fields) if by_step else _timings(fields), source=name))
         except ValueError as error:
-            raise ValueError(f"request {number}: {error}") from error
-        steps += parts[-1].drafts or 0
+            raise ValueError(f"{name}: {error}") from error
+        steps += requests[-1].drafts or 0
         if steps > MAX_STEPS:
             raise ValueError(f"found more than {MAX_STEPS:,} steps, expected fewer requests")
-    return parts
+    return requests
 
 
 def _rows(data: bytes) -> tuple[list[Any], list[str]]:
@@ -100,16 +99,11 @@ def _rows(data: bytes) -> tuple[list[Any], list[str]]:
     try:
         whole = read_json(data)
     except ValueError:
-        rows: list[Any] = []
-        odd = []
         lines = data.splitlines()
         if len(lines) > MAX_ROWS:
             raise ValueError(f"found {len(lines):,} lines, expected at most {MAX_ROWS:,}") from None
-        for number, line in enumerate(lines, start=1):
-            try:
-                rows += [read_json(line)] if line.strip() else []
-            except ValueError as error:
-                odd.append(f"line {number}: {error}")
+        odd: list[str] = []
+        rows = [row for _, row in read_each(lines, lambda line: read_json(line) if line.strip() else None, odd)]
         if not any(isinstance(row, dict) for row in rows):
             raise
         return rows, odd
@@ -135,7 +129,7 @@ def _log_lines(rows: Sequence[Any]) -> list[str]:
     return [text.rstrip("\n") for _, text in lines]
 
 
-def _parts(row: Any, timed: str = "draft_n") -> Iterable[tuple[str, dict[str, Any]]]:
+def _parts(row: Any) -> Iterable[tuple[str, dict[str, Any]]]:
     """Yield the parts of an answer that count: engine -> fields, with facts of the request."""
     if not isinstance(row, dict):
         return
@@ -147,8 +141,8 @@ def _parts(row: Any, timed: str = "draft_n") -> Iterable[tuple[str, dict[str, An
     about = {"model": row.get("model", ""), "prompt_tokens": prompt, "looped": _looped(row)}
     if isinstance(fields, dict) and "num_spec_steps" in fields:
         yield VLLM, fields | {"completion_tokens": tokens} | about
-    timings = row.get("timings", row)
-    if isinstance(timings, dict) and timed in timings and "draft_rounds" not in timings:  # mlx-vlm's count rounds
+    timings = row.get("timings", row)  # without draft_n where nothing was drafted
+    if isinstance(timings, dict) and "predicted_n" in timings and "draft_rounds" not in timings:  # mlx-vlm's
         yield LLAMA_CPP, timings | about
 
 
@@ -166,8 +160,9 @@ def _looped(row: dict[str, Any]) -> bool | None:
     )
 
 
-def _request(fields: dict[str, Any], ordered: bool) -> ServerCounts:
+def _request(fields: dict[str, Any]) -> ServerCounts:
     longest = _whole(fields, "num_spec_tokens", most=MAX_POSITIONS)
+    ordered = isinstance(fields.get("per_step_accepted"), list)
     if ordered:
         accepted, drafted = _whole_list(fields, "per_step_accepted"), _whole_list(fields, "per_step_drafted")
         if len(accepted) != len(drafted):
@@ -197,7 +192,7 @@ def _request(fields: dict[str, Any], ordered: bool) -> ServerCounts:
     tokens = None if fields["completion_tokens"] is None else _whole(fields, "completion_tokens")
     request = ServerRequest(tuple(accepted), tuple(drafted), None if tokens is None else tokens - 1)
     return ServerCounts(
-        VLLM, "one request", len(accepted), drafted_in_all, sum(accepted),
+        VLLM, "", len(accepted), drafted_in_all, sum(accepted),
         tuple(sum(step >= position for step in accepted) for position in range(1, longest + 1)), tokens, 1,
         (request,), ordered, totals=(_totals(fields, len(accepted), sum(accepted)),),
     )  # fmt: skip
@@ -207,7 +202,7 @@ def _timings(fields: dict[str, Any]) -> ServerCounts:
     fields = {"draft_n": 0, "draft_n_accepted": 0} | fields
     tokens, drafted, accepted = (_whole(fields, name) for name in ("predicted_n", "draft_n", "draft_n_accepted"))
     return ServerCounts(
-        LLAMA_CPP, "totals", None if drafted else 0, drafted, accepted, tokens=tokens, requests_done=1,
+        LLAMA_CPP, "", None if drafted else 0, drafted, accepted, tokens=tokens, requests_done=1,
         totals=(_totals(fields, tokens - 1 - accepted, accepted),),
     )  # fmt: skip
 
@@ -225,18 +220,12 @@ def counts_of_table(text: str) -> ServerCounts:
     if twice := [name for name, count in Counter(header).items() if count > 1]:
         raise ValueError(f"found column {twice[0][:40]} twice, expected each once")
     places = sorted(int(place) for name in header for place in re.findall(r"^acceptance_at_pos_(\d{1,4})$", name))
-    if places != list(range(len(places))):
-        raise ValueError(f"found positions {places[:8]}, expected 0, 1, 2, … without gaps")
+    check_places(places)
     rows = list(table)
     if not rows or not places or "num_drafts" not in header:
         raise ValueError("found another table, expected columns num_drafts, acceptance_at_pos_0, …")
     odd: list[str] = []
-    parts: list[ServerCounts] = []
-    for number, row in enumerate(rows, start=2):
-        try:
-            parts.append(_row(row, len(places)))
-        except ValueError as error:
-            odd.append(f"line {number}: {error}")
+    parts = [part for _, part in read_each(rows, lambda row: _row(row, len(places)), odd, start=2)]
     if not parts:
         raise ValueError(odd[0])
     subsets = [part for part in parts if not WHOLE_ROW.fullmatch(part.source)] or parts
