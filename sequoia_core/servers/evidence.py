@@ -53,9 +53,7 @@ def first_position(counts: ServerCounts) -> Evidence | None:
 
 def drafts_or_steps(counts: ServerCounts) -> int:
     """Return the drafts, or the steps where only those are known; 0 where neither is."""
-    if counts.drafts or counts.steps or counts.tokens is None:
-        return counts.drafts or counts.steps or 0
-    return counts.tokens - (counts.requests_done or 0) - (counts.accepted_tokens or 0)
+    return counts.drafts or counts.all_steps or 0
 
 
 def later_positions(counts: ServerCounts) -> tuple[Evidence, ...]:

@@ -37,7 +37,6 @@ MAX_ROWS = 200_000  # of JSON, where they are lines of a log
 LOG_FIELDS = ("log", "line", "message", "msg")  # of Docker, Loki and others that keep each line of a log as JSON
 TIME_FIELDS = ("time", "timestamp", "ts")
 WHOLE_ROW = re.compile(r"(?i)\s*(overall|total|all|sum|average|mean)\s*")  # of a table: more than one subset
-PERCENT = ": percentages, to be divided by 100"
 
 
 def counts_of_answers(data: bytes, model: str | None = None) -> ServerCounts:
@@ -112,46 +111,47 @@ def _rows(data: bytes) -> tuple[list[Any], list[str]]:
 
 def _log_lines(rows: Sequence[Any]) -> list[str]:
     """Return the lines of a log that are wrapped in JSON, the oldest first; nothing where there are none."""
-    lines = []
-    for row in rows:
-        data = row.get("data") if isinstance(row, dict) else None
-        if isinstance(data, dict) and isinstance(data.get("result"), list):  # what Loki answers
-            streams = [stream.get("values") for stream in data["result"] if isinstance(stream, dict)]
-            lines += [tuple(map(str, pair[:2])) for values in streams if isinstance(values, list) for pair in values]
-        elif isinstance(row, dict):
-            text = next((row[name] for name in LOG_FIELDS if isinstance(row.get(name), str)), None)
-            time = next((str(row[name]) for name in TIME_FIELDS if name in row), "")
-            lines += [] if text is None else [(time, text)]
-    if lines and all(time for time, _ in lines):
-        if lines[0][0] > lines[-1][0]:  # the newest first, also of lines of one time
+    lines: list[tuple[str, str]] = []
+    for row in map(_fields, rows):
+        streams = _fields(row.get("data")).get("result")  # what Loki answers
+        for stream in map(_fields, streams if isinstance(streams, list) else []):
+            pairs = stream.get("values")
+            lines += [(str(pair[0]), str(pair[1])) for pair in pairs] if isinstance(pairs, list) else []
+        text = next((row[name] for name in LOG_FIELDS if isinstance(row.get(name), str)), None)
+        if text is not None:
+            lines.append((next((str(row[name]) for name in TIME_FIELDS if name in row), ""), text))
+    if all(time for time, _ in lines):
+        if lines and lines[0][0] > lines[-1][0]:  # the newest first, also of lines of one time
             lines.reverse()
         lines.sort(key=lambda line: line[0].rstrip("Z"))
     return [text.rstrip("\n") for _, text in lines]
 
 
+def _fields(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
 def _parts(row: Any) -> Iterable[tuple[str, dict[str, Any]]]:
     """Yield the parts of an answer that count: engine -> fields, with facts of the request."""
-    if not isinstance(row, dict):
-        return
-    row = row["response"] if isinstance(row.get("response"), dict) else row
-    metrics, usage = row.get("metrics"), row.get("usage")
-    fields = metrics.get("speculative_decoding") if isinstance(metrics, dict) else row
-    tokens = usage.get("completion_tokens") if isinstance(usage, dict) else row.get("completion_tokens")
-    prompt = usage.get("prompt_tokens") if isinstance(usage, dict) else row.get("tokens_evaluated")
+    row = _fields(row)
+    row = _fields(row.get("response")) or row
+    usage = _fields(row.get("usage"))
+    prompt = usage.get("prompt_tokens", row.get("tokens_evaluated"))
     about = {"model": row.get("model", ""), "prompt_tokens": prompt, "looped": _looped(row)}
-    if isinstance(fields, dict) and "num_spec_steps" in fields:
+    fields = _fields(_fields(row["metrics"]).get("speculative_decoding")) if "metrics" in row else row
+    if "num_spec_steps" in fields:
+        tokens = usage.get("completion_tokens", row.get("completion_tokens"))
         yield VLLM, fields | {"completion_tokens": tokens} | about
-    timings = row.get("timings", row)  # without draft_n where nothing was drafted
-    if isinstance(timings, dict) and "predicted_n" in timings and "draft_rounds" not in timings:  # mlx-vlm's
+    timings = _fields(row.get("timings", row))  # without draft_n where nothing was drafted
+    if "predicted_n" in timings and "draft_rounds" not in timings:  # mlx-vlm's count rounds
         yield LLAMA_CPP, timings | about
 
 
 def _looped(row: dict[str, Any]) -> bool | None:
     """Return whether an answer's last half, at least, is one text of up to 200 characters again and again."""
     choices = row.get("choices")
-    choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else row
-    message = choice.get("message")
-    text = message.get("content") if isinstance(message, dict) else choice.get("text", row.get("content"))
+    choice = _fields(choices[0]) if isinstance(choices, list) and choices else row
+    text = _fields(choice.get("message")).get("content", choice.get("text", row.get("content")))
     if not isinstance(text, str) or not text:
         return None
     half = text[-max(len(text) // 2, MIN_LOOP_CHARS) :]
@@ -221,23 +221,22 @@ def counts_of_table(text: str) -> ServerCounts:
         raise ValueError(f"found column {twice[0][:40]} twice, expected each once")
     places = sorted(int(place) for name in header for place in re.findall(r"^acceptance_at_pos_(\d{1,4})$", name))
     check_places(places)
-    rows = list(table)
-    if not rows or not places or "num_drafts" not in header:
-        raise ValueError("found another table, expected columns num_drafts, acceptance_at_pos_0, …")
     odd: list[str] = []
-    parts = [part for _, part in read_each(rows, lambda row: _row(row, len(places)), odd, start=2)]
-    if not parts:
+    parts = [part for _, part in read_each(table, lambda row: _row(row, len(places)), odd, start=2)]
+    if odd and not parts:
         raise ValueError(odd[0])
+    if not parts or not places:
+        raise ValueError("found another table, expected columns num_drafts, acceptance_at_pos_0, …")
     subsets = [part for part in parts if not WHOLE_ROW.fullmatch(part.source)] or parts
     if len(subsets) == len(parts):
         subsets = _without_sum(parts)
     notes = [f"{len(subsets)} subsets, summed."] if len(subsets) > 1 else []
     if len(subsets) < len(parts):
         notes.append("The row of all subsets together was left out.")
-    counts = replace(summed(subsets, "acceptance.csv"), notes=(*notes, *notes_of_left_out(odd)))
+    counts = summed(subsets, "acceptance.csv")
     if not counts.drafts:
         raise ValueError("found no drafts counted, expected at least one")
-    return counts
+    return replace(counts, notes=(*notes, *notes_of_left_out(odd)))
 
 
 def _row(row: dict[str, Any], longest: int) -> ServerCounts:
@@ -245,16 +244,20 @@ def _row(row: dict[str, Any], longest: int) -> ServerCounts:
     try:
         drafts, *rates = (float(row[name]) for name in names)
         drafted = float(row.get("num_draft_tokens", drafts * longest))
-    except (TypeError, ValueError):
-        raise ValueError("found no row of counts and rates, expected numbers") from None
-    if not all(0 <= rate <= 1 for rate in rates):
-        percent = PERCENT if all(0 <= rate <= 100 for rate in rates) else ""
-        raise ValueError(f"found no row of counts and rates from 0 to 1, expected one{percent}")
+    except (LookupError, TypeError, ValueError):
+        raise ValueError("found no row of counts and rates, expected num_drafts, acceptance_at_pos_0, …") from None
+    _check_rates(rates)
     if not 0 <= drafts <= MAX_COUNT or not 0 <= drafted <= MAX_COUNT:
         raise ValueError(f"found {drafts:g} drafts and {drafted:g} draft tokens, expected counts")
     positions = tuple(round(rate * drafts) for rate in rates)
     name = next(iter(row.values()))
     return ServerCounts(VLLM, str(name), round(drafts), round(drafted), sum(positions), positions)
+
+
+def _check_rates(rates: Sequence[float]) -> None:
+    if not all(0 <= rate <= 1 for rate in rates):
+        percent = ": percentages, to be divided by 100" if all(0 <= rate <= 100 for rate in rates) else ""
+        raise ValueError(f"found numbers outside 0 to 1, expected rates by position{percent}")
 
 
 def _without_sum(rows: list[ServerCounts]) -> list[ServerCounts]:
@@ -275,9 +278,7 @@ def counts_of_rates(values: Sequence[float], rates: str | None = None, *, engine
     """
     if rates not in (None, *RATES):
         raise ValueError(f"--rates: found {rates[:40]!r}, expected {' or '.join(RATES)}")
-    if not values or not all(0 <= value <= 1 for value in values):
-        percent = PERCENT if values and all(0 <= value <= 100 for value in values) else ""
-        raise ValueError(f"found numbers outside 0 to 1, expected rates by position{percent}")
+    _check_rates(values)
     rise = next((position for position in range(1, len(values)) if values[position] > values[position - 1]), None)
     if rates != "conditional" and rise is not None:
         raise ValueError(

@@ -233,13 +233,13 @@ def degenerate(counts: ServerCounts) -> Finding | None:
     )  # fmt: skip
 
 
-def too_slow(counts: ServerCounts, speed: Estimate | None) -> Finding | None:
+def too_slow(tokens: float | None, speed: Estimate | None) -> Finding | None:
     """Fire where speculation loses time, however well drafts are accepted."""
     if speed is None or (speed.value if speed.high is None else speed.high) >= MIN_SPEED:
         return None
     low, high = (nan, nan) if speed.low is None or speed.high is None else (speed.low, speed.high)
     seen = [Evidence("speed over no speculation", speed.value, low, high, share=False)]
-    if (tokens := counts.tokens_per_step) is not None:
+    if tokens is not None:
         seen.append(Evidence("tokens per step", tokens, share=False))
         seen.append(Evidence("a step's time over one without a draft", tokens / speed.value, share=False))
     return Finding(
@@ -282,9 +282,8 @@ def sound(counts: ServerCounts) -> Finding:
     """Say that no rule fired, or that there are too few counts to say so."""
     first, later = first_position(counts), later_positions(counts)
     if first is not None and first.of is None and not counts.shares:
-        changes = f" They lie between {1 + first.low:.2f} and {1 + first.high:.2f}." if first.low < first.high else ""
         average = Evidence("tokens per step on average", counts.mean_length or nan, share=False)
-        says = f"Averages alone, of how many drafts is unknown, say nothing by position.{changes}"
+        says = "Averages alone, of how many drafts is unknown, say nothing by position."
         return Finding(UNKNOWN, (average,), says, "metrics, or answers with their counts")
     few = bool(first is not None and first.of and first.of < MIN_HEALTHY_DRAFTS)
     if first is not None and first.of and (few or first.low <= MIN_FIRST_RATE) and not counts.shares:
