@@ -149,6 +149,9 @@ def read_answer(content: bytes, address: str, engine: str, *, least: int = 2) ->
     part, name, option = CLOCKS[engine]
     try:
         answer = read_json(content)
+    except ValueError as error:
+        raise ValueError(f"{address}: {error}") from error
+    try:
         tokens, text = int(answer["usage"]["completion_tokens"]), str(answer["choices"][0]["text"])
         seconds = float(answer[part][name]) / 1000
     except (ValueError, LookupError, TypeError) as error:

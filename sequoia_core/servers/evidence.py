@@ -117,12 +117,10 @@ def yield_of(counts: ServerCounts, most: int) -> tuple[float, float] | None:
     if not counts.shares and drafts_or_steps(counts) < MIN_DRAFTS:
         return None
     if most and counts.drafts:
-        longest = min(len(counts.positions), most)
-        ends = -np.diff([counts.drafts, *counts.positions[:longest], 0]) / counts.drafts
-        lengths = np.arange(longest + 1)
-        mean = float(ends @ lengths)
-        variance = max(float(ends @ lengths**2) - mean**2, 0.0)
-        return mean, 0.0 if counts.shares else (variance / counts.drafts) ** 0.5
+        survival = np.array(counts.positions[:most]) / counts.drafts
+        mean = float(survival.sum())
+        variance = float(survival @ np.arange(1, 2 * len(survival), 2)) - mean**2
+        return mean, 0.0 if counts.shares else (max(variance, 0.0) / counts.drafts) ** 0.5
     first = first_position(counts)
     if first is None or not first.of or not counts.draft_tokens:
         return None

@@ -5,9 +5,9 @@ llama.cpp's lines of requests come in three forms: totals alone, with the mean l
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import chain, groupby
+from itertools import groupby
 from math import ceil, inf
 
 from ..files.gguf_header import LLAMA_CPP
@@ -44,34 +44,19 @@ _WHOLE = re.compile(r"\d{1,15}+(?=\D)")
 _MEAN = re.compile(r"\d{1,6}+(?:\.\d{0,6}+)?+(?=\D)")
 
 
-Readers = dict[str, Callable[[str], ServerCounts | None]]  # mark -> what reads the text behind it
-
-
-def _read(lines: Sequence[str], odd: list[str], readers: Readers) -> Iterator[tuple[str, ServerCounts | None]]:
-    """Yield the mark and the counts of every line with a mark; None where it cannot be read, which `odd` then says."""
-    for number, line in enumerate(lines, start=1):
-        mark = next((mark for mark in readers if mark in line), None)
-        if mark is None:
-            continue
-        counts = None
-        try:
-            if len(line) > MAX_LINE:
-                raise ValueError(f"found {len(line):,} characters, expected at most {MAX_LINE:,}")
-            counts = readers[mark](line.partition(mark)[2])
-        except ValueError as error:
-            odd.append(f"line {number}: {error}")
-        yield mark, None if counts is None else replace(counts, source=f"line {number}")
+Found = list[tuple[str, ServerCounts | None]]  # mark and counts of each line with a mark; None where not readable
 
 
 def counts_of_log(text: str, model: str | None = None, odd: Sequence[str] = ()) -> ServerCounts:
     """Read the lines of a server's log; `model` is one of several drafters, `odd` names lines left out before."""
-    lines, odd = text.splitlines(keepends=True), list(odd)  # a number at the end of a file may be cut
-    if windows := [counts for _, counts in _read(lines, odd, {VLLM_MARK: _window}) if counts]:
+    odd = list(odd)
+    found = _read(text, odd)
+    if windows := _of(found, VLLM_MARK):
         note = f"{len(windows)} windows of a log, summed: rates are rounded there, and times between windows missing."
         counts = replace(counts_of_one_k(windows, "log windows", [note]), periods=_periods(windows))
-    elif llama := _llama_log(lines, odd, model):
+    elif llama := _llama_log(found, odd, model):
         counts = llama
-    elif averages := [counts for _, counts in _read(lines, odd, {SGLANG_MARK: _average}) if counts]:
+    elif averages := _of(found, SGLANG_MARK):
         means = [each.mean_length or 1 for each in averages]
         notes = ["SGLang's log shows averages: no counts, no positions, and so no interval."]
         if min(means) < max(means):
@@ -82,6 +67,27 @@ def counts_of_log(text: str, model: str | None = None, odd: Sequence[str] = ()) 
     else:
         raise Unrecognised("found no line of speculative decoding")
     return replace(counts, notes=(*counts.notes, *notes_of_left_out(odd)))
+
+
+def _read(text: str, odd: list[str]) -> Found:
+    found: Found = []
+    for number, line in enumerate(text.splitlines(keepends=True), start=1):  # a number at the end may be cut
+        mark = next((mark for mark in _READERS if mark in line), None)
+        if mark is None:
+            continue
+        counts = None
+        try:
+            if len(line) > MAX_LINE:
+                raise ValueError(f"found {len(line):,} characters, expected at most {MAX_LINE:,}")
+            counts = _READERS[mark](line.partition(mark)[2])
+        except ValueError as error:
+            odd.append(f"line {number}: {error}")
+        found.append((mark, None if counts is None else replace(counts, source=f"line {number}")))
+    return found
+
+
+def _of(found: Found, wanted: str) -> list[ServerCounts]:
+    return [counts for mark, counts in found if mark == wanted and counts is not None]
 
 
 def _periods(windows: Sequence[ServerCounts]) -> tuple[ServerCounts, ...]:
@@ -145,9 +151,9 @@ def _drafts(accepted: int, drafted: int, rates: Sequence[float], mean: float | N
     return round(min(max(accepted / share, low), high))
 
 
-def _llama_log(lines: Sequence[str], odd: list[str], model: str | None) -> ServerCounts | None:
+def _llama_log(found: Found, odd: list[str], model: str | None) -> ServerCounts | None:
     """Return what llama.cpp's requests and its running totals count; None where there are none."""
-    requests, drafters = _requests(lines, odd), _running_totals(lines, odd)
+    requests, drafters = _requests(found, odd), _running_totals(found, odd)
     if not requests and not drafters:
         return None
     notes: list[str] = []
@@ -186,12 +192,13 @@ def _llama_log(lines: Sequence[str], odd: list[str], model: str | None) -> Serve
     return replace(counts, mean_length=mean, notes=(*counts.notes, *notes))
 
 
-def _requests(lines: Sequence[str], odd: list[str]) -> list[ServerCounts]:
+def _requests(found: Found, odd: list[str]) -> list[ServerCounts]:
     """Return the counts of each request; one without a line of its draft drafted nothing."""
     requests: list[ServerCounts] = []
     answer = prompt = None  # lines of its times: they come before that of its draft
-    found = _read(lines, odd, {PROMPT_MARK: _time, EVAL_MARK: _time, REQUEST_MARK: _request})
-    for mark, counts in chain(found, [(EVAL_MARK, None)]):
+    for mark, counts in [*found, (EVAL_MARK, None)]:
+        if mark == TOTALS_MARK:
+            continue
         request = counts if mark == REQUEST_MARK else answer
         if request is not None:
             try:
@@ -230,12 +237,10 @@ def _request(text: str) -> ServerCounts:
     return _by_position(ServerCounts(LLAMA_CPP, "", drafts, int(drafted), int(accepted), requests_done=1), rates)
 
 
-def _running_totals(lines: Sequence[str], odd: list[str]) -> dict[str, ServerCounts]:
+def _running_totals(found: Found, odd: list[str]) -> dict[str, ServerCounts]:
     """Return the total of each drafter; a counter that falls began again."""
     by_drafter: dict[str, list[ServerCounts]] = {}
-    for _, total in _read(lines, odd, {TOTALS_MARK: _total}):
-        if total is None:
-            continue
+    for total in _of(found, TOTALS_MARK):
         runs = by_drafter.setdefault(total.drafter, [])
         if runs and (runs[-1].drafts or 0) <= (total.drafts or 0):
             runs.pop()
@@ -293,3 +298,9 @@ def _listed(text: str, name: str) -> tuple[float, ...]:
     if not end:
         raise ValueError(f"found rates {listed[:40]!r}, expected a list in brackets")
     return _rates(inside)
+
+
+_READERS: dict[str, Callable[[str], ServerCounts | None]] = {
+    VLLM_MARK: _window, PROMPT_MARK: _time, EVAL_MARK: _time, REQUEST_MARK: _request, TOTALS_MARK: _total,
+    SGLANG_MARK: _average,
+}  # fmt: skip

@@ -61,9 +61,12 @@ def read_counts(
             return counts_of_matrix(saved, rates)
     if rule is not None:
         raise ValueError(f"--rule: found {rule[:40]!r} for what a server counted, expected it for a vector alone")
-    then = None if before is None else _text(before, before_name)
     try:
-        text = _text(data, "")
+        then = None if before is None else _text(before)
+    except ValueError as error:
+        raise ValueError(f"{before_name}: {error}") from error
+    try:
+        text = _text(data)
         numbers = _bare_numbers(data) if then is None else None
         if numbers is not None:
             return counts_of_rates(numbers, rates, engine=named)
@@ -75,7 +78,7 @@ def read_counts(
         found = str(error) if form == kind_of(data) else f"found {form}"
         raise ValueError(f"{name}: {found}, expected {EXPECTED}") from error
     except ValueError as error:
-        raise ValueError(f"{name}: {str(error).removeprefix(': ')}") from error
+        raise ValueError(f"{name}: {error}") from error
     if engine not in ("auto", counts.engine):
         raise ValueError(f"{name}: found what {counts.engine} writes, expected {engine}")
     return counts
@@ -115,13 +118,10 @@ def _bare_numbers(data: bytes) -> list[float] | None:
     return listed if numbers else None
 
 
-def _text(data: bytes, name: str) -> str:
+def _text(data: bytes) -> str:
     if len(data) > MAX_READING_BYTES:
-        raise ValueError(f"{name}: found {len(data):,} bytes, expected at most {MAX_READING_BYTES:,}")
-    try:
-        text = decode_text(data, "metrics, answers, acceptance.csv or a log of a server")
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from error
+        raise ValueError(f"found {len(data):,} bytes, expected at most {MAX_READING_BYTES:,}")
+    text = decode_text(data, "metrics, answers, acceptance.csv or a log of a server")
     if "\0" in text:
-        raise ValueError(f"{name}: found binary data, expected text")
+        raise ValueError("found binary data, expected text")
     return text
