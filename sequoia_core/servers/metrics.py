@@ -66,8 +66,8 @@ def counts_between(after: str, before: str | None, *, engine: str = "auto", mode
     if not reading:
         names = re.findall(r"^[^\s{#]++", after, re.MULTILINE)
         raise Unrecognised(f"found {', '.join(dict.fromkeys(names))[:60] or 'nothing'}")
-    models, engines = ({series[part] for series in reading} for part in (1, 0))
-    if model not in (None, *models):
+    models, engines = {series.model for series in reading}, {series.engine for series in reading}
+    if model is not None and model not in models:
         raise ValueError(f"model: found {', '.join(sorted(models))[:80]}, expected {model[:40]!r} among them")
     if not later:
         raise ValueError(f"found counters of {', '.join(sorted(engines))[:80]}, expected those of {engine}")
