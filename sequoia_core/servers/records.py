@@ -56,7 +56,18 @@ def counts_of_answers(data: bytes, model: str | None = None) -> ServerCounts:
     if len(parts) > MAX_REQUESTS:
         raise ValueError(f"found {len(parts):,} requests, expected at most {MAX_REQUESTS:,}")
     answers = [fields for _, fields in parts]
-    requests = _each(answers, VLLM in engines)
+    read = _request if VLLM in engines else _timings
+    requests: list[ServerCounts] = []
+    steps = 0
+    for number, fields in enumerate(answers, start=1):
+        name = f"request {number}"
+        try:
+            requests.append(replace(read(fields), source=name))
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
+        steps += requests[-1].drafts or 0
+        if steps > MAX_STEPS:
+            raise ValueError(f"found more than {MAX_STEPS:,} steps, expected fewer requests")
     notes = notes_of_left_out(odd)
     if len(rows) > len(parts):
         notes.append(f"{len(rows) - len(parts)} answers without counts were left out.")
@@ -76,21 +87,6 @@ def counts_of_answers(data: bytes, model: str | None = None) -> ServerCounts:
         )
     note = "llama.cpp's timings are totals: tokens per step of the present setting, nothing by position."
     return replace(counts, mean_length=counts.tokens_per_step, notes=(*counts.notes, note))
-
-
-def _each(answers: Sequence[dict[str, Any]], by_step: bool) -> list[ServerCounts]:
-    requests: list[ServerCounts] = []
-    steps = 0
-    for number, fields in enumerate(answers, start=1):
-        name = f"request {number}"
-        try:
-            requests.append(replace(_request(fields) if by_step else _timings(fields), source=name))
-        except ValueError as error:
-            raise ValueError(f"{name}: {error}") from error
-        steps += requests[-1].drafts or 0
-        if steps > MAX_STEPS:
-            raise ValueError(f"found more than {MAX_STEPS:,} steps, expected fewer requests")
-    return requests
 
 
 def _rows(data: bytes) -> tuple[list[Any], list[str]]:
@@ -279,19 +275,20 @@ def counts_of_rates(values: Sequence[float], rates: str | None = None, *, engine
     if rates not in (None, *RATES):
         raise ValueError(f"--rates: found {rates[:40]!r}, expected {' or '.join(RATES)}")
     _check_rates(values)
+    given_before = rates == "conditional"
     rise = next((position for position in range(1, len(values)) if values[position] > values[position - 1]), None)
-    if rates != "conditional" and rise is not None:
+    if rise is not None and not given_before:
         raise ValueError(
             f"found {values[rise]:g} at position {rise + 1} above {values[rise - 1]:g} before it: survival by position "
             "never rises; if these are given the position before, expected --rates conditional"
         )
-    survival = list(accumulate(values, mul)) if rates == "conditional" else values
-    other = "" if rates else ": they never rise; --rates conditional takes them as given the position before"
-    alike = " A vector of ranks looks alike." if rates is None and sum(values) <= 1 else ""
-    read_as = "given the position before" if rates == "conditional" else "as survival, of all drafts"
-    return counts_of_survival(
-        survival, "rates by position", engine=engine, notes=(f"Rates by position are read {read_as}{other}.{alike}",)
-    )
+    note = "Rates by position are read given the position before."
+    if not given_before:
+        other = "" if rates else ": they never rise; --rates conditional takes them as given the position before"
+        alike = " A vector of ranks looks alike." if rates is None and sum(values) <= 1 else ""
+        note = f"Rates by position are read as survival, of all drafts{other}.{alike}"
+    survival = list(accumulate(values, mul)) if given_before else values
+    return counts_of_survival(survival, "rates by position", engine=engine, notes=(note,))
 
 
 def _model(answers: Sequence[dict[str, Any]]) -> str:
