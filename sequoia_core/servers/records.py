@@ -111,8 +111,9 @@ def _log_lines(rows: Sequence[Any]) -> list[str]:
     for row in map(_fields, rows):
         streams = _fields(row.get("data")).get("result")  # what Loki answers
         for stream in map(_fields, streams if isinstance(streams, list) else []):
-            pairs = stream.get("values")
-            lines += [(str(pair[0]), str(pair[1])) for pair in pairs] if isinstance(pairs, list) else []
+            values = stream.get("values")
+            pairs = [value for value in values if isinstance(value, list)] if isinstance(values, list) else []
+            lines += [(str(pair[0]), str(pair[1])) for pair in pairs if len(pair) > 1]
         text = next((row[name] for name in LOG_FIELDS if isinstance(row.get(name), str)), None)
         if text is not None:
             lines.append((next((str(row[name]) for name in TIME_FIELDS if name in row), ""), text))
@@ -134,7 +135,8 @@ def _parts(row: Any) -> Iterable[tuple[str, dict[str, Any]]]:
     usage = _fields(row.get("usage"))
     prompt = usage.get("prompt_tokens", row.get("tokens_evaluated"))
     about = {"model": row.get("model", ""), "prompt_tokens": prompt, "looped": _looped(row)}
-    fields = _fields(_fields(row["metrics"]).get("speculative_decoding")) if "metrics" in row else row
+    metrics = row.get("metrics")
+    fields = _fields(metrics.get("speculative_decoding")) if isinstance(metrics, dict) else row
     if "num_spec_steps" in fields:
         tokens = usage.get("completion_tokens", row.get("completion_tokens"))
         yield VLLM, fields | {"completion_tokens": tokens} | about

@@ -44,6 +44,7 @@ def test_whole_answers_tell_how_long_they_are():
     for shape in (answer, [answer], {"response": answer}, f"{json.dumps(answer)}\n{json.dumps(answer)}"):
         counts = read(shape)
         assert counts.requests[0] == ((2, 0, 5), (8, 8, 8), 39) and counts.model == "demo"
+    assert read(step_record("205") | {"metrics": None, "usage": None}).requests[0].accepted == (2, 0, 5)
     other = {"metrics": {"speculative_decoding": None}}
     assert "1 answers without counts" in read([answer, other]).notes[0]
 
@@ -152,6 +153,7 @@ def changed(**fields):
         ("<html>404</html>", "found HTML or XML"),
         ("hello", "found no line of speculative decoding"),
         ("[{}, 3]", "found 2 objects without counts"),
+        ({"data": {"result": [3, {"values": [3, ["1"]]}, {"values": 3}]}}, "found 1 objects without counts"),
         ('{"num_spec_steps": 1e400}', "found 1e400"),
         (changed(num_spec_steps=4), "request 1: num_spec_steps: found 4, expected 3"),
         (changed(per_step_accepted=[9, 0, 0]), "step 1: found 9 accepted of 8"),
