@@ -298,10 +298,10 @@ def _timed(part: str) -> tuple[int, float, int, int | None]:
     batch, _, context = load.partition(":")
     try:
         setting = int(k), float(rate), int(batch or 1), int(context) if context else None
+        if not 0 < setting[1] < float("inf"):
+            raise ValueError("expected a rate above 0")
     except ValueError as error:
         raise ValueError(f"--timed: found {part[:40]!r}, {TIMED}") from error
-    if not 0 < setting[1] < float("inf"):
-        raise ValueError(f"--timed: found {part[:40]!r}, {TIMED}")
     return setting
 
 

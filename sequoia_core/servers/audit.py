@@ -17,7 +17,7 @@ from ..design.near_ties import gap_words, is_near_tie
 from ..files.safe_files import read_json
 from ..studies.prompt_loop import Progress, Report, one_by_one
 from .local_server import UNCUT, ask, same_server
-from .readings import counts_from_bytes
+from .readings import read_counts
 from .same_law import FALSE_ALARM, POWER, compare_laws, power, samples_needed
 
 COMPARED_TOKENS = 4  # tokens of each sampled answer
@@ -141,7 +141,7 @@ def audit(
 def _drafts_so_far(address: str) -> int | None:
     """Return the drafts that a server counted since its start; None where it does not count them."""
     try:
-        return counts_from_bytes(ask(address, "/metrics"), address).drafts
+        return read_counts(ask(address, "/metrics"), address).drafts
     except ValueError:  # llama.cpp has metrics with --metrics only
         return None
 

@@ -183,8 +183,8 @@ def _published_counts(matrix: AcceptanceMatrix, source: str, rates: str | None) 
     return replace(counts, source=source, engine=engine, model=model, drafter=drafter, notes=tuple(notes))
 
 
-def chain_acceptance(counts: ServerCounts, *, new_tokens: int | None = None) -> ChainAcceptance:
-    """Work out what chains yield from a server's counts.
+def chain_acceptance(counts: ServerCounts, *, new_tokens: int | None = None, resample: bool = True) -> ChainAcceptance:
+    """Work out what chains yield from a server's counts, with intervals unless `resample` is False.
 
     `new_tokens` is what every request generated, where records by step do not tell; steps go a little past the end.
     """
@@ -201,7 +201,7 @@ def chain_acceptance(counts: ServerCounts, *, new_tokens: int | None = None) -> 
     survival = np.array(counts.positions) / counts.drafts
     notes = list(counts.notes)
     coverage = counts.coverage
-    if counts.shares or len(counts.requests) == 1:
+    if counts.shares or len(counts.requests) == 1 or not resample:
         trials, picks, again, low, high = counts.drafts, None, survival[None], survival, survival
         notes += ["One request has no interval over texts: let the server answer more."] * len(counts.requests)
     elif len(counts.requests) > 1:
@@ -216,7 +216,7 @@ def chain_acceptance(counts: ServerCounts, *, new_tokens: int | None = None) -> 
         again = _redrawn(survival, trials)
         low, high = wilson_interval(survival, trials, LEVEL)
         notes.append("Intervals take drafts as independent; those of one text resemble each other, so they are narrow.")
-    share = coverage if coverage is not None and coverage < UNCENSORED else 1.0
+    share = 1.0 if coverage is None or coverage >= UNCENSORED else coverage
     tokens, samples = (_yields(part, share) for part in (survival, again))
     replayed = counts.ordered and share == 1  # n-grams leave no record of the steps without a draft
     if replayed:
@@ -234,6 +234,14 @@ def chain_acceptance(counts: ServerCounts, *, new_tokens: int | None = None) -> 
     return ChainAcceptance(
         survival, low, high, tokens, samples, picks is not None, replayed, coverage, trials, counts, tuple(notes)
     )
+
+
+def tokens_per_step(counts: ServerCounts) -> float | None:
+    """Return the tokens per step at the present K, as a plan has them; where nothing can be planned, by the totals."""
+    try:
+        return float(chain_acceptance(counts, resample=False).tokens_per_step[-1])
+    except ValueError:
+        return counts.tokens_per_step
 
 
 def _passed(request: ServerRequest, longest: int) -> np.ndarray:

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..design.bootstrap import Estimate, ratio_estimate
 from ..files.gguf_header import LLAMA_CPP
+from ..files.safe_files import read_json
 from ..studies.prompt_loop import Progress, Report
 from ..studies.race import take_turns
 from .chain_acceptance import ChainAcceptance, chain_acceptance
@@ -19,7 +20,7 @@ from .counts import VLLM, ServerCounts, ServerRequest, summed
 from .flags import DRAFT_MODEL, server_flags
 from .local_server import UNCUT, ask, running_server
 from .plan import ServerPlan, plan_server
-from .readings import counts_from_bytes
+from .readings import read_counts
 
 PLANNED_FROM = (0, 2, 8)
 REQUEST_SEC = 600
@@ -125,8 +126,8 @@ def server_method(
         if not k:
             return answer
         if b"per_step_accepted" in content:
-            return replace(answer, counts=counts_from_bytes(content, address, engine=engine))
-        counts = counts_from_bytes(ask(address, "/metrics"), f"{address}/metrics", before, engine=engine)
+            return replace(answer, counts=read_counts(content, address, engine=engine))
+        counts = read_counts(ask(address, "/metrics"), f"{address}/metrics", before, engine=engine)
         if not counts.drafts:  # n-grams may find nothing to draft
             return answer
         return replace(answer, counts=replace(counts, requests=(_steps(counts, answer.tokens),)))
@@ -147,7 +148,10 @@ def read_answer(content: bytes, address: str, engine: str, *, least: int = 2) ->
     """Return an answer of at least so many tokens with the server's own time for it."""
     part, name, option = CLOCKS[engine]
     try:
-        answer = json.loads(content)
+        answer = read_json(content)
+    except ValueError as error:
+        raise ValueError(f"{address}: {error}") from error
+    try:
         tokens, text = int(answer["usage"]["completion_tokens"]), str(answer["choices"][0]["text"])
         seconds = float(answer[part][name]) / 1000
     except (ValueError, LookupError, TypeError) as error:

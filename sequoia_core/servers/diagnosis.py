@@ -6,7 +6,7 @@ from typing import Any
 
 from ..design.bootstrap import Estimate
 from . import rules
-from .chain_acceptance import chain_acceptance
+from .chain_acceptance import chain_acceptance, tokens_per_step
 from .costs import ServerCosts
 from .counts import ServerCounts, counts_of_survival
 from .evidence import drafts_or_steps, most_accepted
@@ -75,15 +75,16 @@ def diagnose(
     fall = collapse(counts)
     if fall is not None:  # the whole is neither one thing nor the other
         counts = fall.rest
+    now = tokens_per_step(counts)
     speed, doubt = present_speed(counts, timed, costs)
     shape = rules.wired_wrong(counts) or rules.runs_out(counts) or rules.too_long(counts)
     every = (
         rules.collapses(fall), rules.degenerate(counts), rules.falls_with_length(counts), rules.worse(counts, earlier),
-        shape, rules.too_slow(counts, speed), rules.drafts_rarely(counts), rules.limited(counts),
+        shape, rules.too_slow(now, speed), rules.drafts_rarely(counts), rules.limited(counts),
     )  # fmt: skip
     findings = [finding for finding in every if finding is not None] or [rules.sound(counts)]
     notes = tuple(filter(None, [*step_facts(counts), doubt]))
-    now, mended = counts.tokens_per_step, findings[0].mended
+    mended = findings[0].mended
     if not mended:
         return Diagnosis(tuple(findings), now, notes=notes)
     tokens, faster = 1 + sum(mended), None

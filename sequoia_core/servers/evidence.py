@@ -53,9 +53,7 @@ def first_position(counts: ServerCounts) -> Evidence | None:
 
 def drafts_or_steps(counts: ServerCounts) -> int:
     """Return the drafts, or the steps where only those are known; 0 where neither is."""
-    if counts.drafts or counts.steps or counts.tokens is None:
-        return counts.drafts or counts.steps or 0
-    return counts.tokens - (counts.requests_done or 0) - (counts.accepted_tokens or 0)
+    return counts.drafts or counts.all_steps or 0
 
 
 def later_positions(counts: ServerCounts) -> tuple[Evidence, ...]:
@@ -119,12 +117,10 @@ def yield_of(counts: ServerCounts, most: int) -> tuple[float, float] | None:
     if not counts.shares and drafts_or_steps(counts) < MIN_DRAFTS:
         return None
     if most and counts.drafts:
-        longest = min(len(counts.positions), most)
-        ends = -np.diff([counts.drafts, *counts.positions[:longest], 0]) / counts.drafts
-        lengths = np.arange(longest + 1)
-        mean = float(ends @ lengths)
-        variance = max(float(ends @ lengths**2) - mean**2, 0.0)
-        return mean, 0.0 if counts.shares else (variance / counts.drafts) ** 0.5
+        survival = np.array(counts.positions[:most]) / counts.drafts
+        mean = float(survival.sum())
+        variance = float(survival @ np.arange(1, 2 * len(survival), 2)) - mean**2
+        return mean, 0.0 if counts.shares else (max(variance, 0.0) / counts.drafts) ** 0.5
     first = first_position(counts)
     if first is None or not first.of or not counts.draft_tokens:
         return None

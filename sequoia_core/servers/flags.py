@@ -88,20 +88,21 @@ def flags_by_batch(
     """
     engines = [engine] if engine in CHECKED else [VLLM, LLAMA_CPP, SGLANG]
     settings = {}
+    several = len(set(best.values())) > 1
     for name in engines:
         for k in sorted(set(best.values()), reverse=True):
             where = ", ".join(str(batch) for batch, other in best.items() if other == k)
             settings[f"{CHECKED[name]}, requests at once: {where}"] = server_flags(
                 name, k, method=method, drafter=drafter
             )
-        if name == VLLM and len(set(best.values())) > 1:
+        if name == VLLM and several:
             settings[f"{CHECKED[name]}, by batch size"] = _vllm(max(best.values()), method, _ranges(best), drafter)
-        if name == SGLANG and method in (EAGLE3, MTP) and len(set(best.values())) > 1:
+        if name == SGLANG and method in (EAGLE3, MTP) and several:
             slots = {str(batch): {"candidate_steps": [k]} for batch, k in sorted(best.items())}
             settings[
                 f"{CHECKED[name]}, by batch size (EAGLE): --speculative-adaptive --speculative-adaptive-config FILE"
             ] = json.dumps(slots)
-    if len(set(best.values())) > 1:
+    if several:
         schedule = {batch: k for batch, k in sorted(best.items()) if k}
         settings[f"{CHECKED['tensorrt-llm']}, by batch size"] = (
             f"speculative_config:\n  max_draft_len: {max(best.values())}\n  draft_len_schedule: {json.dumps(schedule)}"

@@ -5,11 +5,10 @@ llama.cpp's lines of requests come in three forms: totals alone, with the mean l
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import chain, groupby
+from itertools import groupby
 from math import ceil, inf
-from typing import Any
 
 from ..files.gguf_header import LLAMA_CPP
 from .counts import (
@@ -39,76 +38,64 @@ _VLLM = re.compile(
 )
 _REQUEST = re.compile(r"(?: rate)? = *+[\d.]++ \( *+(\d{1,16}) accepted / *+(\d{1,16}) generated\)((?s:.*))")
 _EVAL = re.compile(r" *+(\d{1,12}(?:\.\d{0,9})?) ms / ++(\d{1,16}) (?:tokens|runs)")
-_DRAFTER = re.compile(r" *+([\w.-]+): ((?s:.*))")
+_DRAFTER = re.compile(r" *+([\w.-]{1,64}+): ((?s:.*))", re.ASCII)
 _AVERAGE = re.compile(r" *+(\d{1,6}+(?:\.\d{0,9}+)?+)(?=[\s,])")
 _WHOLE = re.compile(r"\d{1,15}+(?=\D)")
 _MEAN = re.compile(r"\d{1,6}+(?:\.\d{0,6}+)?+(?=\D)")
 
 
-class _Lines:
-    """The lines of a log. Those that cannot be read are left out, unless no other line counts."""
-
-    def __init__(self, text: str, odd: Sequence[str] = ()) -> None:
-        self._lines = text.splitlines(keepends=True)  # a number at the end of a file may be cut
-        self.odd = list(odd)
-
-    def read(self, readers: dict[str, Callable[[str], Any]]) -> Iterator[tuple[int, str, Any]]:
-        """Yield number, mark and what its reader makes of the text after it, of every line with a mark.
-
-        The value is None for lines that cannot be read and that a reader leaves out.
-        """
-        for number, line in enumerate(self._lines, start=1):
-            mark = next((mark for mark in readers if mark in line), None)
-            if mark is None:
-                continue
-            try:
-                if len(line) > MAX_LINE:
-                    raise ValueError(f"found {len(line):,} characters, expected at most {MAX_LINE:,}")
-                yield number, mark, readers[mark](line.partition(mark)[2])
-            except ValueError as error:
-                self.odd.append(f"line {number}: {error}")
-                yield number, mark, None
-
-    def counts(self, mark: str, reader: Callable[[str], ServerCounts]) -> list[tuple[int, ServerCounts]]:
-        return [(number, counts) for number, _, counts in self.read({mark: reader}) if counts is not None]
+Found = list[tuple[str, ServerCounts | None]]  # mark and counts of each line with a mark; None where not readable
 
 
 def counts_of_log(text: str, model: str | None = None, odd: Sequence[str] = ()) -> ServerCounts:
     """Read the lines of a server's log; `model` is one of several drafters, `odd` names lines left out before."""
-    lines = _Lines(text, odd)
-    if windows := lines.counts(VLLM_MARK, _window):
+    odd = list(odd)
+    found = _read(text, odd)
+    if windows := _of(found, VLLM_MARK):
         note = f"{len(windows)} windows of a log, summed: rates are rounded there, and times between windows missing."
-        counts = counts_of_one_k([counts for _, counts in windows], "log windows", [note])
-        counts = replace(counts, periods=_periods(windows))
-    elif llama := _llama_log(lines, model):
+        counts = replace(counts_of_one_k(windows, "log windows", [note]), periods=_periods(windows))
+    elif llama := _llama_log(found, odd, model):
         counts = llama
-    elif averages := lines.counts(SGLANG_MARK, _average):
-        counts = summed([counts for _, counts in averages], "averages")
-        means = [each.mean_length or 1 for _, each in averages]
+    elif averages := _of(found, SGLANG_MARK):
+        means = [each.mean_length or 1 for each in averages]
         notes = ["SGLang's log shows averages: no counts, no positions, and so no interval."]
         if min(means) < max(means):
             notes.append(f"The averages go from {min(means):.2f} to {max(means):.2f} tokens per step.")
-        counts = replace(counts, notes=tuple(notes), periods=_periods(averages))
-    elif lines.odd:
-        raise ValueError(lines.odd[0])
+        counts = replace(summed(averages, "averages"), notes=tuple(notes), periods=_periods(averages))
+    elif odd:
+        raise ValueError(odd[0])
     else:
         raise Unrecognised("found no line of speculative decoding")
-    return replace(counts, notes=(*counts.notes, *notes_of_left_out(lines.odd)))
+    return replace(counts, notes=(*counts.notes, *notes_of_left_out(odd)))
 
 
-def _periods(windows: Sequence[tuple[int, ServerCounts]]) -> tuple[ServerCounts, ...]:
+def _read(text: str, odd: list[str]) -> Found:
+    found: Found = []
+    for number, line in enumerate(text.splitlines(keepends=True), start=1):  # a number at the end may be cut
+        mark = next((mark for mark in _READERS if mark in line), None)
+        if mark is None:
+            continue
+        counts = None
+        try:
+            if len(line) > MAX_LINE:
+                raise ValueError(f"found {len(line):,} characters, expected at most {MAX_LINE:,}")
+            counts = _READERS[mark](line.partition(mark)[2])
+        except ValueError as error:
+            odd.append(f"line {number}: {error}")
+        found.append((mark, None if counts is None else replace(counts, source=f"line {number}")))
+    return found
+
+
+def _of(found: Found, wanted: str) -> list[ServerCounts]:
+    return [counts for mark, counts in found if mark == wanted and counts is not None]
+
+
+def _periods(windows: Sequence[ServerCounts]) -> tuple[ServerCounts, ...]:
     """Return the windows of a log in their order, each of one K; nothing where there is only one."""
-    if len(windows) == 1:
-        return ()
     size = ceil(len(windows) / MAX_PERIODS)
-    periods = []
-    for _, group in groupby(windows, key=lambda window: len(window[1].positions)):
-        run = list(group)
-        for start in range(0, len(run), size):
-            numbers, parts = zip(*run[start : start + size], strict=True)
-            lines = f"line {numbers[0]}" if len(numbers) == 1 else f"lines {numbers[0]} to {numbers[-1]}"
-            periods.append(summed(parts, lines))
-    return tuple(periods)
+    runs = [list(run) for _, run in groupby(windows, key=lambda window: len(window.positions))]
+    periods = [summed(run[start : start + size]) for run in runs for start in range(0, len(run), size)]
+    return tuple(periods) if len(windows) > 1 else ()
 
 
 def _match(pattern: re.Pattern, text: str) -> re.Match:
@@ -122,7 +109,7 @@ def _average(text: str) -> ServerCounts:
     length = float(_match(_AVERAGE, text)[1])
     if not 1 <= length <= MAX_POSITIONS:
         raise ValueError(f"accept len: found {length:g}, expected 1 or more tokens per step")
-    return ServerCounts(SGLANG, "averages", mean_length=length)
+    return ServerCounts(SGLANG, "", mean_length=length)
 
 
 def _rates(listed: str) -> tuple[float, ...]:
@@ -140,7 +127,7 @@ def _window(text: str) -> ServerCounts:
     rates = _rates(listed)
     drafts = _drafts(int(accepted), int(drafted), rates) or 0
     positions = tuple(round(rate * drafts) for rate in rates)
-    return ServerCounts(VLLM, "log windows", drafts, max(int(drafted), sum(positions)), sum(positions), positions)
+    return ServerCounts(VLLM, "", drafts, max(int(drafted), sum(positions)), sum(positions), positions)
 
 
 def _drafts(accepted: int, drafted: int, rates: Sequence[float], mean: float | None = None) -> int | None:
@@ -164,112 +151,107 @@ def _drafts(accepted: int, drafted: int, rates: Sequence[float], mean: float | N
     return round(min(max(accepted / share, low), high))
 
 
-def _llama_log(lines: _Lines, model: str | None) -> ServerCounts | None:
+def _llama_log(found: Found, odd: list[str], model: str | None) -> ServerCounts | None:
     """Return what llama.cpp's requests and its running totals count; None where there are none."""
-    requests = _requests(lines)
-    drafters = _running_totals(lines)
+    requests, drafters = _requests(found, odd), _running_totals(found, odd)
     if not requests and not drafters:
         return None
     notes: list[str] = []
-    counts = counts_of_one_k(requests, "totals") if requests else next(iter(drafters.values()))
+    counts = asked = counts_of_one_k(requests, "totals") if requests else ServerCounts(LLAMA_CPP, "totals")
     drafted = sum(each.draft_tokens or 0 for each in requests)
     if len(drafters) > 1:
         if model not in drafters:
             listed = ", ".join(f"{name} ({each.drafts:,} drafts)" for name, each in drafters.items())[:200]
             raise ValueError(f"found drafters {listed}, expected one: say which as the model (--model)")
         # of steps that another drafter served nothing is known
-        counts = replace(drafters[model], steps=None, draft_sec=None, totals=counts.totals)
+        counts = replace(drafters[model], steps=None, draft_sec=None, totals=asked.totals)
         notes.append(f"Counts of {model} alone, one of {len(drafters)} drafters.")
     elif drafters:
         (running,) = drafters.values()
+        counts = replace(asked, drafter=running.drafter)
         if (running.draft_tokens or 0) < drafted:
             notes.append("The running totals count less than the log's requests (of one slot alone?): left out.")
-            counts = replace(counts, drafter=running.drafter)
-        elif len(running.periods) >= len(counts.periods):
-            counts, requested = replace(running, totals=counts.totals), counts
-            if running.draft_tokens == requested.draft_tokens:
-                # one call of the drafter may serve several requests side by side
-                fewest = UNCENSORED * (requested.all_steps or 0)
-                counts = replace(
-                    counts, tokens=requested.tokens, requests_done=requested.requests_done, run_sec=requested.run_sec,
-                    steps=running.steps if running.steps and running.steps >= fewest else None,
-                )  # fmt: skip
-            elif requests:
+        elif running.draft_tokens == asked.draft_tokens:
+            # one call of the drafter may serve several requests side by side
+            together = (running.steps or 0) < UNCENSORED * (asked.all_steps or 0)
+            counts = replace(
+                running, tokens=asked.tokens, requests_done=asked.requests_done, run_sec=asked.run_sec,
+                totals=asked.totals, steps=None if together else running.steps,
+            )  # fmt: skip
+        elif len(running.periods) >= len(asked.periods):
+            counts = replace(running, totals=asked.totals)
+            if requests:
                 notes.append("The running totals count more than the log's requests: since the server's start.")
-    if not counts.positions and counts.drafts != 0:
-        notes.append("llama.cpp's log shows totals of each request: nothing by position.")
-    elif counts.positions:
+    if counts.positions:
         notes.append("Counts by position come of rates that the log rounds.")
+    elif counts.drafts != 0:
+        notes.append("llama.cpp's log shows totals of each request: nothing by position.")
     mean = counts.tokens_per_step
     if mean is None:
         notes.append("Neither mean lengths nor the answers' lengths are in the log: tokens per step are unknown.")
     return replace(counts, mean_length=mean, notes=(*counts.notes, *notes))
 
 
-def _requests(lines: _Lines) -> list[ServerCounts]:
+def _requests(found: Found, odd: list[str]) -> list[ServerCounts]:
     """Return the counts of each request; one without a line of its draft drafted nothing."""
-    nothing = ServerCounts(LLAMA_CPP, "totals", 0, 0, 0, requests_done=1)
     requests: list[ServerCounts] = []
-    prompt = None
-    answer: tuple[float, int] | None = None  # seconds and tokens of an answer, whose draft may follow
-    ends = [(0, EVAL_MARK, None)]
-    for number, mark, found in chain(lines.read({PROMPT_MARK: _time, EVAL_MARK: _time, REQUEST_MARK: _request}), ends):
-        if mark != REQUEST_MARK and answer is not None:
-            requests.append(_with_answer(nothing, answer, prompt))
-            prompt = None
-        if mark == PROMPT_MARK:
-            prompt = None if found is None else found[1]
-        elif mark == REQUEST_MARK and found is not None:
+    answer = prompt = None  # lines of its times: they come before that of its draft
+    for mark, counts in [*found, (EVAL_MARK, None)]:
+        if mark == TOTALS_MARK:
+            continue
+        request = counts if mark == REQUEST_MARK else answer
+        if request is not None:
             try:
-                counts = _with_answer(found[0], answer, prompt)
-                requests.append(_by_position(lines, number, counts, found[1]))
+                requests.append(_answered(request, answer, prompt))
             except ValueError as error:
-                lines.odd.append(f"line {number}: {error}")
+                odd.append(f"{request.source}: {error}")
             prompt = None
-        answer = found if mark == EVAL_MARK else None
+        prompt = counts if mark == PROMPT_MARK else prompt
+        answer = counts if mark == EVAL_MARK else None
+    odd += _odd_rates(requests)
     return requests
 
 
-def _time(text: str) -> tuple[float, int]:
+def _time(text: str) -> ServerCounts:
+    """Return the counts of a request that drafts nothing."""
     milliseconds, tokens = _match(_EVAL, text).groups()
-    return float(milliseconds) / 1000, int(tokens)
+    return ServerCounts(
+        LLAMA_CPP, "", 0, 0, 0, tokens=int(tokens), requests_done=1, run_sec=float(milliseconds) / 1000
+    )  # fmt: skip
 
 
-def _with_answer(counts: ServerCounts, answer: tuple[float, int] | None, prompt: int | None) -> ServerCounts:
-    if answer is None:
+def _answered(counts: ServerCounts, answer: ServerCounts | None, prompt: ServerCounts | None) -> ServerCounts:
+    """Add the length and the time of an answer, and the length of its prompt."""
+    if answer is None or answer.tokens is None:
         return counts
-    seconds, tokens = answer
     accepted = counts.accepted_tokens or 0
-    totals = RequestTotals(max(tokens - 1 - accepted, 0), accepted, prompt)
-    return replace(counts, tokens=tokens, run_sec=seconds, totals=(totals,))
+    totals = RequestTotals(max(answer.tokens - 1 - accepted, 0), accepted, None if prompt is None else prompt.tokens)
+    return replace(counts, tokens=answer.tokens, run_sec=answer.run_sec, totals=(totals,))
 
 
-def _request(text: str) -> tuple[ServerCounts, tuple[float, ...]]:
+def _request(text: str) -> ServerCounts:
     accepted, drafted, more = _match(_REQUEST, text).groups()
     mean = _MEAN.match(_field(more, "mean len") or _field(more, "mean acceptance length"))
     rates = _listed(more, "acceptance rate per position")
     drafts = _drafts(int(accepted), int(drafted), rates, None if mean is None else float(mean[0]))
-    return ServerCounts(LLAMA_CPP, "totals", drafts, int(drafted), int(accepted), requests_done=1), rates
+    return _by_position(ServerCounts(LLAMA_CPP, "", drafts, int(drafted), int(accepted), requests_done=1), rates)
 
 
-def _running_totals(lines: _Lines) -> dict[str, ServerCounts]:
+def _running_totals(found: Found, odd: list[str]) -> dict[str, ServerCounts]:
     """Return the total of each drafter; a counter that falls began again."""
-    by_drafter: dict[str, list[tuple[int, ServerCounts, tuple[float, ...]]]] = {}
-    for number, _, found in lines.read({TOTALS_MARK: _total}):
-        if found is None:
-            continue
-        runs = by_drafter.setdefault(found[0].drafter, [])
-        if runs and (runs[-1][1].drafts or 0) <= (found[0].drafts or 0):
+    by_drafter: dict[str, list[ServerCounts]] = {}
+    for total in _of(found, TOTALS_MARK):
+        runs = by_drafter.setdefault(total.drafter, [])
+        if runs and (runs[-1].drafts or 0) <= (total.drafts or 0):
             runs.pop()
-        runs.append((number, *found))
-    totals = {
-        name: counts_of_one_k([_by_position(lines, *run) for run in runs], "running totals")
-        for name, runs in by_drafter.items()
-    }
+        runs.append(total)
+    for runs in by_drafter.values():
+        odd += _odd_rates(runs)
+    totals = {name: counts_of_one_k(runs, "running totals") for name, runs in by_drafter.items()}
     return {name: total for name, total in totals.items() if total.draft_tokens}
 
 
-def _total(text: str) -> tuple[ServerCounts, tuple[float, ...]] | None:
+def _total(text: str) -> ServerCounts | None:
     if "#gen drafts" not in text:
         return None
     name, fields = _match(_DRAFTER, text).groups()
@@ -281,13 +263,13 @@ def _total(text: str) -> tuple[ServerCounts, tuple[float, ...]] | None:
     steps = int(calls[1]) if calls is not None and int(calls[1]) >= drafts else None
     times = re.match(r"[\d.]{1,20}, *(\d{1,15}(?:\.\d{0,9})?),", _field(fields, "dur(b,g,a)"))
     counts = ServerCounts(
-        LLAMA_CPP, "running totals", drafts, drafted, accepted, drafter=name, steps=steps,
+        LLAMA_CPP, "", drafts, drafted, accepted, drafter=name, steps=steps,
         draft_sec=None if times is None else float(times[1]) / 1000,
     )  # fmt: skip
-    return counts, _listed(fields, "#acc rate/pos")
+    return _by_position(counts, _listed(fields, "#acc rate/pos"))
 
 
-def _by_position(lines: _Lines, number: int, counts: ServerCounts, rates: Sequence[float]) -> ServerCounts:
+def _by_position(counts: ServerCounts, rates: Sequence[float]) -> ServerCounts:
     """Add the counts by position; leave them out where they do not add up, as for drafts longer than the list."""
     if not rates or not counts.drafts:
         return counts
@@ -295,10 +277,13 @@ def _by_position(lines: _Lines, number: int, counts: ServerCounts, rates: Sequen
     accepted = counts.accepted_tokens or 0
     total = sum(positions)
     if abs(total - accepted) > max(0.02 * accepted, len(positions)):
-        lines.odd.append(f"line {number}, its rates: found {total:,} accepted tokens, expected {accepted:,} as counted")
-        return counts
+        return replace(counts, notes=(f"its rates: found {total:,} accepted tokens, expected {accepted:,} as counted",))
     drafted = max(counts.draft_tokens or 0, total)
     return replace(counts, draft_tokens=drafted, accepted_tokens=total, positions=positions)
+
+
+def _odd_rates(parts: Sequence[ServerCounts]) -> list[str]:
+    return [f"{part.source}, {note}" for part in parts for note in part.notes]
 
 
 def _field(text: str, name: str) -> str:
@@ -313,3 +298,9 @@ def _listed(text: str, name: str) -> tuple[float, ...]:
     if not end:
         raise ValueError(f"found rates {listed[:40]!r}, expected a list in brackets")
     return _rates(inside)
+
+
+_READERS: dict[str, Callable[[str], ServerCounts | None]] = {
+    VLLM_MARK: _window, PROMPT_MARK: _time, EVAL_MARK: _time, REQUEST_MARK: _request, TOTALS_MARK: _total,
+    SGLANG_MARK: _average,
+}  # fmt: skip

@@ -2,7 +2,6 @@
 
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -14,13 +13,14 @@ from .counts import (
     VLLM,
     ServerCounts,
     Unrecognised,
+    check_places,
     counts_of_one_k,
     notes_of_left_out,
+    read_each,
     summed,
 )
 
 MAX_METRICS_BYTES = 16 * 2**20
-MAX_OTHERS = 8  # names of other metrics that a message may show
 MAX_LINE = 16_384  # characters
 # Runs are never given back (++, *+): a run of spaces that fits nowhere would be tried from each of its places.
 _SAMPLE = re.compile(
@@ -29,6 +29,7 @@ _SAMPLE = re.compile(
     re.ASCII,
 )
 _LABEL = re.compile(r'\s*+([a-zA-Z_]\w*+)\s*+=\s*+"((?:[^"\\]|\\.)*+)"\s*+(?:,|$)', re.ASCII)
+_LABELS = re.compile(f"(?:{_LABEL.pattern})*+", re.ASCII)
 _COUNTER = re.compile(
     r"(.*?)[:_]?spec_decode_num_(drafts(?:_created)?|draft_tokens|accepted_tokens(?:_per_pos)?)(?:_total)?"
 )
@@ -36,7 +37,7 @@ _TOKENS = {"generation_tokens_total": "tokens", "tokens_predicted_total": "token
 _AVERAGE = "spec_accept_length"
 _OURS = re.compile("|".join(["spec_decode_num_", *_TOKENS, _AVERAGE]))
 _CREATED = "drafts_created"  # a time, of Prometheus' own; in llama.cpp's metrics there is none
-_KEPT = ("drafts", "draft_tokens", "accepted_tokens", "tokens", "requests")
+_DRAFTED = ("accepted_tokens", "draft_tokens", "drafts")
 
 
 class Series(NamedTuple):
@@ -47,7 +48,8 @@ class Series(NamedTuple):
     replica: tuple[tuple[str, str], ...]
 
 
-Reading = dict[Series, dict[str | int, float]]  # of each series: count name, or position from 1 -> value
+Values = dict[str | int, float]  # name of a count, or position from 0 -> value
+Reading = dict[Series, Values]
 
 
 def looks_like_metrics(text: str) -> bool:
@@ -58,14 +60,25 @@ def looks_like_metrics(text: str) -> bool:
 
 def counts_between(after: str, before: str | None, *, engine: str = "auto", model: str | None = None) -> ServerCounts:
     """Return the counts between two readings, or since the server's start, of one of `ENGINES` or "auto"."""
-    later, odd = _reading(after, engine, model)
+    odd: list[str] = []
+    reading = _reading(after, odd)
+    later = _wanted(reading, engine, model)
+    if not reading:
+        names = re.findall(r"^[^\s{#]++", after, re.MULTILINE)
+        raise Unrecognised(f"found {', '.join(dict.fromkeys(names))[:60] or 'nothing'}")
+    models, engines = {series.model for series in reading}, {series.engine for series in reading}
+    if model is not None and model not in models:
+        raise ValueError(f"model: found {', '.join(sorted(models))[:80]}, expected {model[:40]!r} among them")
+    if not later:
+        raise ValueError(f"found counters of {', '.join(sorted(engines))[:80]}, expected those of {engine}")
     notes = []
     earlier: Reading = {}
     if before is None:
         notes.append("One reading: counts since the server's start, warm-up included.")
     else:
-        earlier, more = _reading(before, engine, model, empty=True)
-        odd += [f"the first reading, {line}" for line in more]
+        first: list[str] = []
+        earlier = _wanted(_reading(before, first), engine, model)
+        odd += [f"the first reading, {line}" for line in first]
     if any(_AVERAGE in values for values in later.values()):
         return _averages(later, odd)
     parts = []
@@ -96,31 +109,26 @@ def counts_between(after: str, before: str | None, *, engine: str = "auto", mode
     return counts
 
 
-def _counts(series: Series, total: Mapping[str | int, float], notes: list[str]) -> ServerCounts:
-    positions = sorted(name for name in total if isinstance(name, int))
-    if positions != list(range(1, len(positions) + 1)):
-        raise ValueError(
-            f"found positions {[position - 1 for position in positions][:8]}, expected 0, 1, 2, … without gaps"
-        )
-    known = {name: int(total[name]) for name in _KEPT if name in total}
-    drafted = {"drafts", "draft_tokens", "accepted_tokens"}
-    if (positions or drafted & set(known)) and (missing := sorted(drafted - set(known))):
-        if known.get("drafts") != 0:
-            raise ValueError(f"found no counter of {missing[0].replace('_', ' ')}, expected the whole text")
-    known.setdefault("drafts", 0)
-    if known["drafts"] and not positions:
+def _counts(series: Series, total: Values, notes: list[str]) -> ServerCounts:
+    places = sorted(name for name in total if isinstance(name, int))
+    check_places(places)
+    known = {name: int(value) for name, value in total.items()}
+    missing = [name for name in _DRAFTED if name not in known]
+    if missing and known.get("drafts") != 0 and (places or len(missing) < len(_DRAFTED)):
+        raise ValueError(f"found no counter of {missing[0].replace('_', ' ')}, expected the whole text")
+    drafts, tokens = known.get("drafts", 0), known.get("tokens")
+    if drafts and not places:
         notes.append("No counts by position: totals alone, which say nothing of another k.")
-    tokens = known.get("tokens")
     counts = ServerCounts(
-        series.engine, "counters", known["drafts"], known.get("draft_tokens"), known.get("accepted_tokens"),
-        tuple(int(total[position]) for position in positions), requests_done=known.get("requests"), model=series.model,
+        series.engine, "counters", drafts, known.get("draft_tokens"), known.get("accepted_tokens"),
+        tuple(known[place] for place in places), requests_done=known.get("requests"), model=series.model,
     )  # fmt: skip
     if tokens is not None and tokens < counts.fewest_tokens:
         notes.append(
             f"{tokens:,} tokens were left out, where these drafts make {counts.fewest_tokens:,} or more: the share "
             "of steps with a draft is unknown."
         )
-        return counts
+        tokens = None
     return replace(counts, tokens=tokens)
 
 
@@ -137,54 +145,35 @@ def _averages(later: Reading, odd: list[str]) -> ServerCounts:
     return replace(summed(parts, "averages"), notes=(*notes, *notes_of_left_out(odd)))
 
 
-def _reading(text: str, engine: str, model: str | None, *, empty: bool = False) -> tuple[Reading, list[str]]:
-    """Return the counts of one reading, and what is wrong with lines left out.
-
-    An `empty` reading may hold no counts yet, as before a server's first draft.
-    """
+def _reading(text: str, odd: list[str]) -> Reading:
+    """Return the counts of one reading; `odd` says what is wrong with lines left out."""
     reading: Reading = {}
-    others: list[str] = []
-    odd: list[str] = []
-    lines = text.splitlines()
-    for number, line in enumerate(lines, start=1):
-        line = line.strip()
-        if not line or line.startswith("#"):
-            continue
-        if _OURS.search(line) is None:
-            others += [re.split(r"[\s{]", line, maxsplit=1)[0]] * (len(others) < MAX_OTHERS)
-            continue
-        try:
-            if number == len(lines) and not text.endswith(("\n", "\r")):
-                raise ValueError("found an end within a line, expected the whole text")
-            sample = _sample(line)
-        except ValueError as error:
-            odd.append(f"line {number}: {error}")
-            continue
-        if sample is None:
-            others.append(re.split(r"[\s{]", line, maxsplit=1)[0])
-            continue
-        series, key, value = sample
+    for number, (name, series, key, value) in read_each(text.splitlines(keepends=True), _sample, odd):
         values = reading.setdefault(series, {})
         if key == "requests":  # by reason of ending
             value += values.get(key, 0)
         elif key in values:
-            name = re.split(r"[\s{]", line, maxsplit=1)[0]
             raise ValueError(f"line {number}: found {name} twice, expected it once for each engine")
         values[key] = value
     if odd and not reading:
         raise ValueError(odd[0])
-    return _wanted(reading, engine, model, others, empty), odd
+    return reading
 
 
-def _sample(line: str) -> tuple[Series, str | int, float] | None:
-    """Return the series of a sample, what it counts and the number; None where it is none of ours."""
+def _sample(line: str) -> tuple[str, Series, str | int, float] | None:
+    """Return the name of a sample, its series, what it counts and the number; None where it is none of ours."""
+    if line.lstrip().startswith("#") or _OURS.search(line) is None:
+        return None
+    if not line.endswith(("\n", "\r")):
+        raise ValueError("found an end within a line, expected the whole text")
+    line = line.strip()
     if len(line) > MAX_LINE:
         raise ValueError(f"found {len(line):,} characters, expected at most {MAX_LINE:,}")
     sample = _SAMPLE.fullmatch(line)
     if sample is None:
         raise ValueError(f"found {line[:60]!r}, expected name{{labels}} value")
     name, labels, value = sample[1], (sample[2] or "").strip(), sample[3]
-    prefix, _, rest = name.partition(":") if ":" in name else ("", "", name)
+    prefix, _, rest = name.rpartition(":")
     match = _COUNTER.fullmatch(name)
     key: str | int | None = _TOKENS.get(rest) or (rest if rest == _AVERAGE else None)
     if match is not None:
@@ -192,22 +181,19 @@ def _sample(line: str) -> tuple[Series, str | int, float] | None:
     if key is None:
         return None
     number = _count(name, value, whole=key not in (_AVERAGE, _CREATED))
-    tags: dict[str, str] = {}
-    at = 0
-    while at < len(labels):
-        label = _LABEL.match(labels, at)
-        if label is None or label[1] in tags:
-            raise ValueError(f'found labels {labels[:60]!r}, expected name="value" pairs, each once')
-        tags[label[1]], at = label[2], label.end()
+    pairs = _LABEL.findall(labels)
+    tags = dict(pairs)
+    if not _LABELS.fullmatch(labels) or len(tags) < len(pairs):
+        raise ValueError(f'found labels {labels[:60]!r}, expected name="value" pairs, each once')
+    model = tags.pop("model_name", "")
     if key == "accepted_tokens_per_pos":
         position = tags.pop("position", "")
         if not re.fullmatch(r"\d{1,4}", position, re.ASCII) or int(position) >= MAX_POSITIONS:
             raise ValueError(f"found position {position[:20]!r}, expected 0 to {MAX_POSITIONS - 1}")
-        key = int(position) + 1
-    model = tags.pop("model_name", "")
+        key = int(position)
     if key == "requests":
         tags.pop("finished_reason", None)
-    return Series(_engine(prefix), model, tuple(sorted(tags.items()))), key, number
+    return name, Series(_engine(prefix), model, tuple(sorted(tags.items()))), key, number
 
 
 def _engine(prefix: str) -> str:
@@ -227,7 +213,7 @@ def _count(name: str, text: str, *, whole: bool) -> float:
     return value
 
 
-def _wanted(reading: Reading, engine: str, model: str | None, others: list[str], empty: bool) -> Reading:
+def _wanted(reading: Reading, engine: str, model: str | None) -> Reading:
     """Leave out engines and models that are not wanted, and refuse a mixture."""
     asked = {
         series: values
@@ -236,24 +222,15 @@ def _wanted(reading: Reading, engine: str, model: str | None, others: list[str],
     }
     speculating = {series: values for series, values in asked.items() if values.keys() - {"tokens", "requests"}}
     speculating = speculating or asked  # a server that answers and has no draft, or has none yet
-    if not speculating and empty:
-        return {}
-    models = {series.model for series in reading}
-    if not speculating and model is not None and model not in models:
-        raise ValueError(f"model: found {', '.join(sorted(models))[:80] or 'none'}, expected {model[:40]!r} among them")
-    if not speculating and reading:
-        engines = ", ".join(sorted({series.engine for series in reading}))[:80]
-        raise ValueError(f"found counters of {engines}, expected those of {engine}")
-    if not speculating:
-        raise Unrecognised(f"found {', '.join(dict.fromkeys(others))[:60] or 'nothing'}")
-    for what, names in (("engine", {s.engine for s in speculating}), ("model", {s.model for s in speculating})):
+    for what in ("engine", "model"):
+        names = sorted({getattr(series, what) for series in speculating})
         if len(names) > 1:
-            listed = ", ".join(sorted(names))[:80]
+            listed = ", ".join(names)[:80]
             raise ValueError(f"found {what}s {listed}, expected one: say which {what} (--{what})")
     return speculating
 
 
-def _was_reset(then: Mapping[str | int, float], now: Mapping[str | int, float]) -> bool:
+def _was_reset(then: Values, now: Values) -> bool:
     if then.get(_CREATED, math.inf) < now.get(_CREATED, -math.inf):
         return True
     return any(then[name] > now[name] for name in then.keys() & now.keys())

@@ -34,37 +34,9 @@ def read_counts(
     rule: str | None = None,
     vectors: bool = True,
 ) -> ServerCounts:
-    """Read a server's counts, also of a matrix that was saved of them, or as a vector implies.
-
-    Args:
-        rule: how the server accepts, for a vector alone; see `counts_of_vector`.
-        vectors: whether a vector is welcome; other arguments as in `counts_from_bytes`.
-    """
-    if before is None and b'"sequoia-acceptance"' in data[:4096]:
-        saved = acceptance_from_bytes(data, name if vectors else f"{name}.json")
-        if isinstance(saved, AcceptanceVector):
-            if not vectors:
-                raise ValueError(f"{name}: found a vector of ranks, expected what a server counted; open it on Draft")
-            counts = counts_of_vector(saved, "unknown" if engine == "auto" else engine, rule or MATCH)
-            return replace(counts, notes=tuple(filter(None, [other_rule_note(saved, rule or MATCH)])))
-        if rule is None:
-            return counts_of_matrix(saved, rates)
-    if rule is not None:
-        raise ValueError(f"--rule: found {rule[:40]!r} for what a server counted, expected it for a vector alone")
-    return counts_from_bytes(data, name, before, before_name, engine=engine, model=model, rates=rates)
-
-
-def counts_from_bytes(
-    after: bytes,
-    name: str,
-    before: bytes | None = None,
-    before_name: str = "before",
-    *,
-    engine: str = "auto",
-    model: str | None = None,
-    rates: str | None = None,
-) -> ServerCounts:
     """Read a server's counts: metrics, answers as JSON, `acceptance.csv`, a log, or rates by position alone.
+
+    Also read is a matrix that was saved of such counts, and what a measured vector implies.
 
     Args:
         name, before_name: for errors.
@@ -72,26 +44,43 @@ def counts_from_bytes(
         engine: which one wrote it; "auto" finds out, another name refuses what is not of it.
         model: which of several models, or of several drafters in a log.
         rates: what rates by position are; see `counts_of_rates`.
+        rule: how the server accepts, for a vector alone; see `counts_of_vector`.
+        vectors: whether a vector is welcome.
     """
     if engine not in ("auto", *ENGINES):
         raise ValueError(f"engine: found {engine[:40]!r}, expected auto, {', '.join(ENGINES)}")
-    then = None if before is None else _text(before, before_name)
+    named = "unknown" if engine == "auto" else engine
+    if before is None and b'"sequoia-acceptance"' in data[:4096]:
+        saved = acceptance_from_bytes(data, name if vectors else f"{name}.json")
+        if isinstance(saved, AcceptanceVector):
+            if not vectors:
+                raise ValueError(f"{name}: found a vector of ranks, expected what a server counted; open it on Draft")
+            counts = counts_of_vector(saved, named, rule or MATCH)
+            return replace(counts, notes=tuple(filter(None, [other_rule_note(saved, rule or MATCH)])))
+        if rule is None:
+            return counts_of_matrix(saved, rates)
+    if rule is not None:
+        raise ValueError(f"--rule: found {rule[:40]!r} for what a server counted, expected it for a vector alone")
     try:
-        text = _text(after, "")
-        numbers = _bare_numbers(after) if then is None else None
+        then = None if before is None else _text(before)
+    except ValueError as error:
+        raise ValueError(f"{before_name}: {error}") from error
+    try:
+        text = _text(data)
+        numbers = _bare_numbers(data) if then is None else None
         if numbers is not None:
-            return counts_of_rates(numbers, rates, engine="unknown" if engine == "auto" else engine)
+            return counts_of_rates(numbers, rates, engine=named)
         if rates is not None:
             raise ValueError("found more than rates by position, expected those alone for --rates")
-        counts = _counts(text, after, then, engine, model)
-        if engine not in ("auto", counts.engine):
-            raise ValueError(f"found what {counts.engine} writes, expected {engine}")
+        counts = _counts(text, data, then, engine, model)
     except Unrecognised as error:
-        form = describe(after)
-        found = str(error) if form == kind_of(after) else f"found {form}"
+        form = describe(data)
+        found = str(error) if form == kind_of(data) else f"found {form}"
         raise ValueError(f"{name}: {found}, expected {EXPECTED}") from error
     except ValueError as error:
-        raise ValueError(f"{name}: {str(error).removeprefix(': ')}") from error
+        raise ValueError(f"{name}: {error}") from error
+    if engine not in ("auto", counts.engine):
+        raise ValueError(f"{name}: found what {counts.engine} writes, expected {engine}")
     return counts
 
 
@@ -107,7 +96,7 @@ def _counts(text: str, data: bytes, then: str | None, engine: str, model: str | 
     if metrics:
         return counts_between(text, then, engine=engine, model=model)
     if re.match(r"\s*(?:\{|\[\s*\{)", text):  # a log may begin with the time in brackets
-        return counts_of_answers(data, model)
+        return counts_of_answers(text.encode(), model)
     if kind not in ("text", "JSON"):
         raise Unrecognised(f"found {kind}")
     if "acceptance_at_pos_" in text[:4096]:
@@ -129,13 +118,10 @@ def _bare_numbers(data: bytes) -> list[float] | None:
     return listed if numbers else None
 
 
-def _text(data: bytes, name: str) -> str:
+def _text(data: bytes) -> str:
     if len(data) > MAX_READING_BYTES:
-        raise ValueError(f"{name}: found {len(data):,} bytes, expected at most {MAX_READING_BYTES:,}")
-    try:
-        text = decode_text(data, "metrics, answers, acceptance.csv or a log of a server")
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from error
+        raise ValueError(f"found {len(data):,} bytes, expected at most {MAX_READING_BYTES:,}")
+    text = decode_text(data, "metrics, answers, acceptance.csv or a log of a server")
     if "\0" in text:
-        raise ValueError(f"{name}: found binary data, expected text")
+        raise ValueError("found binary data, expected text")
     return text

@@ -4,9 +4,8 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import accumulate
 from operator import mul
 from typing import Any
@@ -22,9 +21,11 @@ from .counts import (
     ServerCounts,
     ServerRequest,
     Unrecognised,
+    check_places,
     counts_of_one_k,
     counts_of_survival,
     notes_of_left_out,
+    read_each,
     summed,
 )
 from .logs import counts_of_log
@@ -36,7 +37,6 @@ MAX_ROWS = 200_000  # of JSON, where they are lines of a log
 LOG_FIELDS = ("log", "line", "message", "msg")  # of Docker, Loki and others that keep each line of a log as JSON
 TIME_FIELDS = ("time", "timestamp", "ts")
 WHOLE_ROW = re.compile(r"(?i)\s*(overall|total|all|sum|average|mean)\s*")  # of a table: more than one subset
-PERCENT = ": percentages, to be divided by 100"
 
 
 def counts_of_answers(data: bytes, model: str | None = None) -> ServerCounts:
@@ -48,8 +48,6 @@ def counts_of_answers(data: bytes, model: str | None = None) -> ServerCounts:
     parts = [part for row in rows for part in _parts(row)]
     if not parts and (lines := _log_lines(rows)):
         return counts_of_log("\n".join(lines) + "\n", model, odd)
-    if not parts:  # answers of a llama.cpp without a draft
-        parts = [part for row in rows for part in _parts(row, "predicted_n")]
     engines = {engine for engine, _ in parts}
     if not engines:
         raise Unrecognised(f"found {len(rows)} objects without counts")
@@ -58,19 +56,29 @@ def counts_of_answers(data: bytes, model: str | None = None) -> ServerCounts:
     if len(parts) > MAX_REQUESTS:
         raise ValueError(f"found {len(parts):,} requests, expected at most {MAX_REQUESTS:,}")
     answers = [fields for _, fields in parts]
+    read = _request if VLLM in engines else _timings
+    requests: list[ServerCounts] = []
+    steps = 0
+    for number, fields in enumerate(answers, start=1):
+        name = f"request {number}"
+        try:
+            requests.append(replace(read(fields), source=name))
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
+        steps += requests[-1].drafts or 0
+        if steps > MAX_STEPS:
+            raise ValueError(f"found more than {MAX_STEPS:,} steps, expected fewer requests")
     notes = notes_of_left_out(odd)
     if len(rows) > len(parts):
         notes.append(f"{len(rows) - len(parts)} answers without counts were left out.")
-    source = "totals"
-    read: Callable[[dict[str, Any]], ServerCounts] = _timings
-    if engines == {VLLM}:
-        ordered = all(isinstance(fields.get("per_step_accepted"), list) for fields in answers)
-        source = "records by step" if ordered else "records by request"
-        read = partial(_request, ordered=ordered)
-        if not ordered:
-            notes.append("Histograms without the order of steps: nothing can be replayed.")
-    counts = replace(counts_of_one_k(_each(answers, read), source, notes), model=_model(answers))
-    if counts.drafts is not None:
+    counts = replace(counts_of_one_k(requests, "totals", notes), model=_model(answers))
+    counts = replace(counts, periods=counts.periods or tuple(requests))
+    if VLLM in engines:
+        if all(request.ordered for request in requests):
+            return replace(counts, source="records by step", ordered=True)
+        note = "Histograms without the order of steps: nothing can be replayed."
+        return replace(counts, source="records by request", ordered=False, notes=(*counts.notes, note))
+    if counts.drafts == 0:
         return counts
     if not counts.all_steps:
         raise ValueError(
@@ -81,35 +89,16 @@ def counts_of_answers(data: bytes, model: str | None = None) -> ServerCounts:
     return replace(counts, mean_length=counts.tokens_per_step, notes=(*counts.notes, note))
 
 
-def _each(answers: Sequence[dict[str, Any]], read: Callable[[dict[str, Any]], ServerCounts]) -> list[ServerCounts]:
-    parts: list[ServerCounts] = []
-    steps = 0
-    for number, fields in enumerate(answers, start=1):
-        try:
-            parts.append(read(fields))
-        except ValueError as error:
-            raise ValueError(f"request {number}: {error}") from error
-        steps += parts[-1].drafts or 0
-        if steps > MAX_STEPS:
-            raise ValueError(f"found more than {MAX_STEPS:,} steps, expected fewer requests")
-    return parts
-
-
 def _rows(data: bytes) -> tuple[list[Any], list[str]]:
     """Return the values of JSON, or of its lines, and what is wrong with lines that cannot be read."""
     try:
         whole = read_json(data)
     except ValueError:
-        rows: list[Any] = []
-        odd = []
         lines = data.splitlines()
         if len(lines) > MAX_ROWS:
             raise ValueError(f"found {len(lines):,} lines, expected at most {MAX_ROWS:,}") from None
-        for number, line in enumerate(lines, start=1):
-            try:
-                rows += [read_json(line)] if line.strip() else []
-            except ValueError as error:
-                odd.append(f"line {number}: {error}")
+        odd: list[str] = []
+        rows = [row for _, row in read_each(lines, lambda line: read_json(line) if line.strip() else None, odd)]
         if not any(isinstance(row, dict) for row in rows):
             raise
         return rows, odd
@@ -118,46 +107,49 @@ def _rows(data: bytes) -> tuple[list[Any], list[str]]:
 
 def _log_lines(rows: Sequence[Any]) -> list[str]:
     """Return the lines of a log that are wrapped in JSON, the oldest first; nothing where there are none."""
-    lines = []
-    for row in rows:
-        data = row.get("data") if isinstance(row, dict) else None
-        if isinstance(data, dict) and isinstance(data.get("result"), list):  # what Loki answers
-            streams = [stream.get("values") for stream in data["result"] if isinstance(stream, dict)]
-            lines += [tuple(map(str, pair[:2])) for values in streams if isinstance(values, list) for pair in values]
-        elif isinstance(row, dict):
-            text = next((row[name] for name in LOG_FIELDS if isinstance(row.get(name), str)), None)
-            time = next((str(row[name]) for name in TIME_FIELDS if name in row), "")
-            lines += [] if text is None else [(time, text)]
-    if lines and all(time for time, _ in lines):
-        if lines[0][0] > lines[-1][0]:  # the newest first, also of lines of one time
+    lines: list[tuple[str, str]] = []
+    for row in map(_fields, rows):
+        streams = _fields(row.get("data")).get("result")  # what Loki answers
+        for stream in map(_fields, streams if isinstance(streams, list) else []):
+            values = stream.get("values")
+            pairs = [value for value in values if isinstance(value, list)] if isinstance(values, list) else []
+            lines += [(str(pair[0]), str(pair[1])) for pair in pairs if len(pair) > 1]
+        text = next((row[name] for name in LOG_FIELDS if isinstance(row.get(name), str)), None)
+        if text is not None:
+            lines.append((next((str(row[name]) for name in TIME_FIELDS if name in row), ""), text))
+    if all(time for time, _ in lines):
+        if lines and lines[0][0] > lines[-1][0]:  # the newest first, also of lines of one time
             lines.reverse()
         lines.sort(key=lambda line: line[0].rstrip("Z"))
     return [text.rstrip("\n") for _, text in lines]
 
 
-def _parts(row: Any, timed: str = "draft_n") -> Iterable[tuple[str, dict[str, Any]]]:
+def _fields(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _parts(row: Any) -> Iterable[tuple[str, dict[str, Any]]]:
     """Yield the parts of an answer that count: engine -> fields, with facts of the request."""
-    if not isinstance(row, dict):
-        return
-    row = row["response"] if isinstance(row.get("response"), dict) else row
-    metrics, usage = row.get("metrics"), row.get("usage")
-    fields = metrics.get("speculative_decoding") if isinstance(metrics, dict) else row
-    tokens = usage.get("completion_tokens") if isinstance(usage, dict) else row.get("completion_tokens")
-    prompt = usage.get("prompt_tokens") if isinstance(usage, dict) else row.get("tokens_evaluated")
+    row = _fields(row)
+    row = _fields(row.get("response")) or row
+    usage = _fields(row.get("usage"))
+    prompt = usage.get("prompt_tokens", row.get("tokens_evaluated"))
     about = {"model": row.get("model", ""), "prompt_tokens": prompt, "looped": _looped(row)}
-    if isinstance(fields, dict) and "num_spec_steps" in fields:
+    metrics = row.get("metrics")
+    fields = _fields(metrics.get("speculative_decoding")) if isinstance(metrics, dict) else row
+    if "num_spec_steps" in fields:
+        tokens = usage.get("completion_tokens", row.get("completion_tokens"))
         yield VLLM, fields | {"completion_tokens": tokens} | about
-    timings = row.get("timings", row)
-    if isinstance(timings, dict) and timed in timings and "draft_rounds" not in timings:  # mlx-vlm's count rounds
+    timings = _fields(row.get("timings", row))  # without draft_n where nothing was drafted
+    if "predicted_n" in timings and "draft_rounds" not in timings:  # mlx-vlm's count rounds
         yield LLAMA_CPP, timings | about
 
 
 def _looped(row: dict[str, Any]) -> bool | None:
     """Return whether an answer's last half, at least, is one text of up to 200 characters again and again."""
     choices = row.get("choices")
-    choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else row
-    message = choice.get("message")
-    text = message.get("content") if isinstance(message, dict) else choice.get("text", row.get("content"))
+    choice = _fields(choices[0]) if isinstance(choices, list) and choices else row
+    text = _fields(choice.get("message")).get("content", choice.get("text", row.get("content")))
     if not isinstance(text, str) or not text:
         return None
     half = text[-max(len(text) // 2, MIN_LOOP_CHARS) :]
@@ -166,8 +158,9 @@ def _looped(row: dict[str, Any]) -> bool | None:
     )
 
 
-def _request(fields: dict[str, Any], ordered: bool) -> ServerCounts:
+def _request(fields: dict[str, Any]) -> ServerCounts:
     longest = _whole(fields, "num_spec_tokens", most=MAX_POSITIONS)
+    ordered = isinstance(fields.get("per_step_accepted"), list)
     if ordered:
         accepted, drafted = _whole_list(fields, "per_step_accepted"), _whole_list(fields, "per_step_drafted")
         if len(accepted) != len(drafted):
@@ -197,7 +190,7 @@ def _request(fields: dict[str, Any], ordered: bool) -> ServerCounts:
     tokens = None if fields["completion_tokens"] is None else _whole(fields, "completion_tokens")
     request = ServerRequest(tuple(accepted), tuple(drafted), None if tokens is None else tokens - 1)
     return ServerCounts(
-        VLLM, "one request", len(accepted), drafted_in_all, sum(accepted),
+        VLLM, "", len(accepted), drafted_in_all, sum(accepted),
         tuple(sum(step >= position for step in accepted) for position in range(1, longest + 1)), tokens, 1,
         (request,), ordered, totals=(_totals(fields, len(accepted), sum(accepted)),),
     )  # fmt: skip
@@ -207,7 +200,7 @@ def _timings(fields: dict[str, Any]) -> ServerCounts:
     fields = {"draft_n": 0, "draft_n_accepted": 0} | fields
     tokens, drafted, accepted = (_whole(fields, name) for name in ("predicted_n", "draft_n", "draft_n_accepted"))
     return ServerCounts(
-        LLAMA_CPP, "totals", None if drafted else 0, drafted, accepted, tokens=tokens, requests_done=1,
+        LLAMA_CPP, "", None if drafted else 0, drafted, accepted, tokens=tokens, requests_done=1,
         totals=(_totals(fields, tokens - 1 - accepted, accepted),),
     )  # fmt: skip
 
@@ -225,30 +218,23 @@ def counts_of_table(text: str) -> ServerCounts:
     if twice := [name for name, count in Counter(header).items() if count > 1]:
         raise ValueError(f"found column {twice[0][:40]} twice, expected each once")
     places = sorted(int(place) for name in header for place in re.findall(r"^acceptance_at_pos_(\d{1,4})$", name))
-    if places != list(range(len(places))):
-        raise ValueError(f"found positions {places[:8]}, expected 0, 1, 2, … without gaps")
-    rows = list(table)
-    if not rows or not places or "num_drafts" not in header:
-        raise ValueError("found another table, expected columns num_drafts, acceptance_at_pos_0, …")
+    check_places(places)
     odd: list[str] = []
-    parts: list[ServerCounts] = []
-    for number, row in enumerate(rows, start=2):
-        try:
-            parts.append(_row(row, len(places)))
-        except ValueError as error:
-            odd.append(f"line {number}: {error}")
-    if not parts:
+    parts = [part for _, part in read_each(table, lambda row: _row(row, len(places)), odd, start=2)]
+    if odd and not parts:
         raise ValueError(odd[0])
+    if not parts or not places:
+        raise ValueError("found another table, expected columns num_drafts, acceptance_at_pos_0, …")
     subsets = [part for part in parts if not WHOLE_ROW.fullmatch(part.source)] or parts
     if len(subsets) == len(parts):
         subsets = _without_sum(parts)
     notes = [f"{len(subsets)} subsets, summed."] if len(subsets) > 1 else []
     if len(subsets) < len(parts):
         notes.append("The row of all subsets together was left out.")
-    counts = replace(summed(subsets, "acceptance.csv"), notes=(*notes, *notes_of_left_out(odd)))
+    counts = summed(subsets, "acceptance.csv")
     if not counts.drafts:
         raise ValueError("found no drafts counted, expected at least one")
-    return counts
+    return replace(counts, notes=(*notes, *notes_of_left_out(odd)))
 
 
 def _row(row: dict[str, Any], longest: int) -> ServerCounts:
@@ -256,16 +242,20 @@ def _row(row: dict[str, Any], longest: int) -> ServerCounts:
     try:
         drafts, *rates = (float(row[name]) for name in names)
         drafted = float(row.get("num_draft_tokens", drafts * longest))
-    except (TypeError, ValueError):
-        raise ValueError("found no row of counts and rates, expected numbers") from None
-    if not all(0 <= rate <= 1 for rate in rates):
-        percent = PERCENT if all(0 <= rate <= 100 for rate in rates) else ""
-        raise ValueError(f"found no row of counts and rates from 0 to 1, expected one{percent}")
+    except (LookupError, TypeError, ValueError):
+        raise ValueError("found no row of counts and rates, expected num_drafts, acceptance_at_pos_0, …") from None
+    _check_rates(rates)
     if not 0 <= drafts <= MAX_COUNT or not 0 <= drafted <= MAX_COUNT:
         raise ValueError(f"found {drafts:g} drafts and {drafted:g} draft tokens, expected counts")
     positions = tuple(round(rate * drafts) for rate in rates)
     name = next(iter(row.values()))
     return ServerCounts(VLLM, str(name), round(drafts), round(drafted), sum(positions), positions)
+
+
+def _check_rates(rates: Sequence[float]) -> None:
+    if not all(0 <= rate <= 1 for rate in rates):
+        percent = ": percentages, to be divided by 100" if all(0 <= rate <= 100 for rate in rates) else ""
+        raise ValueError(f"found numbers outside 0 to 1, expected rates by position{percent}")
 
 
 def _without_sum(rows: list[ServerCounts]) -> list[ServerCounts]:
@@ -286,22 +276,21 @@ def counts_of_rates(values: Sequence[float], rates: str | None = None, *, engine
     """
     if rates not in (None, *RATES):
         raise ValueError(f"--rates: found {rates[:40]!r}, expected {' or '.join(RATES)}")
-    if not values or not all(0 <= value <= 1 for value in values):
-        percent = PERCENT if values and all(0 <= value <= 100 for value in values) else ""
-        raise ValueError(f"found numbers outside 0 to 1, expected rates by position{percent}")
+    _check_rates(values)
+    given_before = rates == "conditional"
     rise = next((position for position in range(1, len(values)) if values[position] > values[position - 1]), None)
-    if rates != "conditional" and rise is not None:
+    if rise is not None and not given_before:
         raise ValueError(
             f"found {values[rise]:g} at position {rise + 1} above {values[rise - 1]:g} before it: survival by position "
             "never rises; if these are given the position before, expected --rates conditional"
         )
-    survival = list(accumulate(values, mul)) if rates == "conditional" else values
-    other = "" if rates else ": they never rise; --rates conditional takes them as given the position before"
-    alike = " A vector of ranks looks alike." if rates is None and sum(values) <= 1 else ""
-    read_as = "given the position before" if rates == "conditional" else "as survival, of all drafts"
-    return counts_of_survival(
-        survival, "rates by position", engine=engine, notes=(f"Rates by position are read {read_as}{other}.{alike}",)
-    )
+    note = "Rates by position are read given the position before."
+    if not given_before:
+        other = "" if rates else ": they never rise; --rates conditional takes them as given the position before"
+        alike = " A vector of ranks looks alike." if rates is None and sum(values) <= 1 else ""
+        note = f"Rates by position are read as survival, of all drafts{other}.{alike}"
+    survival = list(accumulate(values, mul)) if given_before else values
+    return counts_of_survival(survival, "rates by position", engine=engine, notes=(note,))
 
 
 def _model(answers: Sequence[dict[str, Any]]) -> str:

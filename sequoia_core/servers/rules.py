@@ -121,7 +121,7 @@ def wired_wrong(counts: ServerCounts) -> Finding | None:
         WIRED_WRONG, (first, *later), "A weak draft does better: what it is given is not what it was trained on.",
         "the head's layer ids, their layout and its anchor against its own config; quantised or missing weights of the "
         "head and its output layer; tokenizer; chat template",
-        mended=_geometric(len(counts.positions) or 3),
+        mended=tuple(HEALTHY_RATE**position for position in range(1, (len(counts.positions) or 3) + 1)),
     )  # fmt: skip
 
 
@@ -233,13 +233,13 @@ def degenerate(counts: ServerCounts) -> Finding | None:
     )  # fmt: skip
 
 
-def too_slow(counts: ServerCounts, speed: Estimate | None) -> Finding | None:
+def too_slow(tokens: float | None, speed: Estimate | None) -> Finding | None:
     """Fire where speculation loses time, however well drafts are accepted."""
     if speed is None or (speed.value if speed.high is None else speed.high) >= MIN_SPEED:
         return None
     low, high = (nan, nan) if speed.low is None or speed.high is None else (speed.low, speed.high)
     seen = [Evidence("speed over no speculation", speed.value, low, high, share=False)]
-    if (tokens := counts.tokens_per_step) is not None:
+    if tokens is not None:
         seen.append(Evidence("tokens per step", tokens, share=False))
         seen.append(Evidence("a step's time over one without a draft", tokens / speed.value, share=False))
     return Finding(
@@ -281,23 +281,20 @@ def limited(counts: ServerCounts) -> Finding | None:
 def sound(counts: ServerCounts) -> Finding:
     """Say that no rule fired, or that there are too few counts to say so."""
     first, later = first_position(counts), later_positions(counts)
-    if first is not None and first.of is None and not counts.shares:
-        changes = f" They lie between {1 + first.low:.2f} and {1 + first.high:.2f}." if first.low < first.high else ""
-        average = Evidence("tokens per step on average", counts.mean_length or nan, share=False)
-        says = f"Averages alone, of how many drafts is unknown, say nothing by position.{changes}"
-        return Finding(UNKNOWN, (average,), says, "metrics, or answers with their counts")
-    few = bool(first is not None and first.of and first.of < MIN_HEALTHY_DRAFTS)
-    if first is not None and first.of and (few or first.low <= MIN_FIRST_RATE) and not counts.shares:
-        more = max(needed_drafts(first.value, first.of) or 0, MIN_HEALTHY_DRAFTS * few)
-        enough = f"about {more:,} would do" if more else "the rate lies at the limit itself"
-        says = f"{first.of:,} drafts are too few: {enough}."
-        return Finding(UNKNOWN, (first,), says, "the same after more requests")
-    if first is not None and not counts.positions:
-        if counts.draft_tokens:
-            first = drafted_tokens(counts)
-        if not first.low > MIN_FIRST_RATE:  # a share of all drafted tokens is no more than that of the first ones
-            first = None
-    if first is None:
+    if first is not None and not counts.shares:
+        if first.of is None:
+            average = Evidence("tokens per step on average", counts.mean_length or nan, share=False)
+            says = "Averages alone, of how many drafts is unknown, say nothing by position."
+            return Finding(UNKNOWN, (average,), says, "metrics, or answers with their counts")
+        few = first.of < MIN_HEALTHY_DRAFTS
+        if few or first.low <= MIN_FIRST_RATE:
+            more = max(needed_drafts(first.value, first.of) or 0, MIN_HEALTHY_DRAFTS * few)
+            enough = f"about {more:,} would do" if more else "the rate lies at the limit itself"
+            says = f"{first.of:,} drafts are too few: {enough}."
+            return Finding(UNKNOWN, (first,), says, "the same after more requests")
+    if first is not None and not counts.positions and counts.draft_tokens:
+        first = drafted_tokens(counts)  # a share of all drafted tokens is no more than that of the first ones
+    if first is None or not (counts.positions or first.low > MIN_FIRST_RATE):
         return Finding(UNKNOWN, (), "These counts say nothing by position.", "metrics, or answers with their counts")
     normal = "The first position is accepted less often than the later ones together, which is normal: drafts begin "
     normal += "where text is hard."
@@ -306,7 +303,3 @@ def sound(counts: ServerCounts) -> Finding:
         needed = rounded_up(counts.drafts * MIN_LATER_TRIALS / of)
         says += f" For the later positions these are too few drafts: about {needed:,} would do."
     return Finding(HEALTHY, (first, *later), says, "what steps cost: --timed or --profile tell which K pays")
-
-
-def _geometric(longest: int) -> tuple[float, ...]:
-    return tuple(HEALTHY_RATE**position for position in range(1, longest + 1))

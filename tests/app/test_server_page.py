@@ -13,7 +13,7 @@ from sequoia_core.servers.chain_acceptance import chain_acceptance
 from sequoia_core.servers.costs import costs_of
 from sequoia_core.servers.flags import flags_by_batch
 from sequoia_core.servers.plan import plan_server
-from sequoia_core.servers.readings import counts_from_bytes
+from sequoia_core.servers.readings import read_counts
 from tests.app.conftest import ROOT, metrics, open_page, profile, settled
 from tests.core.design.test_bench_profile import ROWS
 from tests.core.servers.samples import (
@@ -57,7 +57,7 @@ def with_files(after: str | bytes, before: str | None = None, *, earlier: str | 
 
 def test_the_example_is_shown_as_the_core_plans_it(with_example) -> None:
     page = open_page("server")
-    chains = chain_acceptance(counts_from_bytes(with_example.read_bytes(), with_example.name))
+    chains = chain_acceptance(read_counts(with_example.read_bytes(), with_example.name))
     plan = plan_server(chains, costs_of(profile()), [1, 4, 16])
     shown, best = metrics(page), plan.batches[0]
     assert shown["Tokens per step now"] == (f"{chains.tokens(8).value:.2f}", "K = 8, vs 1.00 without")

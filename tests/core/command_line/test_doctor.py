@@ -9,7 +9,7 @@ import pytest
 from sequoia_core.command_line.main import main
 from sequoia_core.files.model_names import ASSETS
 from sequoia_core.servers.flags import METHODS
-from tests.core.servers.samples import vllm_text
+from tests.core.servers.samples import LLAMA_AFTER, llama_text, step_records, vllm_text
 
 
 @pytest.fixture
@@ -49,6 +49,15 @@ def test_both_commands_have_one_value_of_tokens_per_step(found, call, tmp_path):
     log.write_text(LLAMA)
     assert found("--after", str(log))["tokens_per_step"] == 2.5
     assert call("server-plan", "--after", str(log))["mean_tokens_per_step"] == 2.5
+    counters = tmp_path / "after.prom"  # 3 % of the steps may have had no draft: first tokens are not told apart
+    counters.write_text(llama_text(*LLAMA_AFTER))
+    replayed = tmp_path / "answers.json"
+    replayed.write_bytes(step_records())
+    for path in (counters, replayed):
+        assert (
+            found("--after", str(path))["tokens_per_step"]
+            == call("server-plan", "--after", str(path))["tokens_per_step"][-1]
+        )
 
 
 def test_counters_at_zero_gain_nothing(found, tmp_path):

@@ -6,7 +6,7 @@ vLLM 0.32 and llama.cpp's server of autumn 2026. Only the lines that matter are 
 import json
 
 from sequoia_core.servers.counts import ServerCounts
-from sequoia_core.servers.readings import counts_from_bytes
+from sequoia_core.servers.readings import read_counts
 
 STEPS = (  # accepted tokens of every step by request, vLLM, K = 8
     "002127812000038445115178030684303 10000000000018800000830001000000008521000000000008121000000000008 "
@@ -92,4 +92,4 @@ def read(content, before: str | None = None, **options) -> ServerCounts:
     """Read a text, bytes or JSON values as the file `after`, less an earlier text."""
     data = content if isinstance(content, bytes | str) else json.dumps(content)
     earlier = None if before is None else before.encode()
-    return counts_from_bytes(data.encode() if isinstance(data, str) else data, "after", earlier, **options)
+    return read_counts(data.encode() if isinstance(data, str) else data, "after", earlier, **options)

@@ -20,6 +20,7 @@ from sequoia_core.servers.chain_acceptance import (
     other_rule_note,
 )
 from sequoia_core.servers.counts import ServerCounts, ServerRequest
+from sequoia_core.servers.request_spread import collapse
 from sequoia_core.studies.measure_acceptance import measure_acceptance
 from tests.conftest import pair_of
 from tests.core.servers.samples import AFTER, BEFORE, DRAFTS_BY_K, NGRAM, read, step_records, vllm_text
@@ -145,6 +146,7 @@ def test_a_vector_is_what_a_server_would_count_on_its_texts(tiny_target, tiny_dr
     for request, prompt in zip(found.requests, PROMPTS, strict=True):
         steps = decode(prompt, tree=chain_tree(3), **models)
         assert request.accepted == tuple(len(step.accepted_path) - 1 for step in steps)
+    assert collapse(found) is None and not found.periods  # its texts are in no order of time
     assert found.positions[0] and chain_acceptance(found).tokens_per_step[3] == 120 / found.drafts
 
 

@@ -127,6 +127,10 @@ def test_answers_that_tell_too_little_are_refused():
     for engine, answer in (("vllm", ANSWER), ("llama.cpp", ANSWER | {"timings": {"predicted_ms": -1}})):
         with pytest.raises(ValueError, match="without metrics.generation_time_ms|found 3 tokens in -0.001 s"):
             read_answer(json.dumps(answer).encode(), "http://127.0.0.1:1", engine)
+    twice = json.dumps(ANSWER | {"timings": {"predicted_ms": 9}})[:-1] + ', "usage": {"completion_tokens": 30}}'
+    for content, said in ((twice, "found the key 'usage' twice"), ("<html>", "found no readable JSON")):
+        with pytest.raises(ValueError, match=f"^http://127.0.0.1:1: {said}"):
+            read_answer(content.encode(), "http://127.0.0.1:1", "llama.cpp")
 
 
 @contextmanager

@@ -229,11 +229,11 @@ def test_little_evidence_has_no_verdict(fields, title, says):
 
 @pytest.mark.parametrize("lengths", [(3.2, 3.1, 1.0, 1.0), (3.2, *[1.0] * 20), (1.0, 2.8, 2.9)])
 def test_averages_that_change_a_lot_are_neither_healthy_nor_wired_wrong(lengths):
-    periods = tuple(ServerCounts("sglang", "averages", mean_length=length) for length in lengths)
-    mean = sum(lengths) / len(lengths)
-    found = diagnose(ServerCounts("sglang", "averages", mean_length=mean, periods=periods))
+    counts = read("".join(f"accept len: {length}, accept rate: 0.5\n" for length in lengths))
+    found = diagnose(counts)
     assert found.verdict.title == "Cannot tell"
-    assert f"between 1.00 and {max(lengths):.2f}" in found.verdict.says
+    said = " ".join([found.verdict.says, *map(str, found.verdict.evidence), *found.notes, *counts.notes])
+    assert said.count(f"{max(lengths):.2f}") == 1 and f"from 1.00 to {max(lengths):.2f}" in said
 
 
 def test_acceptance_that_collapses_is_the_verdict_and_the_rest_is_judged_apart():
@@ -305,8 +305,8 @@ def test_a_fall_within_the_uncertainty_of_the_earlier_period_is_none():
 
 def test_a_speed_whose_upper_bound_reaches_one_is_not_too_slow():
     counts = read(vllm((800,), 1000))
-    assert rules.too_slow(counts, Estimate(0.9, 0.82, 0.99)) is None
-    assert rules.too_slow(counts, Estimate(0.9, 0.86, 0.94)) is not None
+    assert rules.too_slow(counts.tokens_per_step, Estimate(0.9, 0.82, 0.99)) is None
+    assert rules.too_slow(counts.tokens_per_step, Estimate(0.9, 0.86, 0.94)) is not None
 
 
 def test_costs_plan_what_mending_brings():

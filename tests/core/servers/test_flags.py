@@ -53,6 +53,8 @@ def test_the_kind_of_drafter_that_ran_is_kept():
         "--spec-type ngram-simple --spec-ngram-simple-size-m 5"
     )
     assert "--model-draft" not in server_flags("llama.cpp", 2, method="mtp", drafter="draft-mtp")
+    for engine in ("llama.cpp", "vllm", "sglang"):  # a name that a log or a file gives is never copied as it is
+        assert server_flags(engine, 2, drafter="draft-x; rm\n'\x1b") == server_flags(engine, 2)
     assert vllm_config(server_flags("vllm", 4, method="eagle3", drafter="P-EAGLE"))["parallel_drafting"] is True
 
 

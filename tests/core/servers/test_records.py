@@ -44,6 +44,7 @@ def test_whole_answers_tell_how_long_they_are():
     for shape in (answer, [answer], {"response": answer}, f"{json.dumps(answer)}\n{json.dumps(answer)}"):
         counts = read(shape)
         assert counts.requests[0] == ((2, 0, 5), (8, 8, 8), 39) and counts.model == "demo"
+    assert read(step_record("205") | {"metrics": None, "usage": None}).requests[0].accepted == (2, 0, 5)
     other = {"metrics": {"speculative_decoding": None}}
     assert "1 answers without counts" in read([answer, other]).notes[0]
 
@@ -108,6 +109,19 @@ def test_answers_of_several_k_are_kept_apart():
     assert [(each.source, each.drafts) for each in counts.periods] == [("K = 8", 2), ("K = 4", 2)]
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_lines_of_json_are_read_in_the_encoding_that_they_declare(encoding):
+    lines = "\n".join(json.dumps(row, ensure_ascii=False) for row in [step_record("205") | {"model": "é\u2028"}] * 2)
+    assert read(lines.encode(encoding)) == read(lines)
+
+
+def test_answers_without_a_draft_are_steps_too():
+    """llama.cpp leaves out draft_n where nothing was drafted."""
+    plain = {name: TIMINGS[name] for name in ("prompt_n", "predicted_n", "predicted_ms")}
+    found = read([{"timings": TIMINGS}, {"timings": plain}])
+    assert found.all_steps == 8 + 31 and found.requests_done == 2
+
+
 def test_windows_of_a_vllm_log_add_up():
     counts = read(VLLM_LOG * 2)
     assert (counts.source, counts.drafts, counts.draft_tokens) == ("log windows", 198, 396)
@@ -139,6 +153,7 @@ def changed(**fields):
         ("<html>404</html>", "found HTML or XML"),
         ("hello", "found no line of speculative decoding"),
         ("[{}, 3]", "found 2 objects without counts"),
+        ({"data": {"result": [3, {"values": [3, ["1"]]}, {"values": 3}]}}, "found 1 objects without counts"),
         ('{"num_spec_steps": 1e400}', "found 1e400"),
         (changed(num_spec_steps=4), "request 1: num_spec_steps: found 4, expected 3"),
         (changed(per_step_accepted=[9, 0, 0]), "step 1: found 9 accepted of 8"),
@@ -158,8 +173,11 @@ def changed(**fields):
         ({"timings": TIMINGS | {"predicted_n": 24, "draft_n": 23}}, "expected answers that were speculated"),
         ({"timings": TIMINGS | {"draft_n": "x"}}, "request 1: draft_n: found 'x'"),
         ({"timings": TIMINGS | {"draft_n_accepted": 40}}, "request 1: found 40 accepted of 29"),
-        (TABLE.replace("0.6", "1.6").replace("0.5", "x"), "line 2: found no row of counts"),
-        (TABLE.replace("0.6", "60.0").replace("0.5", "50.0"), "found no row .* percentages, to be divided by 100"),
+        (TABLE.replace("0.6", "1.6").replace("0.5", "x"), "line 2: found numbers outside 0 to 1, expected"),
+        (
+            TABLE.replace("0.6", "60.0").replace("0.5", "50.0"),
+            "line 2: found numbers outside .* percentages, to",
+        ),
         (TABLE.replace("pos_1", "pos_2"), r"found positions \[0, 2\], expected 0, 1, 2, … without gaps"),
         (TABLE.replace("pos_0", "pos_1"), "found column acceptance_at_pos_1 twice"),
         (

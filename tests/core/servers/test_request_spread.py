@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sequoia_core.servers.counts import RequestTotals, ServerCounts, ServerRequest, summed
+from sequoia_core.servers.counts import RequestTotals, ServerCounts, summed
 from sequoia_core.servers.request_spread import by_prompt_length, collapse, steady
 from tests.core.servers.samples import STEPS, read, step_record
 
@@ -62,7 +62,6 @@ def test_texts_that_differ_are_no_collapse_and_dead_requests_are():
     found = collapse(dead)
     assert (found.low.source, found.rest.source) == ("requests 3 to 12", "requests 1 to 2")
     assert len(steady(dead).requests) == 2
-    assert collapse(replace(dead, requests_done=None)) is None  # texts of a vector: in no order of time
 
 
 def test_kinds_of_text_in_turns_seldom_seem_a_collapse():
@@ -84,7 +83,5 @@ def test_prompts_of_nearly_one_length_have_no_parts_by_length():
 
 
 def test_requests_without_a_draft_take_no_part():
-    counts = FALLS.periods[0]
-    request = ServerRequest((2,) * 100 + (0,) * 400, (2,) * 500)
-    both = replace(counts, positions=(100, 100), accepted_tokens=200, requests=(request, ServerRequest((), ())))
-    assert collapse(replace(both, requests_done=2)) is None
+    both = read([step_record("2" * 100 + "0" * 400, 2), step_record("", 2)])
+    assert [part.drafts for part in both.periods] == [500, 0] and collapse(both) is None
