@@ -34,7 +34,7 @@ def linked_run(job: Job | None) -> dict[str, Any] | None:
     if job is None or job.id != named:
         st.warning(
             "The run that this page showed was stopped: its server was started anew, or this is another browser tab. "
-            "Press Start to decode again.",
+            "Decode again to see a new run.",
             icon=":material/stop_circle:",
         )
     return None

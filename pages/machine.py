@@ -6,6 +6,7 @@ from sequoia_core.design.break_even import step_limit
 from ui import controls, menu, page_setup
 from ui.cards import Card, cards
 from ui.machine import costs, drafts, sentences, source, surface, why
+from ui.markdown import escaped
 from ui.phrases import shape
 from ui.session import core_cache, predictions, session
 
@@ -28,6 +29,11 @@ table, best, _ = core_cache.planned(vector, profile)
 cost = step_limit(best, profile)
 
 with left:
+    if predictions.lacks_measurement():
+        st.caption(
+            ":material/info: Times or acceptance were measured for another pair: nothing on this page is predicted for "
+            f"the {escaped(session.pair_name())}."
+        )
     cards(
         Card(
             "Best predicted speedup",

@@ -6,6 +6,7 @@ from itertools import chain
 TEXT_WINDOW = 6  # tokens of context that settle what text the next token adds
 LONGEST = 4  # bytes of a character, each of which may be a token
 CUT = "\ufffd"  # stands for a part of a character
+BYTES = "<bytes>"  # the label of such a part
 
 
 def text_after(decode: Callable[[list[int]], str], before: Sequence[int], tokens: Sequence[int]) -> str:
@@ -33,9 +34,9 @@ class TokenText:
         self._lead = decode(whole)
 
     def label(self, token: int) -> str:
-        """Return a token's text on its own."""
+        """Return a token's text on its own, with a name in place of bytes that are no character alone."""
         if token not in self._labels:
-            self._labels[token] = text_after(self._decode, self._anchor, [token])
+            self._labels[token] = text_after(self._decode, self._anchor, [token]).replace(CUT, BYTES)
         return self._labels[token]
 
     def passage(self, before: Sequence[int], after: Sequence[int]) -> tuple[str, str]:

@@ -36,12 +36,12 @@ def test_what_was_measured_on_this_pair_here_needs_nothing() -> None:
             replace(profile(), dtype="bfloat16", meta=profile().meta | {"offload": "disk"}),
         ),
         (
-            "shipped, from a machine of the same name",
+            "shipped, machine of the same name",
             "perhaps not this one",
             replace(profile(), meta=profile().meta | {"installation": "another"}),
         ),
         (
-            "shipped, from a machine of the same name",
+            "shipped, machine of the same name",
             "perhaps not this one",
             replace(profile(), meta=profile().meta | {"installation": None}),
         ),

@@ -60,7 +60,7 @@ def test_the_example_is_shown_as_the_core_plans_it(with_example) -> None:
     chains = chain_acceptance(read_counts(with_example.read_bytes(), with_example.name))
     plan = plan_server(chains, costs_of(profile()), [1, 4, 16])
     shown, best = metrics(page), plan.batches[0]
-    assert shown["Tokens per step now"] == (f"{chains.tokens(8).value:.2f}", "K = 8, vs 1.00 without")
+    assert shown["Tokens per step"] == (f"{chains.tokens(8).value:.2f}", "K = 8, vs 1.00 without")
     assert shown["Guessed right"][0] == f"{chains.guessed:.1%}" == "76.3%"
     assert shown["Best K, 1 request"][0] == f"{best.best}"
     assert shown["Speed at it"][0] == f"{best.speedup[best.best].value:.2f}×"
@@ -78,7 +78,7 @@ def test_published_rates_of_a_head_are_an_example_too(assets) -> None:
     (assets / "servers").mkdir()
     shutil.copy(EXAMPLE.parent / "qwen3-8b-peagle.json", assets / "servers")
     page = open_page("server")
-    assert metrics(page)["Tokens per step now"] == ("3.50", "K = 7, vs 1.00 without")
+    assert metrics(page)["Tokens per step"] == ("3.50", "K = 7, vs 1.00 without")
     said = words(page)
     assert "Published, without an interval" in said and "releases/tag/v0.6.0, 2026-06-16" in said
     assert "95%" not in said
@@ -94,7 +94,7 @@ def pasted(after: str, before: str = "") -> AppTest:
 
 def test_two_readings_wait_for_costs_then_name_the_best(assets) -> None:
     page = pasted(vllm_text(*AFTER), vllm_text(*BEFORE))
-    assert metrics(page)["Tokens per step now"] == ("2.99", "K = 4, vs 1.00 without")
+    assert metrics(page)["Tokens per step"] == ("2.99", "K = 4, vs 1.00 without")
     assert metrics(page)["Best K"] == metrics(page)["Speed at it"] == ("–", "no costs yet")
     assert not page.code and "No costs yet" in words(page) and "taken as independent" in words(page)
     speeds = [{"tokens per second": 400}, {"K": 2, "tokens per second": 600}, {"K": 4, "tokens per second": 640}]
@@ -149,9 +149,9 @@ def test_a_server_that_never_drafted_has_a_verdict_and_nothing_else(assets) -> N
 
 def test_rates_alone_say_how_they_were_read_and_can_be_read_otherwise(assets) -> None:
     page = pasted("0.8\n0.5\n0.3")
-    assert metrics(page)["Tokens per step now"][0] == "2.60" and "read as survival" in words(page)
+    assert metrics(page)["Tokens per step"][0] == "2.60" and "read as survival" in words(page)
     settled(page.selectbox(key="server_rates").select("conditional").run())
-    assert metrics(page)["Tokens per step now"][0] == "2.32" and "given the position before" in words(page)
+    assert metrics(page)["Tokens per step"][0] == "2.32" and "given the position before" in words(page)
     assert "Only 26% of steps have a draft" in words(with_files(vllm_text(*NGRAM)))
 
 
@@ -163,7 +163,7 @@ def test_an_address_is_read_twice_and_another_host_is_refused(assets, monkeypatc
     settled(page.button(key="server_read_first").click().run())
     assert "First reading kept" in words(page)
     settled(page.button(key="server_read_last").click().run())
-    assert metrics(page)["Tokens per step now"][0] == "2.99"
+    assert metrics(page)["Tokens per step"][0] == "2.99"
     monkeypatch.undo()
     page.text_input(key="server_address").set_value("http://example.org/metrics")
     settled(page.button(key="server_read_last").click().run())
@@ -177,7 +177,7 @@ def test_an_address_is_read_twice_and_another_host_is_refused(assets, monkeypatc
 def test_what_cannot_be_planned_from_says_why_and_shows_nothing_as_known(text, said, assets) -> None:
     page = with_files(text)
     assert said in page.warning[0].value and not page.code and not page.get("plotly_chart")
-    assert metrics(page)["Tokens per step now"][0] == ("2.65" if text is SGLANG_TEXT else "1.93")  # as the doctor says
+    assert metrics(page)["Tokens per step"][0] == ("2.65" if text is SGLANG_TEXT else "1.93")  # as the doctor says
 
 
 HOSTILE = vllm_text(*AFTER, model="<img src=x onerror=alert(1)>**b**")
@@ -203,7 +203,7 @@ def test_what_was_counted_can_be_saved_and_brought_back(assets) -> None:
     chains = chain_acceptance(reading.counts(reading.Reading((vllm_text(*AFTER).encode(), "a"), None), "auto", None))
     saved = matrix_bytes(chains.to_matrix())
     assert b'"version": 3' in saved
-    assert metrics(with_files(saved))["Tokens per step now"] == metrics(page)["Tokens per step now"]
+    assert metrics(with_files(saved))["Tokens per step"] == metrics(page)["Tokens per step"]
 
 
 def test_counts_of_one_model_are_not_planned_with_the_times_of_another_unasked() -> None:

@@ -60,3 +60,11 @@ def test_a_passage_does_not_begin_or_end_within_a_character() -> None:
     tokens = tokenizer.encode("🎉b🔥").ids
     assert TokenText(tokenizer.decode, tokens).passage(tokens[2:5], tokens[5:8]) == ("b", "\ufffd")
     assert TokenText(tokenizer.decode, tokens).passage(tokens[2:4], tokens[4:7]) == ("", "b")
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_bytes_of_a_character_have_a_label_that_can_be_read(kind: str) -> None:
+    tokenizer = TOKENIZERS[kind]
+    tokens = tokenizer.encode("aך", add_special_tokens=False).ids
+    text = TokenText(tokenizer.decode, tokens[:1])
+    assert [text.label(token) for token in tokens] == ["a", "<bytes>", "<bytes>"]

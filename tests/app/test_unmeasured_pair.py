@@ -43,9 +43,10 @@ def test_live_offers_to_measure_first_and_names_its_guess() -> None:
     page = open_page("decode", {"pair": OTHER_DRAFT})
     assert labels(page)["measure_here"] == ":orange[Measure first (10 s)]"
     assert labels(page)["decode_start"] == "Decode with a chain of 4"
-    assert "chain of 4, a guess: nothing was measured for this pair: n = 5" in said(page)
+    assert "chain of 4, a guess (nothing was measured for this pair): n = 5" in said(page)
     assert "measured for another pair" in state_of(page).value or "missing" in state_of(page).value
     assert "best tree" not in said(page)
+    assert "Press Start" not in said(page)  # no button has that name here
 
 
 def test_tree_and_race_offer_to_measure_first_too() -> None:
@@ -57,6 +58,12 @@ def test_tree_and_race_offer_to_measure_first_too() -> None:
     assert "best tree for" not in said(tree) and "Decode with a chain of 4" in said(tree)
     assert labels(race)["race_start"] == "Start the race"
     assert "no tree is planned" in said(race)
+
+
+def test_the_machine_page_says_that_its_speeds_are_not_of_the_pair() -> None:
+    other = open_page("machine", {"pair": OTHER_DRAFT})
+    assert "nothing on this page is predicted for the demo pair with its" in said(other)
+    assert "nothing on this page is predicted" not in said(open_page("machine"))
 
 
 def test_a_race_has_no_planned_tree_and_the_guessed_chain(held) -> None:

@@ -124,11 +124,11 @@ def draw_last_or_recorded() -> None:
         kept_runs.say_made_with(last)
         draw_run(last, last["id"], last["steps"], active=False)
     elif recording is not None:
-        st.caption(f":material/movie: A recording ({escaped(runs.made_with(recording))}). Press Start to decode yours.")
+        st.caption(f":material/movie: A recording ({escaped(runs.made_with(recording))}). Your first run replaces it.")
         draw_run(recording, recording["id"], recording["steps"], active=False)
     else:
         st.info(
-            "Nothing decoded yet. Press Start: each step's tree appears here as it is drafted and verified.",
+            "Nothing decoded yet. Each step's tree appears here as it is drafted and verified.",
             icon=":material/play_circle:",
         )
 

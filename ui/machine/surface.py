@@ -15,7 +15,7 @@ from sequoia_core.servers.flags import llama_server_sentence
 from ui import charts, controls
 from ui.markdown import escaped
 from ui.phrases import beside, count, shape
-from ui.session import core_cache, machine, session, tree_in_use
+from ui.session import core_cache, machine, predictions, session, tree_in_use
 
 if TYPE_CHECKING:
     from sequoia_core import AcceptanceVector, HardwareProfile
@@ -101,7 +101,8 @@ def spread_sentence(vector: AcceptanceVector, profile: HardwareProfile, best: Be
 
 def take(size: int, depth: int, *, key: str, label: str) -> None:
     """Offer to make a shape the tree of the other pages."""
-    if controls.primary_button(
+    draw = st.button if predictions.lacks_measurement() else controls.primary_button
+    if draw(
         f"{label}: {shape(size, depth)}",
         icon=":material/check:",
         key=key,

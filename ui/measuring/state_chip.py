@@ -57,8 +57,7 @@ def draw(wanted: Conditions | None = None, vector: AcceptanceVector | None = Non
                 declaring.form()
         running = [name for name in JOBS if job_panel.is_active(name)]
         if running:
-            for name in running:
-                st.button("Cancel", key=f"{name}_cancel_here", icon=":material/stop:", on_click=_cancel, args=(name,))
+            st.button("Cancel", key="cancel_here", icon=":material/stop:", on_click=_cancel, args=(running,))
             return
         first = predictions.lacks_measurement()
         draw, label = (controls.primary_button, "Measure first") if first else (st.button, "Measure")
@@ -88,7 +87,8 @@ def measure(wanted: Conditions | None = None, vector: AcceptanceVector | None = 
     st.rerun()
 
 
-def _cancel(name: str) -> None:
-    job = session_jobs.job(name)
-    if job is not None:
-        job.cancel()
+def _cancel(names: list[str]) -> None:
+    for name in names:
+        job = session_jobs.job(name)
+        if job is not None:
+            job.cancel()

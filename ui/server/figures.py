@@ -27,7 +27,7 @@ def unplanned(counts: ServerCounts, reason: str) -> None:
     if counts.tokens_per_step is not None:
         cards(
             Card(
-                "Tokens per step now",
+                "Tokens per step",
                 f"{counts.tokens_per_step:.2f}",
                 "vs 1.00 without",
                 help=f"At the present setting, by {counts.source} of {escaped(counts.engine)}.",
@@ -53,7 +53,7 @@ def key_figures(chains: ChainAcceptance, plan: ServerPlan | None) -> None:
         else f"Of {count(chains.counts.drafts, 'draft')}"
     )
     cards(
-        Card("Tokens per step now", f"{now.value:.2f}", f"K = {longest}, vs 1.00 without", help=f"{of}. {sure}."),
+        Card("Tokens per step", f"{now.value:.2f}", f"K = {longest}, vs 1.00 without", help=f"{of}. {sure}."),
         Card(
             "Guessed right",
             f"{chains.guessed:.1%}",
@@ -139,7 +139,7 @@ def settings(plan: ServerPlan, chains: ChainAcceptance, *, method: str, drafter:
             gains = ", ".join(f"{what} {gain:.2f}×" for what, gain in each.helps.items())
             st.caption(f":material/trending_up: Over the best for {at_once(each.batch)}: {gains}.")
     st.caption(
-        "What a tree would add a server's counts cannot tell: they are of rank 1 alone. A vector measured here can."
+        "A server's counts do not tell what a tree would add: they are of rank 1 alone. A vector measured here does."
     )
     left, right = st.columns(2)
     controls.page_link(

@@ -47,6 +47,4 @@ def card(diagnosis: Diagnosis, counts: ServerCounts) -> None:
             ]
             st.dataframe(rows, hide_index=True, width="stretch", key="server_lengths")
         if not counts.shares:
-            st.caption(
-                "Bounds are exact and take drafts as independent. Healthy drafts set off each rule in at most 2%."
-            )
+            st.caption("Bounds are exact and take drafts as independent. Each rule flags at most 2% of healthy drafts.")

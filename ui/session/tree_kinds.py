@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sequoia_core.decoding.tree_policy import TreePolicy
 
 STATIC = "static"
-GUESS = f"chain of {tree_in_use.GUESSED_CHAIN}, a guess: nothing was measured for this pair"
+GUESS = f"chain of {tree_in_use.GUESSED_CHAIN}, a guess (nothing was measured for this pair)"
 KINDS = {STATIC: "Static"} | {name: kind.title for name, kind in TREE_KINDS.items()}
 
 
