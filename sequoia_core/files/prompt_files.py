@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import re
 import warnings
 from collections.abc import Callable, Iterator
@@ -13,13 +12,12 @@ from itertools import chain, islice
 from pathlib import Path, PurePath
 from typing import Any
 
-from .bounded_process import BoundedProcess, LimitError
 from .file_kinds import decode_text
 from .json_models import naming
 from .prompt_rows import (
-    Chat,
     Columns,
     Prompt,
+    Rows,
     Taken,
     check_columns,
     is_chat,
@@ -32,11 +30,6 @@ from .safe_files import gunzipped, read_bytes, read_json
 
 MAX_PROMPT_BYTES = 64 * 2**20
 CANDIDATE_ROWS = 100  # rows looked at to tell text from numbers
-MAX_TEXT_CHARS = 64 * 2**20  # parquet is compressed, so the unpacked text is limited too
-READER: dict[str, Any] = {
-    "module": f"{__package__}.parquet_reading", "function": "read", "memory_bytes": 2**30, "seconds": 20,
-    "answer_bytes": 4 * MAX_TEXT_CHARS,
-}  # fmt: skip
 JSON_ROWS = "JSON: an object a line, or one list of objects (not CSV or parquet)"
 ENDINGS = dict.fromkeys((".jsonl", ".jsonlines", ".ndjson", ".json"), "jsonl")
 ENDINGS |= {".csv": "csv", ".tsv": "tsv", ".parquet": "parquet"}
@@ -168,7 +161,7 @@ def _jsonl_prompts(data: bytes, column: str | None, count: int | None) -> Taken:
     return take_prompts(_rows_with_column(data, column), count)
 
 
-def _rows_with_column(data: bytes, column: str | None) -> Iterator[tuple[str, dict, str]]:
+def _rows_with_column(data: bytes, column: str | None) -> Rows:
     """Yield location, object and key of its prompt; other rows may have it under another of the usual names."""
     only = column
     for where, row in json_rows(data):
@@ -261,37 +254,23 @@ def _is_text_cell(cell: str) -> bool:
     return False
 
 
-def request(wanted: str, data: bytes, column: str | None = None, count: int | None = None) -> bytes:
-    """Return what `parquet_reading.read` takes."""
-    return json.dumps([wanted, column, count, MAX_TEXT_CHARS]).encode() + b"\n" + data
-
-
-def _asked(question: bytes) -> Any:
-    """Unpack parquet in a child process, because its claimed sizes may be wrong."""
+def _parquet() -> Any:
     if find_spec("pyarrow") is None:
         raise ValueError("found parquet but no pyarrow to read it, expected it installed: pip install pyarrow")
-    try:
-        with BoundedProcess(**READER) as reader:
-            return reader.ask(question)
-    except LimitError as error:
-        raise ValueError(f"found parquet that {error}, expected at most {MAX_TEXT_CHARS:,} characters") from error
+    from . import parquet_reading
 
-
-def _parquet_prompts(data: bytes, column: str | None, count: int | None) -> Taken:
-    found, *rest = _asked(request("prompts", data, column, count))
-    prompts = [prompt if isinstance(prompt, str) else Chat(tuple(map(tuple, *prompt))) for prompt in found]
-    return Taken(prompts, *rest)
+    return parquet_reading
 
 
 _READERS: dict[str, Callable[[bytes, str | None, int | None], Taken]] = {
     "jsonl": _jsonl_prompts,
     "csv": _csv_prompts,
     "tsv": partial(_csv_prompts, usual="\t"),
-    "parquet": _parquet_prompts,
+    "parquet": lambda data, column, count: take_prompts(_parquet().parquet_rows(data, column, count), count),
 }
 _COLUMNS: dict[str, Callable[[bytes], Columns]] = {
     "jsonl": _jsonl_columns,
     "csv": _csv_columns,
     "tsv": partial(_csv_columns, usual="\t"),
-    "parquet": lambda data: Columns(*_asked(request("columns", data))),
+    "parquet": lambda data: _parquet().parquet_columns(data),
 }
