@@ -30,7 +30,8 @@ class Source:
 
     def find(self, file: str, *, needed: bool = False) -> Path | None:
         """Return the path of one file of the model, downloaded if it is on the hub; None where the model has none."""
-        path: Path | None = Path(self.place, file)
+        path: Path | None
+        path = Path(self.place, file)
         if os.path.isdir(self.place):
             path = path if path.exists() else None
         else:

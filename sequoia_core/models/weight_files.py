@@ -27,11 +27,14 @@ def weight_files(source: Source, file: str = SAFE_WEIGHTS_NAME) -> dict[Path, li
     if index is None:
         return {}
     where, weight_map = f"{source.name}/{file}.index.json", index.get("weight_map")
-    shards = list(weight_map.values()) if isinstance(weight_map, dict) else []
-    if not shards or not all(isinstance(shard, str) for shard in shards):
+    if (
+        not isinstance(weight_map, dict)
+        or not weight_map
+        or not all(isinstance(shard, str) for shard in weight_map.values())
+    ):
         raise ValueError(f"{where}: weight_map: found {str(weight_map)[:60]}, expected the file that holds each tensor")
     files: dict[Path, list[str]] = {}
-    for shard in sorted(set(shards)):
+    for shard in sorted(set(weight_map.values())):
         path = source.find(shard)
         if path is None:
             raise ValueError(f"{where}: found no file {shard}, which it names, expected all of its files")
