@@ -94,8 +94,34 @@ def _read_once(path: Path, size: int, _changed: int) -> GGUFHeader:
             raise ValueError(f"{path.name}: found {found}, expected a GGUF file of version 2 or 3") from error
 
 
+@dataclass(slots=True)
+class _Cursor:
+    """A place in a file; struct.error for what the file does not have."""
+
+    data: mmap.mmap
+    at: int = 0
+
+    def numbers(self, form: str) -> tuple[Any, ...]:
+        start = self.at
+        self.skip(struct.calcsize("<" + form))
+        return struct.unpack_from("<" + form, self.data, start)
+
+    def text(self) -> bytes:
+        (length,) = self.numbers("Q")
+        if length > MAX_TEXT_BYTES:
+            raise ValueError(f"a text of {length:,} bytes")
+        self.skip(length)
+        return self.data[self.at - length : self.at]
+
+    def skip(self, length: int) -> None:
+        self.at += length
+        if self.at > len(self.data):
+            raise struct.error
+
+
 def _read(held: mmap.mmap, size: int) -> GGUFHeader:
-    magic, version, tensors, count = struct.unpack_from("<4sIQQ", held, 0)
+    cursor = _Cursor(held)
+    magic, version, tensors, count = cursor.numbers("4sIQQ")
     if magic != b"GGUF":
         raise ValueError(describe(held[:HEAD_BYTES]))
     if version not in VERSIONS:
@@ -103,15 +129,14 @@ def _read(held: mmap.mmap, size: int) -> GGUFHeader:
     if count > MAX_FIELDS or tensors > size:
         raise ValueError(f"{count:,} fields and {tensors:,} tensors")
     fields: dict[str, Any] = {}
-    at, entries = 24, 0
+    entries = 0
     for _ in range(count):
-        key, at = _string(held, at)
-        (kind,) = struct.unpack_from("<I", held, at)
-        if key[:200] in fields:
+        key = cursor.text().decode("utf-8", "replace")[:200]
+        (kind,) = cursor.numbers("I")
+        if key in fields:
             raise ValueError(f"{key[:60]!r} twice")
-        value, at = _value(held, at + 4, kind, distinct=key == "tokenizer.ggml.tokens")
-        fields[key[:200]] = value
-        entries += value if kind == ARRAY and isinstance(value, int) else 0
+        fields[key] = _value(cursor, kind, key)
+        entries += fields[key] if kind == ARRAY and isinstance(fields[key], int) else 0
         if entries > MAX_ENTRIES:
             raise ValueError(f"arrays of more than {MAX_ENTRIES:,} entries")
     if not fields.get("split.no"):  # other parts have none of the fields that are checked
@@ -141,53 +166,37 @@ def _check(fields: dict[str, Any]) -> None:
         raise ValueError("no general.architecture")
     if f"{name}.context_length" not in fields:
         raise ValueError(f"no {name}.context_length")
-    whole = ["general.file_type", "split.count", *(f"{name}.{key}" for key in WHOLE_FIELDS)]
-    for key in [*whole, *(f"{name}.{key}" for key in BY_LAYER)]:
+    by_layer = [f"{name}.{key}" for key in BY_LAYER]
+    for key in ["general.file_type", "split.count", *(f"{name}.{key}" for key in WHOLE_FIELDS), *by_layer]:
         value = fields.get(key, 0)
-        numbers = value if isinstance(value, list) and value and key not in whole else [value]
+        numbers = value if isinstance(value, list) and value and key in by_layer else [value]
         if not all(type(number) is int and 0 <= number <= MAX_COUNT for number in numbers):
             raise ValueError(f"{key} = {str(value)[:40]!r}, no whole number")
 
 
-def _string(held: mmap.mmap, at: int) -> tuple[str, int]:
-    (length,) = struct.unpack_from("<Q", held, at)
-    if length > MAX_TEXT_BYTES:
-        raise ValueError(f"a text of {length:,} bytes")
-    if length > len(held) - at - 8:
-        raise struct.error
-    return held[at + 8 : at + 8 + length].decode("utf-8", "replace"), at + 8 + length
-
-
-def _value(held: mmap.mmap, at: int, kind: int, *, distinct: bool = False) -> tuple[Any, int]:
-    """Return a value and where it ends; `distinct` refuses a list with one text twice, which ends llama.cpp."""
+def _value(cursor: _Cursor, kind: int, key: str) -> Any:
+    """Return a value; a list of tokens that has one twice, which ends llama.cpp, is refused."""
     if kind in NUMBERS:
-        (value,) = struct.unpack_from("<" + NUMBERS[kind], held, at)
-        return value, at + struct.calcsize("<" + NUMBERS[kind])
+        return cursor.numbers(NUMBERS[kind])[0]
     if kind == STRING:
-        return _string(held, at)
+        return cursor.text().decode("utf-8", "replace")
     if kind != ARRAY:
         raise ValueError(f"a value of kind {kind}")
-    inner, count = struct.unpack_from("<IQ", held, at)
-    at += 12
+    inner, count = cursor.numbers("IQ")
     if inner in NUMBERS:
-        width = struct.calcsize("<" + NUMBERS[inner])
-        if count > (len(held) - at) // width:
-            raise struct.error
-        kept = list(struct.unpack_from(f"<{count}{NUMBERS[inner]}", held, at)) if count <= MAX_KEPT_NUMBERS else count
-        return kept, at + count * width
+        if count <= MAX_KEPT_NUMBERS:
+            return list(cursor.numbers(f"{count}{NUMBERS[inner]}"))
+        cursor.skip(count * struct.calcsize("<" + NUMBERS[inner]))
+        return count
     if inner != STRING:
         raise ValueError(f"an array of kind {inner}")
     if count > MAX_ENTRIES:
         raise ValueError(f"an array of {count:,} texts")
-    known, empty = set[bytes](), 0
-    for index in range(count):
-        (length,) = struct.unpack_from("<Q", held, at)
-        if length > len(held) - at - 8:
-            raise struct.error
-        text, at = held[at + 8 : at + 8 + length], at + 8 + length
-        if distinct and text:
-            known.add(text)
-            if len(known) <= index - empty:
+    known = set[bytes]()
+    for _ in range(count):
+        text = cursor.text()
+        if key == "tokenizer.ggml.tokens" and text:
+            if text in known:
                 raise ValueError(f"the token {text[:40].decode('utf-8', 'replace')!r} twice")
-        empty += not text
-    return count, at
+            known.add(text)
+    return count

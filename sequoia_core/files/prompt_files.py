@@ -2,24 +2,22 @@
 
 import csv
 import io
-import json
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
 from importlib.util import find_spec
 from itertools import chain, islice
 from pathlib import Path, PurePath
+from types import ModuleType
 from typing import Any
 
-from .bounded_process import BoundedProcess, LimitError
 from .file_kinds import decode_text
 from .json_models import naming
 from .prompt_rows import (
-    Chat,
     Columns,
     Prompt,
+    Rows,
     Taken,
     check_columns,
     is_chat,
@@ -31,12 +29,7 @@ from .prompt_rows import (
 from .safe_files import gunzipped, read_bytes, read_json
 
 MAX_PROMPT_BYTES = 64 * 2**20
-CANDIDATE_ROWS = 100  # rows looked at to tell text from numbers
-MAX_TEXT_CHARS = 64 * 2**20  # parquet is compressed, so the unpacked text is limited too
-READER: dict[str, Any] = {
-    "module": f"{__package__}.parquet_reading", "function": "read", "memory_bytes": 2**30, "seconds": 20,
-    "answer_bytes": 4 * MAX_TEXT_CHARS,
-}  # fmt: skip
+CANDIDATE_ROWS = 100  # rows that tell text from numbers
 JSON_ROWS = "JSON: an object a line, or one list of objects (not CSV or parquet)"
 ENDINGS = dict.fromkeys((".jsonl", ".jsonlines", ".ndjson", ".json"), "jsonl")
 ENDINGS |= {".csv": "csv", ".tsv": "tsv", ".parquet": "parquet"}
@@ -81,7 +74,7 @@ def taken_prompts(data: bytes, name: str, column: str | None = None, count: int 
                 raise ValueError(f"found plain text for column {column!r}, expected JSONL, CSV or parquet")
             taken = Taken(list(split_lines(_decoded(data))[:count]))
         else:
-            taken = _READERS[kind](data, column, count)
+            taken = take_prompts(_rows(data, kind, column, count), count)
         if not taken.prompts:
             raise ValueError("found no prompts, expected at least one line")
     return taken
@@ -106,7 +99,23 @@ def prompt_columns(data: bytes, name: str) -> Columns:
     """Return the columns of a file, in its order; none for plain text."""
     with naming(name):
         data, kind = _opened(data, name)
-        return Columns([], [], []) if kind == "text" else _COLUMNS[kind](data)
+        if kind == "text":
+            return Columns([], [], [])
+        if kind == "jsonl":
+            return _jsonl_columns(data)
+        if kind == "parquet":
+            return _parquet().parquet_columns(data)
+        return _csv_table(data, kind)[0]
+
+
+def _rows(data: bytes, kind: str, column: str | None, count: int | None) -> Rows:
+    if kind == "jsonl":
+        return _jsonl_rows(data, column)
+    if kind == "parquet":
+        return _parquet().parquet_rows(data, column, count)
+    columns, rows = _csv_table(data, kind)
+    name = columns.choose(column)
+    return ((f"line {number}", dict(zip(columns.names, cells, strict=True)), name) for number, cells in rows)
 
 
 def _opened(data: bytes, name: str) -> tuple[bytes, str]:
@@ -164,11 +173,7 @@ def _json_line(where: str, line: str) -> Any:
         return read_json(line.encode())
 
 
-def _jsonl_prompts(data: bytes, column: str | None, count: int | None) -> Taken:
-    return take_prompts(_rows_with_column(data, column), count)
-
-
-def _rows_with_column(data: bytes, column: str | None) -> Iterator[tuple[str, dict, str]]:
+def _jsonl_rows(data: bytes, column: str | None) -> Rows:
     """Yield location, object and key of its prompt; other rows may have it under another of the usual names."""
     only = column
     for where, row in json_rows(data):
@@ -187,23 +192,29 @@ def _jsonl_columns(data: bytes) -> Columns:
     """Return the keys of the first rows; text is what all have, as text or as a chat under a usual name."""
     rows = [row for _, row in islice(json_rows(data), CANDIDATE_ROWS)]
     names = list(dict.fromkeys(chain.from_iterable(rows)))
-    filled = {key: [value for row in rows if (value := row.get(key)) not in (None, "")] for key in names}
-    lists = [key for key in names if any(isinstance(value, list) for value in filled[key])]
-    chats = [key for key in lists if usual_column([key]) is not None]
-    texts = [key for key in names if key in chats or any(isinstance(value, str) for value in filled[key])]
+    lists = [key for key in names if any(isinstance(row.get(key), list) for row in rows)]
+    chats = [key for key in lists if usual_column([key])]
+    texts = [key for key in names if key in chats or any(isinstance(row.get(key) or None, str) for row in rows)]
     whole = [key for key in texts if all(key in row for row in rows)]
     return Columns(names, whole, [key for key in lists if key not in chats])
 
 
-def _csv_rows(data: bytes, usual: str) -> Iterator[tuple[int, list[str]]]:
+def _csv_table(data: bytes, kind: str) -> tuple[Columns, Iterator[tuple[int, list[str]]]]:
+    """Return the columns of a table, and line number and cells of each row; its first rows tell text from numbers."""
+    rows = _csv_rows(_decoded(data), "\t" if kind == "tsv" else ",")
+    _, header = next(rows, (0, []))
+    first = list(islice(rows, CANDIDATE_ROWS))
+    cells_by_column = zip(*(cells for _, cells in first), strict=True)
+    texts = [name for name, cells in zip(header, cells_by_column, strict=False) if any(map(_is_text_cell, cells))]
+    return Columns(header, texts, []), chain(first, rows)
+
+
+def _csv_rows(text: str, usual: str) -> Iterator[tuple[int, list[str]]]:
     """Yield line number and cells, the header first; every row as wide as the header."""
-    text = _decoded(data)
     reader = _csv_reader(text, _separator(text, usual))
     width = 0
     try:
-        for cells in reader:
-            if not cells:
-                continue
+        for cells in filter(None, reader):
             if not width:
                 check_columns(cells)
                 width = len(cells)
@@ -222,35 +233,16 @@ def _separator(text: str, usual: str) -> str:
     """Return what separates cells: the usual mark, unless another one alone gives all of the first rows its columns."""
     even = []
     for mark in SEPARATORS:
-        widths = set()
         with suppress(csv.Error):  # reading the file reports it
             widths = {len(cells) for cells in islice(_csv_reader(text, mark), CANDIDATE_ROWS) if cells}
-        if len(widths) == 1 and max(widths) > 1:
-            even.append(mark)
+            if len(widths) == 1 and widths != {1}:
+                even.append(mark)
     if usual in even or not even:
         return usual
     if len(even) > 1:
         marks = " and ".join(map(repr, even))
         raise ValueError(f"found columns separated by {marks}, expected one separator, {usual!r} as a rule")
     return even[0]
-
-
-def _csv_prompts(data: bytes, column: str | None, count: int | None, usual: str = ",") -> Taken:
-    name = _csv_columns(data, usual).choose(column)
-    rows = _csv_rows(data, usual)
-    header = next(rows, (0, []))[1]
-    named = ((f"line {number}", dict(zip(header, cells, strict=True)), name) for number, cells in rows)
-    return take_prompts(named, count)
-
-
-def _csv_columns(data: bytes, usual: str = ",") -> Columns:
-    """Return the columns of a table, with those whose first cells are not all numbers."""
-    rows = _csv_rows(data, usual)
-    header = next(rows, (0, []))[1]
-    textual = [False] * len(header)
-    for _, cells in islice(rows, CANDIDATE_ROWS):
-        textual = [known or _is_text_cell(cell) for known, cell in zip(textual, cells, strict=True)]
-    return Columns(header, [name for name, text in zip(header, textual, strict=True) if text], [])
 
 
 def _is_text_cell(cell: str) -> bool:
@@ -261,37 +253,9 @@ def _is_text_cell(cell: str) -> bool:
     return False
 
 
-def request(wanted: str, data: bytes, column: str | None = None, count: int | None = None) -> bytes:
-    """Return what `parquet_reading.read` takes."""
-    return json.dumps([wanted, column, count, MAX_TEXT_CHARS]).encode() + b"\n" + data
-
-
-def _asked(question: bytes) -> Any:
-    """Unpack parquet in a child process, because its claimed sizes may be wrong."""
+def _parquet() -> ModuleType:
     if find_spec("pyarrow") is None:
         raise ValueError("found parquet but no pyarrow to read it, expected it installed: pip install pyarrow")
-    try:
-        with BoundedProcess(**READER) as reader:
-            return reader.ask(question)
-    except LimitError as error:
-        raise ValueError(f"found parquet that {error}, expected at most {MAX_TEXT_CHARS:,} characters") from error
+    from . import parquet_reading
 
-
-def _parquet_prompts(data: bytes, column: str | None, count: int | None) -> Taken:
-    found, *rest = _asked(request("prompts", data, column, count))
-    prompts = [prompt if isinstance(prompt, str) else Chat(tuple(map(tuple, *prompt))) for prompt in found]
-    return Taken(prompts, *rest)
-
-
-_READERS: dict[str, Callable[[bytes, str | None, int | None], Taken]] = {
-    "jsonl": _jsonl_prompts,
-    "csv": _csv_prompts,
-    "tsv": partial(_csv_prompts, usual="\t"),
-    "parquet": _parquet_prompts,
-}
-_COLUMNS: dict[str, Callable[[bytes], Columns]] = {
-    "jsonl": _jsonl_columns,
-    "csv": _csv_columns,
-    "tsv": partial(_csv_columns, usual="\t"),
-    "parquet": lambda data: Columns(*_asked(request("columns", data))),
-}
+    return parquet_reading

@@ -1,7 +1,7 @@
 """Which part of a row is its prompt: the usual names of columns; of a chat the turns before the first answer."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .safe_files import read_json
@@ -26,6 +26,7 @@ class Chat(NamedTuple):
 
 
 Prompt = str | Chat
+Rows = Iterator[tuple[str, dict[str, Any], str]]  # location, cells by column, and the column of the prompt
 
 
 def shown(prompt: Prompt) -> str:
@@ -85,7 +86,7 @@ class Taken(NamedTuple):
     fault: str = ""
 
 
-def take_prompts(rows: Iterable[tuple[str, Mapping[str, Any], str]], count: int | None) -> Taken:
+def take_prompts(rows: Rows, count: int | None) -> Taken:
     """Return the first `count` prompts of rows, each with its location and its column of prompts.
 
     A row whose prompt is empty or cannot be read is left out, unless there is no other.

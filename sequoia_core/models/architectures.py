@@ -27,22 +27,19 @@ def head_kind(fields: Mapping[str, Any], tensors: Iterable[str] = ()) -> str:
     A head reads a target's hidden states and is no model by itself. Some have a config.json that no class of
     transformers can read.
     """
-    known = [f"{fields.get('model_type')}", *_architectures(fields)]
-    classes = [found[1] for text in known if (found := re.search(HEAD_CLASSES, text, re.IGNORECASE))]
     kinds = [
-        *(f"{fields.get('speculators_model_type', kind)}" for field, kind in HEAD_FIELDS.items() if fields.get(field)),
-        *classes,
-        *(["EAGLE"] if fields.get("eagle_config") else []),
+        f"{fields.get('speculators_model_type', kind)}" for field, kind in HEAD_FIELDS.items() if fields.get(field)
     ]
-    # A target may bring MTP layers along; in a head there is nothing else.
+    known = [f"{fields.get('model_type')}", *_architectures(fields)]
+    kinds += [found[1] for text in known if (found := re.search(HEAD_CLASSES, text, re.IGNORECASE))]
+    if fields.get("eagle_config"):
+        kinds.append("EAGLE")
     tensors = list(tensors)
-    kinds += [
-        kind
-        for start, kind in HEAD_TENSORS.items()
-        if tensors and not any("embed" in key for key in tensors) and any(key.startswith(start) for key in tensors)
-    ]
-    kinds += ["EAGLE"] if "fc.weight" in tensors else []  # its first form brings embeddings
-    kind = kinds[0] if kinds else ""
+    if not any("embed" in key for key in tensors):  # a target may bring MTP layers along; a head has nothing else
+        kinds += [kind for start, kind in HEAD_TENSORS.items() if any(key.startswith(start) for key in tensors)]
+    if "fc.weight" in tensors:  # the first form of EAGLE brings embeddings
+        kinds.append("EAGLE")
+    kind = next(iter(kinds), "")
     return EAGLE3 if re.fullmatch("eagle-?3", kind, re.IGNORECASE) else kind
 
 
@@ -77,26 +74,24 @@ def check_head(name: str, fields: Mapping[str, Any], tensors: Iterable[str], exp
 def check_architecture(name: str, config: PretrainedConfig, fields: Mapping[str, Any]) -> None:
     """Refuse encoder-decoders, models for other tasks and ALiBi, before any weight is read."""
     named = next(iter(_architectures(fields)), "") or f"{config.model_type}"
+    expected = EXPECTED
     if getattr(config, "is_encoder_decoder", False):
         found = "an encoder-decoder"
     elif re.search(OTHER_TASKS, named) or type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         found = "a model for another task"
     elif config.model_type == "bloom" or getattr(config, "alibi", False):
-        raise ValueError(
-            f"{name}: found ALiBi ({named[:60]}), which derives distances from the order in the cache, expected a "
-            "model that takes positions"
-        )
+        found, expected = "ALiBi in place of positions", "a model that takes positions"
     else:
         return
-    raise ValueError(f"{name}: found {found} ({named[:60]}), expected {EXPECTED}")
+    raise ValueError(f"{name}: found {found} ({named[:60]}), expected {expected}")
 
 
 def check_gguf_architecture(name: str, architecture: str) -> None:
     """Refuse a draft head and an encoder in a GGUF file, by `general.architecture`."""
     check_head(name, {"model_type": architecture}, ())
-    kind = next((kind for start, kind in GGUF_ENCODERS.items() if re.search(rf"(^|-){start}($|-)", architecture)), None)
-    if kind is not None:
-        raise ValueError(f"{name}: found {kind} ({architecture[:60]}), expected {EXPECTED}")
+    for part in architecture.split("-"):
+        if part in GGUF_ENCODERS:
+            raise ValueError(f"{name}: found {GGUF_ENCODERS[part]} ({architecture[:60]}), expected {EXPECTED}")
 
 
 def check_rotation(settings: Mapping[str, Any]) -> None:
@@ -104,12 +99,9 @@ def check_rotation(settings: Mapping[str, Any]) -> None:
     parameters = settings.get("rope_parameters")
     if not isinstance(parameters, dict):
         return
-    for name, other in (
-        ("rope_theta", parameters.get("rope_theta")),
-        ("rope_scaling", parameters),
-    ):
+    for name, other in (("rope_theta", parameters.get("rope_theta")), ("rope_scaling", parameters)):
         found = settings.get(name)
-        if found is not None and other is not None and found != other:
+        if None not in (found, other) and found != other:
             raise ValueError(f"{name}: found {found}, and {other} in rope_parameters, expected one value")
 
 

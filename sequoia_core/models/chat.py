@@ -1,29 +1,23 @@
 """Prompts for chat models: turns, the text that a chat template makes of them, and token ids."""
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..files.bounded_process import BoundedProcess, LimitError
 from ..files.faults import panics_as_errors
 from ..files.prompt_files import check_text
 from ..files.safe_files import one_line, read_bytes, read_json
 
 ROLES = ("system", "user", "assistant")
+MAX_TEMPLATE_CHARS = 250_000  # ten times the longest that are published
 MAX_CHAT_CHARS = 4_000_000  # beyond any context: only a faulty template writes more
 RESERVED = (  # names that transformers gives templates itself, or its rendering takes
     "messages", "conversations", "tools", "documents", "chat_template", "add_generation_prompt",
     "continue_final_message", "return_assistant_tokens_mask", "raise_exception", "strftime_now",
 )  # fmt: skip
 SHORTEST_MARK = 3  # characters; shorter ones, such as a dash, are in many texts
-
-_RENDERER = BoundedProcess(
-    "sequoia_core.models.chat_templates", "render", memory_bytes=256 * 2**20, seconds=5,
-    answer_bytes=6 * MAX_CHAT_CHARS + 100,  # a control character is six letters of JSON
-)  # fmt: skip
 
 
 class PromptRefused(ValueError):
@@ -67,7 +61,7 @@ def chat_text(tokenizer: Any, turns: Sequence[Turn], arguments: Mapping[str, Any
     """Return the text that the tokenizer's chat template makes of a conversation, up to the assistant's next turn.
 
     A template is a program of the model's author. It runs in the sandbox of transformers, which denies it files and
-    Python, and in a separate process, which limits its time and memory.
+    Python but limits neither its time nor its memory.
 
     Args:
         arguments: name -> JSON value, given to the template beside the conversation.
@@ -143,20 +137,25 @@ def tokenizing(text: str) -> Any:
 
 
 def _rendered(tokenizer: Any, turns: Sequence[Turn], arguments: Mapping[str, Any]) -> str:
+    from transformers.utils.chat_template_utils import render_jinja_template
+
     messages = [{"role": turn.role, "content": turn.text} for turn in turns]
     try:
-        asked = {
-            "template": tokenizer.get_chat_template(), "messages": messages, "tokens": tokenizer.special_tokens_map,
-            "most": MAX_CHAT_CHARS, "arguments": dict(arguments),
-        }  # fmt: skip
-        length, text = _RENDERER.ask(json.dumps(asked, default=str).encode())
-    except LimitError as error:
-        raise ValueError(f"chat: found a chat template that {error}, expected a usable one") from error
-    except ValueError as error:
-        raise PromptRefused(f"chat: found a chat template that fails ({error}), expected a usable one") from error
-    if length > MAX_CHAT_CHARS:
+        template = tokenizer.get_chat_template()
+        if len(template) > MAX_TEMPLATE_CHARS:
+            raise ValueError(f"{len(template):,} characters, more than {MAX_TEMPLATE_CHARS:,}")
+        rendered: Any = render_jinja_template(
+            conversations=[messages], chat_template=template, add_generation_prompt=True, **arguments,
+            **tokenizer.special_tokens_map,
+        )  # fmt: skip
+        text = rendered[0][0]
+    except Exception as error:  # other people's programs may raise anything
+        raise PromptRefused(
+            f"chat: found a chat template that fails ({one_line(error)}), expected a usable one"
+        ) from error
+    if len(text) > MAX_CHAT_CHARS:
         raise ValueError(
-            f"chat: found a chat template that makes {length:,} characters of the conversation, expected at most "
+            f"chat: found a chat template that makes {len(text):,} characters of the conversation, expected at most "
             f"{MAX_CHAT_CHARS:,}"
         )
     if not text.strip():

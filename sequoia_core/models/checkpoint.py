@@ -26,15 +26,10 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
 COMPRESSED_TENSORS = "compressed-tensors"
-QUANTISED = {  # method named in a model's config -> (module that runs it, package to install)
-    "bitsandbytes": ("bitsandbytes", "bitsandbytes"),
-    "gptq": ("gptqmodel", "gptqmodel"),
-    "awq": ("gptqmodel", "gptqmodel"),
-    COMPRESSED_TENSORS: ("compressed_tensors", "compressed-tensors"),
-    "torchao": ("torchao", "torchao"),
-    "hqq": ("hqq", "hqq"),
-    "quanto": ("optimum.quanto", "optimum-quanto"),
-}
+QUANTISED = {  # method named in a model's config -> module that runs it; its package is called the same, with dashes
+    "bitsandbytes": "bitsandbytes", "gptq": "gptqmodel", "awq": "gptqmodel", COMPRESSED_TENSORS: "compressed_tensors",
+    "torchao": "torchao", "hqq": "hqq", "quanto": "optimum.quanto",
+}  # fmt: skip
 LARGEST_SIZE = 2**31 - 1
 MOST_PARTS = 100_000  # layers, heads or experts: beyond any model, and building so many takes minutes
 LARGER_THAN_FILES = 2  # a configuration with more than this many times the numbers stored is refused before loading
@@ -65,10 +60,10 @@ def read_plan(source: Source) -> Plan:
     source.read_object("generation_config.json")  # transformers ignores one that it cannot read
     stored = stored_tensors(source)
     check_head(source.name, fields, stored)
-    _check_counts(where, fields, len(stored))
     for settings in (fields, fields.get("text_config")):
         if isinstance(settings, dict):
             with naming(where):
+                _check_counts(settings, len(stored))
                 check_rotation(settings)
     with explained(where, "the configuration of a causal language model", "settings that do not hold"):
         config = AutoConfig.from_pretrained(source.place, trust_remote_code=False)
@@ -143,29 +138,23 @@ def without_report() -> Iterator[None]:
         logger.removeFilter(silent)
 
 
-def _check_counts(where: str, fields: dict[str, Any], tensors: int) -> None:
+def _check_counts(settings: dict[str, Any], tensors: int) -> None:
     """Refuse counts of parts that no model has, before they are built."""
-    for settings in (fields, fields.get("text_config")):
-        for key, value in settings.items() if isinstance(settings, dict) else ():
-            part = re.fullmatch(r"(?:num|n)_(?:\w+_)?(layer|head|expert)s?", key)
-            limited_by_file = part is not None and part[1] == "layer" and tensors > 0
-            most = tensors if limited_by_file else MOST_PARTS
-            if part is not None and isinstance(value, int) and value > most:
-                held = f": {tensors} tensors are stored" if limited_by_file else ""
-                raise ValueError(f"{where}: {key}: found {value}, expected at most {most}{held}")
+    for key, value in settings.items():
+        part = re.fullmatch(r"(?:num|n)_(?:\w+_)?(layer|head|expert)s?", key)
+        if part is None or not isinstance(value, int):
+            continue
+        if part[1] == "layer" and 0 < tensors < value:
+            raise ValueError(f"{key}: found {value}, expected at most {tensors}: {tensors} tensors are stored")
+        if value > MOST_PARTS:
+            raise ValueError(f"{key}: found {value}, expected at most {MOST_PARTS}")
 
 
 def _check_sizes(where: str, config: PretrainedConfig) -> None:
     """Refuse numbers that no model has but transformers accepts."""
     needed = ("vocab_size", "hidden_size", "num_hidden_layers")
-    for field in (
-        *needed,
-        "num_attention_heads",
-        "num_key_value_heads",
-        "intermediate_size",
-        "head_dim",
-        "max_position_embeddings",
-    ):
+    further = "num_attention_heads num_key_value_heads intermediate_size head_dim max_position_embeddings"
+    for field in (*needed, *further.split()):
         value: Any = getattr(config, field, None)
         key = getattr(config, "attribute_map", {}).get(field, field)
         plain = isinstance(value, int) and not isinstance(value, bool)
@@ -188,15 +177,15 @@ def _check_quantisation(name: str, config: PretrainedConfig) -> str:
         raise ValueError(
             f"{name}/config.json: quantization_config: quant_method: found {method!r}, expected a known one"
         )
-    module, package = QUANTISED.get(method, (None, None))
+    module = QUANTISED.get(method, "torch")
     try:
-        missing = module is not None and importlib.util.find_spec(module) is None
+        missing = importlib.util.find_spec(module) is None
     except ModuleNotFoundError:  # the parent of a dotted name
         missing = True
     if missing:
         raise ValueError(
             f"{name}: found weights quantised with {method}, which needs a package that is not here: "
-            f"pip install {package}"
+            f"pip install {re.sub('[._]', '-', module)}"
         )
     return method
 
@@ -223,13 +212,10 @@ def _check_loaded(name: str, model: PreTrainedModel, report: dict[str, Any]) -> 
     transformers fills gaps with random numbers and ignores surplus tensors. Its report leaves out what an architecture
     declares as ignorable: heads tied to the embedding, buffers that earlier versions stored. MTP layers are no surplus.
     """
-    buffers = {key for key, _ in model.named_buffers()}  # computed, not loaded, wherever a file still stores them
-    further = mtp_tensors(model.config, report["unexpected_keys"])
-    surplus = [
-        key
-        for key in report["unexpected_keys"]
-        if key not in buffers and not key.endswith(".masked_bias") and key not in further
-    ]
+    unexpected = report["unexpected_keys"]
+    unused = {key for key, _ in model.named_buffers()}  # computed, not loaded, wherever a file still stores them
+    unused.update(mtp_tensors(model.config, unexpected))
+    surplus = [key for key in unexpected if key not in unused and not key.endswith(".masked_bias")]
     _refuse_misfits(name, model, report["missing_keys"], report["mismatched_keys"], surplus)
 
 

@@ -74,7 +74,9 @@ def head_settings(fields: Mapping[str, Any]) -> HeadSettings:
     layer: LayerFile
     file: PublishedFile | SpeculatorsFile
     if fields.get("speculators_model_type"):
-        file = _speculators_file(fields)
+        if "norm_before_residual" not in fields:  # the package takes false for it, vLLM true
+            raise ValueError("norm_before_residual: found nothing, expected true or false (programs disagree on it)")
+        file = checked(SpeculatorsFile, dict(fields))
         layer, form = file.transformer_layer_config, "EAGLE-3 (speculators)"
         reads = file.eagle_aux_hidden_state_layer_ids
         if reads is None:
@@ -86,14 +88,20 @@ def head_settings(fields: Mapping[str, Any]) -> HeadSettings:
         file = layer = checked(PublishedFile, dict(fields))
         form, reads = "EAGLE-3", _published_ids(file)
     _check_layer(layer)
+    heads = layer.num_attention_heads
+    key_heads = layer.num_key_value_heads or heads
+    if heads % key_heads:
+        raise ValueError(f"num_key_value_heads: found {key_heads}, expected a divisor of {heads}")
+    head_dim = layer.head_dim or layer.hidden_size // heads
+    if head_dim % 2 or not head_dim:
+        raise ValueError(f"head_dim: found {head_dim}, expected an even number")
     if file.norm_before_fc and file.fc_norm:
         raise ValueError("norm_before_fc and fc_norm: found both, expected one of them")
     rotation = {name: value for name in ROTATION if (value := getattr(layer, name)) is not None}
     check_rotation(rotation)
     return HeadSettings(
-        form=form, hidden=layer.hidden_size, inner=layer.intermediate_size, heads=layer.num_attention_heads,
-        key_heads=layer.num_key_value_heads or layer.num_attention_heads,
-        head_dim=layer.head_dim or layer.hidden_size // layer.num_attention_heads, layers=layer.num_hidden_layers,
+        form=form, hidden=layer.hidden_size, inner=layer.intermediate_size, heads=heads, key_heads=key_heads,
+        head_dim=head_dim, layers=layer.num_hidden_layers,
         vocab=layer.vocab_size, draft_vocab=file.draft_vocab_size or layer.vocab_size,
         context=layer.max_position_embeddings, eps=layer.rms_norm_eps,
         target_hidden=file.target_hidden_size or layer.hidden_size, reads=None if reads is None else tuple(reads),
@@ -101,12 +109,6 @@ def head_settings(fields: Mapping[str, Any]) -> HeadSettings:
         fc_norm=file.fc_norm, norm_output=file.norm_output, head_norms=layer.model_type == "qwen3",
         biases=layer.attention_bias, tied=layer.tie_word_embeddings, implied_head_dim=layer.head_dim is None,
     )  # fmt: skip
-
-
-def _speculators_file(fields: Mapping[str, Any]) -> SpeculatorsFile:
-    if "norm_before_residual" not in fields:  # the package takes false for it, vLLM true
-        raise ValueError("norm_before_residual: found nothing, expected true or false (programs disagree on it)")
-    return checked(SpeculatorsFile, dict(fields))
 
 
 def _published_ids(file: PublishedFile) -> list[int] | None:
@@ -123,12 +125,13 @@ def _published_ids(file: PublishedFile) -> list[int] | None:
     if inner is not None and ids not in (None, inner):
         raise ValueError(f"{IDS}: found {ids}, and {inner} in eagle_config, expected one list")
     ids = ids or inner
+    states = 3 if ids is None else len(ids)
+    if file.num_aux_hidden_states not in (None, states):
+        raise ValueError(
+            f"num_aux_hidden_states: found {file.num_aux_hidden_states}, expected {states}, as many as {IDS} lists or 3"
+        )
     if ids is None:
-        if file.num_aux_hidden_states not in (None, 3):
-            raise ValueError(f"{IDS}: found nothing for {file.num_aux_hidden_states} states, expected their layers")
         return None
-    if file.num_aux_hidden_states not in (None, len(ids)):
-        raise ValueError(f"num_aux_hidden_states: found {file.num_aux_hidden_states}, expected {len(ids)} as {IDS} has")
     if ids[0] not in (1, 2):
         raise ValueError(
             f"{IDS}: found {ids}, expected a list that begins with 1 (layers counted from 0) or 2 (states): another "
@@ -151,9 +154,3 @@ def _check_layer(layer: LayerFile) -> None:
     kind = rotations.get("rope_type", rotations.get("type", "default"))
     if kind not in FIXED_ROTATIONS:
         raise ValueError(f"rope_type: found {str(kind)[:40]!r}, expected {', '.join(FIXED_ROTATIONS)}")
-    keys = layer.num_key_value_heads or layer.num_attention_heads
-    if layer.num_attention_heads % keys:
-        raise ValueError(f"num_key_value_heads: found {keys}, expected a divisor of {layer.num_attention_heads}")
-    size = layer.head_dim or layer.hidden_size // layer.num_attention_heads
-    if size % 2 or not size:
-        raise ValueError(f"head_dim: found {size}, expected an even number")

@@ -110,7 +110,7 @@ def _for_target(settings: HeadSettings, target: PreTrainedModel, tensors: Mappin
         )
     rows, head_dim = len(tensors.get(QUERIES, ())), settings.head_dim
     if rows not in (0, settings.heads * head_dim):
-        if rows % settings.heads or rows // settings.heads % 2 or not settings.implied_head_dim:
+        if rows % (2 * settings.heads) or not settings.implied_head_dim:
             raise ValueError(
                 f"head_dim: found {head_dim} for {settings.heads} heads, expected {rows / settings.heads:g} or another "
                 f"count of heads: {QUERIES} has {rows} rows"
@@ -128,40 +128,38 @@ def _for_target(settings: HeadSettings, target: PreTrainedModel, tensors: Mappin
 def _filled(settings: HeadSettings, tensors: dict[str, torch.Tensor], target: PreTrainedModel) -> Eagle3Head:
     embedding: Any = target.get_input_embeddings().weight
     output: Any = target.get_output_embeddings().weight
-    brought = {EMBEDDING, OUTPUT} & set(tensors)
-    if EMBEDDING not in brought and settings.hidden != settings.target_hidden:
+    if EMBEDDING not in tensors and settings.hidden != settings.target_hidden:
         raise ValueError(
             f"found no embed_tokens.weight, expected one: the target has {settings.target_hidden} numbers for a token, "
             f"the head {settings.hidden}"
         )
     all_tokens = settings.draft_vocab == settings.vocab
-    if OUTPUT not in brought and not (all_tokens and settings.hidden == settings.target_hidden):
+    if OUTPUT not in tensors and not (all_tokens and settings.hidden == settings.target_hidden):
         raise ValueError(
             f"found no {OUTPUT}, expected the head's own output layer [{settings.draft_vocab}, {settings.hidden}]: the "
             f"target's is {list(output.shape)}"
         )
-    if settings.tied and all_tokens and EMBEDDING in brought:
-        if OUTPUT not in brought or not torch.equal(tensors[EMBEDDING], tensors[OUTPUT]):
-            other = f"{OUTPUT} that differs from it" if OUTPUT in brought else f"no {OUTPUT}"
+    if settings.tied and all_tokens and EMBEDDING in tensors:
+        if OUTPUT not in tensors or not torch.equal(tensors[EMBEDDING], tensors[OUTPUT]):
             raise ValueError(
-                f"tie_word_embeddings: found true, {EMBEDDING} and {other}, expected false or an equal {OUTPUT}: "
-                "programs disagree on the output layer"
+                "tie_word_embeddings: found true, embed_tokens.weight and no lm_head.weight that equals it, expected "
+                "false or an equal one: programs disagree on the output layer"
             )
     with torch.device("meta"):
         head = Eagle3Head(
             settings,
-            None if EMBEDDING in brought else embedding.detach(),
-            None if OUTPUT in brought else output.detach(),
+            None if EMBEDDING in tensors else embedding.detach(),
+            None if OUTPUT in tensors else output.detach(),
         )
     weights = {name: tensor for name, tensor in tensors.items() if name not in UNUSED}
-    _check_shapes(weights, {name: tuple(tensor.shape) for name, tensor in head.state_dict().items()})
+    _check_shapes(weights, head.state_dict())
     # its own memory: a file that is mapped might change, and gives weights that are not aligned
     kept = {name: tensor.to(target.dtype, copy=True) for name, tensor in weights.items()}
     for name, tensor in kept.items():
         if not tensor.isfinite().all():
             raise ValueError(not_finite(name, weights[name], target.dtype))
     head.load_state_dict(kept, assign=True)
-    if OUTPUT not in brought:
+    if OUTPUT not in tensors:
         head.remarks.append(f"The head has no {OUTPUT}: it uses the target's output layer.")
     if all_tokens:
         head.remarks += _unused_tables(settings, tensors)
@@ -170,19 +168,15 @@ def _filled(settings: HeadSettings, tensors: dict[str, torch.Tensor], target: Pr
     return head.to(embedding.device).requires_grad_(False)
 
 
-def _check_shapes(found: Mapping[str, torch.Tensor], expected: Mapping[str, tuple[int, ...]]) -> None:
+def _check_shapes(found: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> None:
     faults = [f"no {name}" for name in expected if name not in found]
-    faults += [f"no place for {name}" for name in found if name not in expected]
-    faults += [
-        f"{name} of shape {list(found[name].shape)} where it takes {list(shape)}"
-        for name, shape in expected.items()
-        if name in found and tuple(found[name].shape) != shape
-    ]
-    faults += [
-        f"{name} stored as {tensor.dtype}"
-        for name, tensor in found.items()
-        if not tensor.dtype.is_floating_point or tensor.dtype.itemsize < 2
-    ]
+    for name, tensor in found.items():
+        if name not in expected:
+            faults.append(f"no place for {name}")
+        elif tensor.shape != expected[name].shape:
+            faults.append(f"{name} of shape {list(tensor.shape)} where it takes {list(expected[name].shape)}")
+        elif not tensor.dtype.is_floating_point or tensor.dtype.itemsize < 2:
+            faults.append(f"{name} stored as {tensor.dtype}")
     if faults:
         raise ValueError(
             f"found weights that do not fit: {'; '.join(faults[:MOST_SHOWN])}, expected every tensor of the head that "
@@ -192,41 +186,36 @@ def _check_shapes(found: Mapping[str, torch.Tensor], expected: Mapping[str, tupl
 
 def _own_tokens(settings: HeadSettings, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
     """Return the target's token of each of the head's, int64 [draft vocab], of their distances in `d2t`."""
-    offsets, kept = tensors.get("d2t"), tensors.get("t2d")
-    if offsets is None or kept is None:
-        missing = "d2t" if offsets is None else "t2d"
-        raise ValueError(f"found no {missing}, expected d2t and t2d beside a vocabulary of the head's own")
+    for name in ("d2t", "t2d"):
+        if name not in tensors:
+            raise ValueError(f"found no {name}, expected d2t and t2d beside a vocabulary of the head's own")
+    offsets, kept = tensors["d2t"], tensors["t2d"]
     if offsets.shape != (settings.draft_vocab,) or offsets.dtype not in (torch.int64, torch.int32):
-        raise ValueError(
-            f"d2t: found {offsets.dtype} {list(offsets.shape)}, expected int64 [{settings.draft_vocab}], the head's "
-            "vocabulary"
-        )
+        raise ValueError(f"d2t: found {offsets.dtype} {list(offsets.shape)}, expected int64 [{settings.draft_vocab}]")
     if kept.shape != (settings.vocab,):
         raise ValueError(f"t2d: found {list(kept.shape)}, expected [{settings.vocab}], the target's vocabulary")
-    listed, offsets = torch.nonzero(kept)[:, 0], offsets.to(torch.int64)
+    listed = kept.nonzero()[:, 0]
     if len(listed) != len(offsets):
         raise ValueError(f"t2d: found {len(listed)} tokens marked, expected {len(offsets)}, the rows of d2t")
     tokens = torch.arange(len(offsets)) + offsets
-    ordered = tokens.sort().values
-    if not torch.equal(ordered, listed):
-        place = int(torch.nonzero(ordered != listed)[0])
-        others = f"distances that lead to other tokens than t2d marks, such as {ordered[place]} for {listed[place]}"
-        found = "token ids" if torch.equal(offsets.sort().values, listed) else others
+    if not tokens.sort().values.equal(listed):
+        found = "distances that lead to other tokens than t2d marks"
+        if offsets.sort().values.equal(listed.to(offsets)):
+            found = "token ids"
         raise ValueError(
-            f"d2t: found {found}, expected the distance from each of the head's {len(tokens)} tokens to the target's, "
-            "which t2d marks"
+            f"d2t: found {found}, expected the distance from each of the head's tokens to the target's, which t2d marks"
         )
     return tokens
 
 
 def _unused_tables(settings: HeadSettings, tensors: Mapping[str, torch.Tensor]) -> Iterator[str]:
     """Say where a table of tokens contradicts a head that has all of the target's; refuse distances other than 0."""
-    moved = int(torch.count_nonzero(tensors.get("d2t", torch.zeros(1))))
+    moved = int(tensors.get("d2t", torch.zeros(1)).count_nonzero())
     if moved:
         raise ValueError(
             f"d2t: found {moved} distances other than 0, expected none where draft_vocab_size is the target's "
             f"{settings.vocab}"
         )
-    marked = int(torch.count_nonzero(tensors.get("t2d", torch.ones(settings.vocab))))
+    marked = int(tensors.get("t2d", torch.ones(settings.vocab)).count_nonzero())
     if marked != settings.vocab:
         yield f"The head's t2d marks {marked} tokens, its config.json gives {settings.vocab}: t2d is not used."

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from sequoia_core.models import chat
 from sequoia_core.models.chat import Turn, chat_remarks, chat_text, encode_chat, has_chat_template
 from sequoia_core.models.prompting import Prompting, encode_prompt
 from tests.chat_pair import CHATML, FAILING, NO_SYSTEM, Reader, chat_tokenizer
@@ -36,6 +35,7 @@ def test_no_special_token_is_added_to_those_of_the_template():
     assert bos not in encode_chat(tokenizer, TALK)
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize(
     ("template", "said"),
     [
@@ -43,6 +43,11 @@ def test_no_special_token_is_added_to_those_of_the_template():
         ("  \n{# nothing #}", "makes no text"),
         ("{{ '\ud800' }}", "surrogate"),
         (None, "without a chat template"),
+        ("{{ messages" + " " * 250_000 + "}}", "fails .250,013 characters, more than 250,000"),
+        ("{{ 'x' * 4_000_001 }}", "makes 4,000,001 characters of the conversation, expected at most 4,000,000"),
+        ("{% for turn in messages %}", "fails .Unexpected end of template"),
+        ("{{ messages.append(1) }}", "fails .*unsafe"),
+        ("{{ cycler.__init__.__globals__ }}", "fails .*unsafe"),
     ],
 )
 def test_templates_that_cannot_be_used_are_named(template: str | None, said: str):
@@ -51,20 +56,6 @@ def test_templates_that_cannot_be_used_are_named(template: str | None, said: str
         with pytest.raises(ValueError, match=said) as caught:
             use(tokenizer, TALK)
         assert "\n" not in str(caught.value)
-
-
-@pytest.mark.sample(1, cover=False)
-@pytest.mark.parametrize(
-    ("template", "said"),
-    [("{{ 'x' * 10**9 }}", "MiB of memory"), ("{{ 9**(9**9) }}", "more than 0.5 s")],
-)
-def test_a_template_that_takes_too_much_is_ended(template: str, said: str, monkeypatch):
-    if said.endswith(" s"):
-        monkeypatch.setattr(chat._RENDERER, "seconds", 0.5)
-    with pytest.raises(ValueError, match=f"found a chat template that .*{said}.*, expected a usable one") as caught:
-        chat_text(chat_tokenizer(template), TALK)
-    assert "\n" not in str(caught.value)
-    assert chat_text(chat_tokenizer(), TALK[1:2]).startswith("<|im_start|>user")
 
 
 def test_a_template_that_refuses_system_turns_says_so():
