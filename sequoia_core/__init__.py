@@ -9,7 +9,7 @@ enforces both.
     models          files, native
     decoding        native, design, models
     studies         files, native, design, models, decoding
-    sweeps          files, design, models, decoding, studies
+    sweeps          files, native, design, models, decoding, studies
     servers         files, design, studies
     command_line    files, native, design, models, decoding, studies, sweeps, servers
 
