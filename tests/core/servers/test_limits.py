@@ -138,7 +138,8 @@ def test_rates_of_a_log_that_do_not_add_up_are_left_out():
     ("text", "looped"),
     [
         ("", None), ("a" * 63, False), ("a" * 64, True), ("0123456789abcdef" * 4, True),
-        ("0123456789abcdefg" * 4, False), ("x" * 64 + "0123456789abcdef" * 4, True), ("0123456789abcdef" * 4 + "!", False),
+        ("0123456789abcdefg" * 4, False), ("x" * 64 + "0123456789abcdef" * 4, True),
+        ("0123456789abcdef" * 4 + "!", False),
     ],
 )  # fmt: skip
 @pytest.mark.sample(7)
