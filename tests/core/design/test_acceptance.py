@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save as save_safetensors
 
+from sequoia_core.design import acceptance_files
 from sequoia_core.design.acceptance import AcceptanceVector
 from sequoia_core.design.acceptance_matrix import AcceptanceMatrix
 from tests import hostile_files
@@ -227,3 +228,12 @@ def test_resamples_have_the_spread_of_the_sample():
     found = np.array([v.probs[0] for v in vector.resamples(400)])
     assert found.mean() == pytest.approx(0.6, abs=0.01)
     assert found.std() == pytest.approx(np.sqrt(0.24 / 1000), rel=0.35)
+
+
+def test_text_and_json_have_limits_of_their_own():
+    text, whole = b"0.5\n".ljust(2**20, b"\n"), AcceptanceVector(np.array([0.5])).to_bytes().ljust(2**20 + 1)
+    assert acceptance_files.read_vector(text, ".txt") and acceptance_files.read_vector(whole, ".json")
+    with pytest.raises(ValueError, match="found 1,048,577 bytes, expected at most 1,048,576"):
+        acceptance_files.read_vector(text + b"\n", ".txt")
+    with pytest.raises(ValueError, match="found 8,388,609 bytes, expected at most 8,388,608"):
+        acceptance_files.read_vector(whole.ljust(2**23 + 1), ".json")

@@ -222,3 +222,8 @@ def test_vectors_too_long_for_large_trees_are_searched_up_to_the_reach(monkeypat
     with pytest.raises(ValueError, match="expected fewer"):
         surface_within_reach(uneven, profile, max_size=40)
     assert best_value_within_reach(chain_tree(40), uneven) is None
+
+
+def test_a_draft_that_is_always_right_has_no_limit():
+    assert chains_limit(AcceptanceVector(np.array([1.0]))) == np.inf
+    assert chains_limit(AcceptanceVector(np.array([0.5, 0.25]))) == 1 + 0.75 / 0.5

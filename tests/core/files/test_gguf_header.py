@@ -88,3 +88,9 @@ def test_a_key_is_given_once_and_texts_may_be_empty(tmp_path):
         read_gguf_header(written(tmp_path / "b.gguf", [*SOUND.items(), ("llama.block_count", (U32, 2))]))
     empty = {"tokenizer.ggml.tokens": (LIST, (TEXT, ["a", "", "b", "", "c"]))}
     assert read_gguf_header(written(tmp_path / "c.gguf", SOUND | empty)).fields["tokenizer.ggml.tokens"] == 5
+
+
+@pytest.mark.parametrize("key", ["block_count", "embedding_length", "attention.head_count"])
+def test_a_size_of_0_tells_nothing_of_the_cache(key, tmp_path):
+    head = read_gguf_header(written(tmp_path / "a.gguf", SOUND | {f"llama.{key}": (U32, 0)}))
+    assert head.cache_bytes(10) is None

@@ -161,3 +161,11 @@ def test_a_vector_measured_by_one_rule_tells_of_the_other(tiny_target, tiny_draf
     assert f"the same texts yield {gain:.2f} times" in other_rule_note(ours, MATCH)
     with pytest.raises(ValueError, match="without the outcome of rejection at each position, expected one measured"):
         counts_of_vector(theirs, "vllm", REJECTION)
+
+
+@pytest.mark.parametrize("positions", [(6, 3), (6, 0), (0, 0)])
+def test_a_saved_matrix_holds_the_counts_by_position(positions):
+    counted = {"tokens": 30, "requests_done": 1, "model": "m", "drafter": "d"}
+    counts = ServerCounts("vllm", "counters", 10, 20, sum(positions), positions, **counted)
+    again = counts_of_matrix(chain_acceptance(counts).to_matrix())
+    assert replace(again, source="counters", notes=()) == counts
