@@ -75,10 +75,9 @@ def test_a_run_is_taken_up_where_its_memory_fits_and_the_oldest_are_let_go(monke
     assert again(BINARY, 49) and target_session.cache.length == own.cache.length == 0
     assert not again(BINARY, 51) and again(BINARY, 50)
     assert not again(BINARY, 51 + SPARE + 1) and again(BINARY, 52) and not again(BINARY, 51)
-    assert not again(BINARY, sampling=WARM), "another temperature"
-    assert again(BINARY, 51)
+    assert not again(BINARY, sampling=CUT) and not again(BINARY, sampling=WARM), "another law"
+    assert not again(BINARY, 51) and again(BINARY, 51), "the oldest was let go"
     assert not again(chain_tree(2)) and again(chain_tree(2)) and again(BINARY, 51)
-    assert not again(BINARY, sampling=WARM), "the oldest"
     assert len(assembling._kept[target]) == MOST_KEPT == 2
     alone = parts_of(pair_of(target), ROOT_ONLY)
     keep(alone)
