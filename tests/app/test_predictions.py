@@ -7,13 +7,14 @@ from dataclasses import replace
 import pytest
 
 from sequoia_core import AcceptanceVector
+from sequoia_core.design.conditions import Conditions
 from sequoia_core.design.optimal_trees import expected_tokens
 from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.design.planning import plan_tree
 from sequoia_core.design.prediction import predict
 from sequoia_core.models.pair_spec import PairSpec
-from tests.app.conftest import DEMO_NAMES, ROOT, metrics, open_page
-from ui.session import predictions, session
+from tests.app.conftest import DEMO_NAMES, ROOT, metrics, open_page, profile, vector
+from ui.session import predictions, session, shipped, tree_choice, tree_in_use, tree_kinds
 
 RUN = {"target": DEMO_NAMES[0], "draft": DEMO_NAMES[1], "dtype": "float32", "offload": None}
 DEMO_VECTOR = AcceptanceVector.load(ROOT / "assets" / "acceptance" / "demo-t0.6.json")
@@ -96,3 +97,185 @@ def test_every_page_expects_the_tokens_that_the_speedup_is_made_of() -> None:
     assert any(
         f"expected {tokens} tokens per step" in each.value for each in open_page("decode", source="best").caption
     )
+
+
+@pytest.fixture
+def kept(assets, monkeypatch) -> dict:
+    """What the session keeps, in a plain dict."""
+    values: dict = {}
+    for module in (session, tree_in_use, tree_kinds):
+        monkeypatch.setattr(module, "get", values.get)
+        monkeypatch.setattr(module, "put", values.__setitem__)
+    return values
+
+
+def shown(values: dict) -> bool:
+    """Say whether the tree page was asked to move its sliders since the last call."""
+    return bool(values.pop("shape_to_show", False))
+
+
+def test_vectors_are_used_kept_varied_declared_and_restored(kept) -> None:
+    one, two = vector(0.5), vector(0.52)
+    assert not session.has_own_acceptance() and session.acceptance() == shipped.acceptance("demo-t0")
+    session.set_acceptance(one, "measured", "mine")
+    assert shown(kept) and session.has_own_acceptance() and session.acceptance() is one
+    session.set_acceptance(two, "measured again", "mine")
+    session.set_acceptance(one, "from a file", "mine")  # the same vector keeps its name and comes first
+    session.set_acceptance(two, "sent", "other")  # the name of a shipped one
+    assert list(session.vectors()) == ["other (2)", "mine", "mine (2)", *shipped.files("acceptance")]
+    assert [session.vector_title(name) for name in ("mine", "mine (2)")] == [
+        "mine: from a file",
+        "mine (2): measured again",
+    ]
+    assert session.vector_title("other").startswith("other: big ← small, temperature 0")
+    for times in (3, 4):
+        session.vary_acceptance(vector(times / 10), f"times {times}")
+    assert session.is_varied() and session.acceptance_source() == "times 4, from: sent"
+    assert session.original_acceptance() is two and session.acceptance_name() is None
+    wanted = Conditions("a", "b", 0.6)
+    for _ in range(2):
+        session.declare(wanted)
+        assert (
+            session.acceptance() == replace(vector(0.4), holds_for=wanted) and session.acceptance_name() == "declared"
+        )
+        assert session.acceptance_source() == f"times 4, from: sent; declared for a ← b, {wanted.sampling}"
+    session.restore_acceptance()
+    assert session.acceptance() is two and session.acceptance_source() == "sent" and not session.is_varied()
+    shown(kept)
+    session.restore_acceptance()
+    assert not shown(kept)
+    session.vary_acceptance(one, "less")
+    session.use_vector("mine")
+    assert (session.acceptance_source(), session.acceptance_name(), session.is_varied()) == (
+        "from a file",
+        "mine",
+        False,
+    )
+    session.use_vector("other")
+    assert session.acceptance_source() == shipped.acceptance_origin(shipped.acceptance("other"))
+    for number in range(session.MAX_OWN):
+        session.set_acceptance(vector(0.1 + number / 100), str(number), "new")
+    own = [f"new ({number})" for number in range(session.MAX_OWN, 1, -1)] + ["new"]
+    assert list(kept["own_vectors"]) == list(kept["own_sources"]) == own
+
+
+def test_a_scenario_lends_its_vector_and_profile_until_it_is_left(kept) -> None:
+    own, lent = profile(), replace(profile(), device="far away")
+    kept["shape"] = (8, 3)
+    session.set_profile(own, "mine")
+    session.vary_acceptance(vector(0.3), "less")
+    before = {name: kept[name] for name in session.SCENARIO_SETS}
+    assert not shown(kept), "a chosen shape stays"
+    kept["shape"] = None
+    for name in ("first", "second"):
+        session.use_scenario(name, vector(0.5), lent, "paper")
+        assert session.scenario() == name and session.profile() is lent and not session.is_varied() and shown(kept)
+        assert session.profile_source() == "paper: far away in float32" and session.acceptance_source() == "paper"
+    session.leave_scenario()
+    assert session.scenario() is None and {name: kept[name] for name in session.SCENARIO_SETS} == before and shown(kept)
+    session.leave_scenario()
+    assert not shown(kept)
+    for use in (
+        lambda: session.set_profile(own, "x"),
+        lambda: session.use_vector("other"),
+        lambda: session.set_acceptance(vector(0.2), "x", "x"),
+        lambda: session.use_shipped_profile("cpu-2core"),
+        lambda: session.set_measured_profile(own, "x"),
+    ):
+        session.use_scenario("first", vector(0.5), lent, "paper")
+        kept["timed_run"] = {}
+        use()
+        assert session.scenario() is None and session.profile() is not lent and shown(kept)
+    assert session.timed_run() is None and session.profile_source() == "x" and session.profile_name() is None
+    session.use_shipped_profile("cpu-2core")
+    assert session.profile_name() == "cpu-2core" and session.profile_source() == shipped.profile_origin(profile())
+
+
+def test_sampling_moves_the_sliders_only_where_it_changes(kept) -> None:
+    session.set_sampling(0.0, 1.0)
+    assert not shown(kept) and session.sampling() == (0.0, 1.0)
+    session.set_sampling(0.6, 0.9)
+    assert shown(kept) and session.sampling() == (0.6, 0.9)
+    assert not session.sampling_of_another_page() and not session.sampling_of_another_page()
+    kept["sampling_page"] = "another"
+    assert session.sampling_of_another_page() and not session.sampling_of_another_page()
+
+
+def test_runs_are_kept_newest_first_up_to_their_bounds(kept, monkeypatch) -> None:
+    def run(name: str, nodes: int = 2) -> dict:
+        return {"id": name, "steps": [{"tokens": ["a"] * nodes}, {"tokens": ["b"]}]}
+
+    for number in range(session.MAX_RUNS + 2):
+        session.keep_run(run(str(number)), f"origin {number}")
+    session.keep_run(run("5"), "again")
+    wanted = ["5", "17", "16", *map(str, range(15, 5, -1)), "4", "3", "2"]
+    assert list(session.runs()) == list(session.run_origins()) == list(session.run_times()) == wanted
+    assert session.run_origins()["5"] == "again" and session.run_origins()["6"] == "origin 6"
+    session.rename_run("6", "mine")
+    session.forget_run("17")
+    assert session.run_origins()["6"] == "mine" and list(session.runs()) == [name for name in wanted if name != "17"]
+    monkeypatch.setattr(session, "MAX_NODES", 12)
+    session.keep_run(run("big", 5), "here")  # 6 nodes, and twice 3
+    assert list(session.runs()) == ["big", "5", "16"]
+    session.keep_run(run("huge", 12), "here")
+    assert list(session.runs()) == ["huge"] and session.last_run() is None
+    session.set_last_run(run("last"))
+    assert session.last_run() is session.timed_run() and session.run_origins() == {"last": "decoded here"}
+
+
+@pytest.mark.parametrize("shape", [None, (8, 3)])
+@pytest.mark.parametrize("own", [None, chain_tree(2)])
+@pytest.mark.parametrize("timed", [True, False])
+@pytest.mark.parametrize("foreign", [True, False])
+@pytest.mark.sample(16)
+def test_which_tree_is_in_use_and_where_it_comes_from(shape, own, timed, foreign, kept, assets) -> None:
+    if not timed:
+        (assets / "profiles" / "cpu-2core.json").unlink()
+    if foreign:
+        kept["acceptance"] = replace(vector(), holds_for=Conditions("big", "y/small", 0.0))
+    if own is not None:
+        tree_in_use.use(own, "a file")
+    if shape is not None:
+        kept["shape"] = shape
+    best = tree_in_use.best()
+    assert (best is not None) == timed
+    size_and_depth = shape or ((best.size, best.depth) if timed else (16, 5))
+    assert tree_in_use.shape() == size_and_depth
+    tree = tree_in_use.current()
+    assert tree is own if own is not None else tree.size == size_and_depth[0] and tree.depth <= size_and_depth[1]
+    assert tree_in_use.is_own() == (own is not None)
+    free = own is None and shape is None
+    assert tree_in_use.follows_profile() == (free and timed) and tree_in_use.is_guessed() == (free and foreign)
+    words = {
+        (True, True): "tree planned by the acceptance of big ← small and for hardware",
+        (True, False): "best tree for this acceptance and hardware",
+    }
+    chosen = (
+        "tree of the chosen shape, by the acceptance of big ← small" if foreign else "best tree of the chosen shape"
+    )
+    source = (
+        "a file"
+        if own is not None
+        else chosen
+        if shape
+        else words.get((timed, foreign), "best tree of a default shape")
+    )
+    assert tree_in_use.source() == source
+    guessed = free and foreign
+    assert tree_kinds.decoded(None) == ((chain_tree(4), tree_kinds.GUESS) if guessed else (tree, source))
+    choice = tree_choice.best_for(session.acceptance())
+    assert (choice.source, choice.tree is not None) == ("best", timed)
+    assert not timed or choice.tree.size == best.size
+    assert tree_choice.best_for(None).tree is None
+    for way, needs in (("tree", True), ("best", True), ("chain", False)):
+        assert tree_choice.needs_vector(tree_choice.TreeChoice(way, None, ""), None) == needs
+    settled = tree_choice.settled(tree_choice.TreeChoice("tree", None, ""), session.acceptance())
+    assert (settled.tree, settled.origin) == tree_kinds.decoded(session.acceptance())
+    drawn = tree_choice.TreeChoice("chain", chain_tree(1), "")
+    assert tree_choice.settled(drawn, None) is drawn
+    tree_in_use.set_size_and_depth(5, 0)
+    assert tree_in_use.shape() == (5, 1) and not tree_in_use.is_own()
+    assert tree_in_use.pop_size_and_depth_to_show() and not tree_in_use.pop_size_and_depth_to_show()
+    tree_in_use.set_size_and_depth(None, show=False)
+    assert tree_in_use.shape() == ((best.size, best.depth) if timed else (16, 5))
+    assert not tree_in_use.pop_size_and_depth_to_show()

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from sequoia_core.decoding.explaining import acceptance_at
 from sequoia_core.decoding.growing.policies import LookupTree
 from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.loop import decode
@@ -118,3 +119,13 @@ def test_nothing_is_recorded_unless_asked_for_and_the_text_is_the_same(models):
     assert all(len(step.target_probs) == len(step.draft_probs) == step.tree.size for step in explained)
     assert [step.new_tokens for step in plain] == [step.new_tokens for step in explained]
     assert all(len(rows.target) == 3 for step in explained for rows in step.path_rows)
+
+
+def test_acceptance_is_known_of_up_to_sixteen_children():
+    target, draft = np.random.default_rng(0).dirichlet(np.ones(40), 2)
+    found = [acceptance_at(target, draft, count, VERIFIERS["sequoia"]) for count in (1, 16, 17)]
+    assert found[2] is None and found[1]["best"] > found[0]["best"]
+    shared = np.minimum(target, draft).sum()
+    for name in ("sequoia", "specinfer", "best"):  # one child is accepted where both rows agree, by all of them
+        assert found[0][name] == pytest.approx(shared, abs=1e-5)
+    assert found[0]["topk"] == pytest.approx(target[draft.argmax()])

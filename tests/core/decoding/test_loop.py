@@ -282,3 +282,11 @@ def test_long_prompts_are_prefilled_in_chunks(monkeypatch, tiny_target, tiny_dra
     assert tokens_of(run(tiny_target, tiny_draft, TREES["binary"], prompt=prompt)) == greedy_reference(
         tiny_target, prompt, 40
     )
+
+
+def test_the_last_step_says_how_many_tokens_its_length_cut(tiny_target):
+    steps = run(tiny_target, tiny_llama(1), chain_tree(4), count=7)
+    assert [(len(step.new_tokens), step.cut_by_length, step.finished) for step in steps] == [
+        (5, 0, None),
+        (2, 3, "length"),
+    ]

@@ -9,6 +9,7 @@ from scipy.optimize import linprog
 
 from sequoia_core.decoding.rank_acceptance import (
     OPTIMA,
+    accepted_ranks,
     average_rank_acceptance,
     best_of_distinct,
     grouped,
@@ -17,6 +18,7 @@ from sequoia_core.decoding.rank_acceptance import (
 )
 from sequoia_core.decoding.sampling import residual, sample_without_replacement
 from sequoia_core.decoding.verifiers import VERIFIERS, sequoia_rule
+from sequoia_core.native import sampling_ops
 from tests.core.decoding.test_verifiers import DRAFT_SAMPLINGS, rows
 
 pytestmark = pytest.mark.usefixtures("each_rows")  # with compiled rows and without
@@ -178,3 +180,31 @@ def test_the_optimum_knows_where_the_drafts_mass_ends():
     target, draft = torch.tensor([[0.2, 0.4, 0.4]]), torch.tensor([[1.0, 0.0, 0.0]])
     assert OPTIMA["optimum"](target, draft, 3)[0].tolist() == pytest.approx([0.2, 0.8, 0.0], abs=2e-6)
     assert OPTIMA["optimum_with_replacement"](target, draft, 3)[0].tolist() == pytest.approx([0.2, 0.0, 0.0])
+
+
+@pytest.mark.parametrize("replacement", [False, True])
+def test_equal_numbers_draw_equal_ranks_with_and_without_compiled_code(replacement, monkeypatch):
+    """Of many random rows, some of which run out of mass, and whose first child comes from rows of its own."""
+    if sampling_ops.compiled() is None:
+        pytest.skip("there is nothing to compare with")
+    logits = torch.randn(3, 600, 8, generator=torch.Generator().manual_seed(1)) * 2
+    target, draft = logits[0].softmax(1), (logits[0] + logits[1]).softmax(1)
+    draft[::3, 3:] = 0.0
+    draft /= draft.sum(1, keepdim=True)
+    tokens = torch.multinomial(target, 1, generator=torch.Generator().manual_seed(2))[:, 0]
+    for first in (None, torch.where(draft >= draft.topk(2).values[:, -1:], draft, 0.0)):
+        first = None if first is None else first / first.sum(1, keepdim=True)
+        children = sample_without_replacement(draft, 6, torch.Generator().manual_seed(4), first)
+
+        def found(first=first, children=children):
+            drawn = accepted_ranks(
+                target, draft, tokens, 6, torch.Generator().manual_seed(3), first, replacement=replacement
+            )
+            return drawn, rank_acceptance_of_drawn(target, draft, children, first)
+
+        compiled = found()
+        with monkeypatch.context() as patch:
+            patch.setattr(sampling_ops, "compiled", lambda: None)
+            plain = found()
+        assert torch.equal(compiled[0], plain[0]) and compiled[0].unique().tolist() == list(range(7))
+        torch.testing.assert_close(compiled[1], plain[1], rtol=1e-9, atol=1e-12)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from sequoia_core.decoding.cutting import _most_likely_mass
+from sequoia_core.decoding.cutting import _most_likely_mass, cut
 from sequoia_core.decoding.sampling import (
     SamplingConfig,
     check_probabilities,
@@ -232,3 +232,23 @@ def test_sample_row_inverts_the_cumulative_distribution():
 def test_options_out_of_range_are_named(options):
     with pytest.raises(ValueError, match=next(iter(options))):
         SamplingConfig(**options)
+
+
+@pytest.mark.parametrize(
+    ("top_p", "top_k", "wanted"),
+    [
+        (0.75, 0, [2, 0, 1, 0]),  # what reaches it exactly is enough
+        (0.76, 0, [4, 1, 2, 0]),  # of equal tokens the first
+        (1.0, 3, [4, 1, 2, 1]),  # equal ones all stay
+        (1.0, 1, [1, 0, 0, 0]),
+        (1.0, 4, [4, 1, 2, 1]),
+        (0.6, 2, [1, 0, 0, 0]),  # of what top-k leaves
+        (0.7, 2, [2, 0, 1, 0]),
+        (0.5, 3, [1, 0, 0, 0]),
+    ],
+)
+@pytest.mark.sample(16)
+def test_what_cuts_leave(top_p, top_k, wanted):
+    row = torch.tensor([[0.5, 0.125, 0.25, 0.125]])
+    found = cut(row.clone(), top_p, top_k)
+    torch.testing.assert_close(found, torch.tensor([wanted]) / sum(wanted))

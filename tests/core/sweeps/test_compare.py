@@ -147,3 +147,14 @@ def test_prompts_that_ended_otherwise_are_not_mixed():
     )
     (cell,) = found.cells.values()
     assert len(cell.rows) == 2
+
+
+def test_all_kinds_of_text_are_a_setting_of_their_own_where_there_are_several():
+    assert compare(sweep()).settings == tuple(Setting(0.0, 1.0, kind) for kind in (ALL, "code", "edits"))
+    assert compare(table(measured("a", EASY), measured("b", HARD))).settings == (Setting(0.0, 1.0, "code"),)
+
+
+@pytest.mark.parametrize("sums", [[], [0.5] * 5])
+def test_sums_that_are_no_whole_depths_are_refused(sums):
+    with pytest.raises(ValueError, match="sums: found lists of another length, expected 4 ranks for each depth"):
+        vector_of(table(measured("a", EASY), measured("b", EASY) | {"sums": sums}))

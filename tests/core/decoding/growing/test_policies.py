@@ -235,3 +235,12 @@ def test_a_verifier_that_is_not_exact_for_these_trees_is_refused(name, tiny_targ
     other = "topk" if exact == "sequoia" else "sequoia"
     with pytest.raises(ValueError, match=f"verifier: found '{other}', expected {exact}"):
         decode(PROMPT, pair_of(tiny_target, tiny_draft), tree=tree, sampling=SamplingConfig(1.0), verifier=other)
+
+
+def test_trees_have_no_more_children_and_read_nodes_than_promised():
+    hybrid = HybridTree(TextIndex(), **KNOWN, max_size=20, max_depth=4, beam=3, branch=2)
+    assert (hybrid.max_children, hybrid.max_inner, hybrid.branch) == (4, 10, 2)
+    looked_up = LookupTree(TextIndex(), max_size=20)
+    assert (looked_up.max_inner, looked_up.branch, looked_up.max_children) == (19, 19, 19)
+    assert LookupTree(TextIndex(), max_size=1).max_inner == 1
+    assert AdaptiveTree(**KNOWN).branch == KNOWN["calibration"].ranks

@@ -5,8 +5,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from sequoia_core.decoding.growing import recipes
 from sequoia_core.decoding.growing.expansion import TreeBounds
-from sequoia_core.decoding.growing.recipes import LOWEST_THRESHOLD, RECIPES, Controller, expectation, grown_on_rows
+from sequoia_core.decoding.growing.recipes import (
+    LOWEST_THRESHOLD,
+    RECIPES,
+    Controller,
+    best_static,
+    expectation,
+    grown_on_rows,
+    predict_growing,
+)
 from sequoia_core.decoding.growing.step_costs import CONTEXT_STEP, RunCosts, StepCosts
 from sequoia_core.design.calibration import Calibration, Sample
 from sequoia_core.design.profile import HardwareProfile
@@ -81,3 +90,90 @@ def test_costs_are_asked_again_after_so_many_committed_tokens():
     for context in (10, 10 + CONTEXT_STEP - 1, 10 + CONTEXT_STEP, 11 + CONTEXT_STEP):
         costs.token_costs(context)
     assert asked == [10, 10 + CONTEXT_STEP]
+
+
+BOUNDS = TreeBounds(max_size=9, max_depth=3, beam=3, branch=3)
+COSTS = StepCosts.of_profile(linear_profile(0.05), BOUNDS, greedy=False)
+NUMBERS = {  # of equal seeds: expected without and with costs, and predicted
+    "deterministic": [
+        3.11339,
+        9.0,
+        3.11339,
+        0.0,
+        0.594335,
+        1.0,
+        1.0,
+        3.03578,
+        8.6,
+        1.80701,
+        1.80701,
+        0.277261,
+        1.0,
+        1.0,
+        1.83813,
+        1.80663,
+        1.87631,
+        3.12482,
+        3.07128,
+        3.18973,
+    ],
+    "sampled": [
+        2.88468,
+        8.3,
+        2.88468,
+        0.0,
+        0.0883441,
+        1.0,
+        1.0,
+        2.60516,
+        6.2,
+        1.69166,
+        1.69166,
+        0.0281491,
+        1.0,
+        1.0,
+        1.66385,
+        1.64459,
+        1.68506,
+        2.71745,
+        2.67529,
+        2.7571,
+    ],
+}
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_what_recipes_are_expected_to_do_is_what_it_was(recipe, monkeypatch):
+    """The numbers are those of a commit whose trees the slow tests have checked."""
+    monkeypatch.setattr(recipes, "TRIAL_STEPS", 10)
+    monkeypatch.setattr(recipes, "ROUNDS", 2)
+    known, own = calibration_of(0.7, temperature=0.8, prompts=3), RECIPES[recipe]
+    found = []
+    for costs in (None, COSTS):
+        each = expectation(own, BOUNDS, known, costs, seed=3)
+        found += [each.tokens_per_step, each.size, each.value, *each.controller]
+    made = own.expansions(BOUNDS, known)(Controller(0.8, 0.05), COSTS.token_costs(0.8))
+    options = {"kind": own.kind, "context": 100.0, "prompts": 5, "seed": 2}
+    foreseen = predict_growing(made, BOUNDS, known, linear_profile(0.05), **options)
+    found += [*foreseen.speedup[:3], *foreseen.tokens_per_step[:3]]
+    assert found == pytest.approx(NUMBERS[recipe], rel=1e-5)
+    planned, each = best_static(own, BOUNDS, known, linear_profile(0.05))
+    assert planned.parents.tolist() == [-1, 0, 0, 1, 1, 2, 3]
+    assert [*each[:3], each.controller.theta] == pytest.approx([2.954878, 7.0, 1.846799, 1.846799], rel=1e-5)
+
+
+def test_the_rate_of_a_run_follows_its_steps_from_where_it_begins():
+    costs = RunCosts(lambda context: COSTS)
+    assert costs.token_costs(1).step[:3].tolist() == pytest.approx([0.0, 1.0, 1.05])
+    costs.seen(3.0, 4, [1, 2])
+    assert costs.tokens_per_sec == pytest.approx((19 + 3) / (19 + 1.15 + 0.2))
+    assert costs.token_costs(2).draft[:3] == pytest.approx(0.1 * costs.tokens_per_sec * np.array([0.0, 1.0, 1.0]))
+    assert costs.saved_sec(3, 4) == pytest.approx(3 - 1.15 - 1.5e-4) and costs.plain_sec() == 1.0
+    begun = RunCosts(lambda context: COSTS, (2.0, 1.5))
+    begun.token_costs(1)
+    assert begun.tokens_per_sec == 1.5
+    begun.seen(0.0, 1)
+    assert begun.tokens_per_sec == pytest.approx(38 / (0.95 * 40 / 1.5 + 1))
+    for _ in range(40):
+        begun.seen(0.0, 1)
+    assert begun.tokens_per_sec == 1.0, "that of the root alone"

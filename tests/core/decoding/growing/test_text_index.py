@@ -189,3 +189,30 @@ def test_what_are_no_tokens_is_refused_and_nothing_is_added(tokens):
     with pytest.raises(ValueError, match="token ids: found"):
         index.add(tokens)
     assert index.tokens == 0
+
+
+@pytest.mark.skipif(native.compiled() is None, reason="text_index.c cannot be built here")
+def test_what_follows_drafted_nodes_is_the_same_number_for_number(monkeypatch):
+    """Below nodes that a draft proposed, and not below those from before them."""
+
+    def run():
+        index, own, found = TextIndex(), text(8, length=40), []
+        index.add(text(7))
+        running = RunningText(index, len(own))
+        for token in own:
+            running.extend([token])
+            tree = columns()
+            given = {"parents": [-1, 0, 0, 1, 3], "depths": [0, 1, 1, 2, 3], "tokens": [token, 2, 3, 0, 1]}
+            for name, values in (
+                given | {"probs": [1.0, 0.6, 0.3, 0.5, 0.9], "scores": [1.0, 0.6, 0.3, 0.3, 0.27]}
+            ).items():
+                tree.columns[name][:5] = values
+            size = running.grow(tree, 5, 2)
+            found.append([tree.columns[name][:size].tolist() for name in COLUMNS if name != "ranks"])
+        return found
+
+    compiled = run()
+    without_compiled_code(monkeypatch)
+    assert run() == compiled
+    parents = {parent for each in compiled for parent in each[0][5:]}
+    assert not parents & {0, 1} and {2, 3, 4, 5} <= parents
