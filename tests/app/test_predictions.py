@@ -232,7 +232,7 @@ def test_which_tree_is_in_use_and_where_it_comes_from(shape, own, timed, foreign
     if not timed:
         (assets / "profiles" / "cpu-2core.json").unlink()
     if foreign:
-        kept["acceptance"] = replace(vector(), holds_for=Conditions("big", "y/small", 0.0))
+        kept["acceptance"] = replace(vector(), holds_for=Conditions("x/big", "y/small", 0.0))
     if own is not None:
         tree_in_use.use(own, "a file")
     if shape is not None:

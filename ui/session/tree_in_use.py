@@ -87,7 +87,7 @@ def _pair_of_vector() -> str:
     holds_for = session.acceptance().holds_for
     if holds_for is None:
         return "this acceptance"
-    return " ← ".join(Path(name).name for name in ("the acceptance of " + holds_for.target, holds_for.draft))
+    return f"the acceptance of {Path(holds_for.target).name} ← {Path(holds_for.draft).name}"
 
 
 def is_guessed() -> bool:

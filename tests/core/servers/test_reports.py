@@ -1,7 +1,7 @@
 """Whole reports of the doctor and the planner on typical sources: every number, note and setting.
 
-What they say is in reports.txt. Its numbers were worked out by hand from the counts; bounds of shares are where the
-tails of the binomial law have 1 %, those of speeds come of resamples.
+What they say is in reports.txt. Counts, shares and tokens per step were worked out by hand; bounds of shares are where
+the tails of the binomial law have 1 %. Bounds of speeds come from resamples and are only pinned.
 """
 
 import json
