@@ -132,9 +132,9 @@ def audit(
     if drafts[0] == 0:
         record |= {"lossless": None, "verdict": "The server drafted nothing, so nothing was tested."}
     elif drafts[0] is None:
-        record["verdict"] += " Whether it drafted at all, it does not tell."
+        record["verdict"] += " The server does not report whether it drafted."
     if drafts[1] is None:
-        record["verdict"] += " Whether the plain server drafted, it does not tell."
+        record["verdict"] += " The plain server does not report whether it drafted."
     return record | {"drafts": drafts[0], "prompts": len(prompts), "sampling": dict(sampling)}
 
 
@@ -229,23 +229,24 @@ def _laws(both: Both, prompts: int, *, variation: float, progress: Progress | No
     control, law = compare_laws(firsts, given=1), compare_laws(seen, given=2)
     lossless: bool | None = law.p_value >= FALSE_ALARM
     p, shown = f"(p = {law.p_value:.2g})", power(variation, harmonic_mean(law.samples), law.degrees_of_freedom)
+    bias = f"a bias of total variation {variation:g} would be detected with probability"
     if any(map(repeats, answered)):
         lossless = None
         verdict = (
-            "Cannot be told: the server answers a request the same each time. It ignores the seed, or a prompt has one "
-            "answer only: take others or a higher temperature."
+            "Cannot be told: the server gives the same answer to a request every time. It ignores the seed, or a "
+            "prompt has only one answer: take other prompts or a higher temperature."
         )
     elif control.p_value < FALSE_ALARM:
         lossless, p = None, f"(p = {control.p_value:.2g})"
         verdict = f"Cannot be told: already the first tokens, which no draft touches, have two laws {p}."
     elif not law.degrees_of_freedom:
         lossless = None
-        verdict = "Cannot be told: a prompt has one answer only; take others or a higher temperature."
+        verdict = "Cannot be told: a prompt has only one answer; take other prompts or a higher temperature."
     elif lossless and shown < POWER:  # it gave fewer answers than it was asked for
         lossless = None
-        verdict = f"Cannot be told: one of total variation {variation:g} would show with probability {shown:.2f} only."
+        verdict = f"Cannot be told: {bias} only {shown:.2f}."
     elif lossless:
-        verdict = f"No bias found {p}: one of total variation {variation:g} would show with probability {shown:.2f}."
+        verdict = f"No bias found {p}: {bias} {shown:.2f}."
     else:
         verdict = f"Not lossless: tokens 2 to {COMPARED_TOKENS} have another law with a draft {p}."
     return {

@@ -120,7 +120,7 @@ def test_a_counter_that_falls_tells_nothing():
     speculating.drafts = 1_000_000
     with answering(answer, speculating.metrics) as one, answering(plain, plain.metrics) as other:
         found = audited((Side(one), Side(other)), bias=0.3)
-    assert found["drafts"] is None and found["verdict"].endswith(" Whether it drafted at all, it does not tell.")
+    assert found["drafts"] is None and found["verdict"].endswith(" The server does not report whether it drafted.")
 
 
 def test_too_few_answers_are_no_pass():
@@ -132,7 +132,8 @@ def test_too_few_answers_are_no_pass():
     plain = Engine()
     with answering(answer, engine.metrics) as one, answering(plain, plain.metrics) as other:
         found = audited((Side(one), Side(other)))
-    assert found["lossless"] is None and found["power"] < 0.5 and "probability 0." in found["verdict"]
+    assert found["lossless"] is None and found["power"] < 0.5
+    assert "would be detected with probability only 0." in found["verdict"]
 
 
 def test_what_tells_nothing_is_no_pass():
@@ -147,8 +148,8 @@ def test_what_tells_nothing_is_no_pass():
     one, two = Engine("specinfer", target=certain), Engine(target=certain)
     with answering(one) as first, answering(two) as second:
         found = audited((Side(first), Side(second)), bias=0.5)
-    assert found["lossless"] is None and "one answer only" in found["verdict"]
-    assert found["verdict"].endswith("Whether the plain server drafted, it does not tell.")
+    assert found["lossless"] is None and "only one answer" in found["verdict"]
+    assert found["verdict"].endswith("The plain server does not report whether it drafted.")
 
 
 @pytest.mark.sample(3, cover=False)
@@ -165,7 +166,7 @@ def test_a_server_that_repeats_itself_is_not_accused(speculating, plain, most):
     with pair_of("specinfer", Engine(seed=plain, most=most), seed=speculating, most=most) as sides:
         found = audited(sides, bias=0.4)
     assert found["lossless"] is None
-    assert found["verdict"].startswith("Cannot be told: the server answers a request the same each time.")
+    assert found["verdict"].startswith("Cannot be told: the server gives the same answer to a request every time.")
 
 
 def test_repeats_are_told_from_a_prompt_of_few_answers():
