@@ -129,13 +129,19 @@ def audit(
 
     compare = partial(_laws, variation=variation) if sampling["temperature"] else partial(_texts, length=length)
     record = compare(both, len(prompts), progress=progress)
+    about = {"drafts": drafts[0], "prompts": len(prompts), "sampling": dict(sampling)}
     if drafts[0] == 0:
         record |= {"lossless": None, "verdict": "The server drafted nothing, so nothing was tested."}
+    elif drafts[0] is None and record["lossless"]:
+        silent = "the server does not report" if drafts[1] == 0 else "neither server reports"
+        difference = "difference beyond near ties" if record.get("differences") else "difference"
+        verdict = f"No {difference} found, but {silent} whether it drafted: start it with --metrics."
+        return record | about | {"lossless": None, "verdict": verdict}
     elif drafts[0] is None:
         record["verdict"] += " The server does not report whether it drafted."
     if drafts[1] is None:
         record["verdict"] += " The plain server does not report whether it drafted."
-    return record | {"drafts": drafts[0], "prompts": len(prompts), "sampling": dict(sampling)}
+    return record | about
 
 
 def _drafts_so_far(address: str) -> int | None:

@@ -110,6 +110,27 @@ def test_one_request_that_drafts_though_it_should_not_is_noticed(temperature):
         audited((Side(address), Side(address, {"speculative.n_max": 0})), temperature)
 
 
+@pytest.mark.sample(6, cover=False)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("reporting", [False, True], ids=["no metrics", "metrics of the plain server"])
+def test_no_pass_where_it_is_unknown_whether_a_server_drafted(temperature, reporting):
+    one, two = Engine("specinfer"), Engine()
+    with answering(one) as first, answering(two, two.metrics if reporting else None) as second:
+        found = audited((Side(first), Side(second)), temperature, bias=0.3)
+    silent = "the server does not report" if reporting else "neither server reports"
+    assert found["lossless"] is None and found["drafts"] is None
+    assert found["verdict"] == f"No difference found, but {silent} whether it drafted: start it with --metrics."
+
+
+def test_a_difference_is_one_without_counters_of_drafts(planted):  # noqa: F811
+    one, two = Engine(planted(law_of_the_draft)), Engine()
+    with answering(one) as first, answering(two) as second:
+        found = audited((Side(first), Side(second)), bias=0.3)
+    assert found["lossless"] is False and found["verdict"].startswith("Not lossless: ")
+    reports = "The server does not report whether it drafted. The plain server does not report whether it drafted."
+    assert found["verdict"].endswith(reports)
+
+
 def test_a_counter_that_falls_tells_nothing():
     speculating, plain = Engine("specinfer"), Engine()
 
@@ -120,7 +141,7 @@ def test_a_counter_that_falls_tells_nothing():
     speculating.drafts = 1_000_000
     with answering(answer, speculating.metrics) as one, answering(plain, plain.metrics) as other:
         found = audited((Side(one), Side(other)), bias=0.3)
-    assert found["drafts"] is None and found["verdict"].endswith(" The server does not report whether it drafted.")
+    assert found["drafts"] is None and "the server does not report whether it drafted" in found["verdict"]
 
 
 def test_too_few_answers_are_no_pass():
