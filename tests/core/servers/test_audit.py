@@ -211,7 +211,7 @@ def test_greedy_answers_are_the_same_or_part_where_it_is_said():
     with pair_of("specinfer") as sides:
         assert audited(sides, 0.0)["lossless"] is True
     rows = tables()[0]
-    for by, near in ((1e-4, True), (-2.0, False)):
+    for by, near in ((1e-4, None), (-2.0, False)):
         tied, other = rows.copy(), rows.copy()
         tied[:, 0], tied[:, 1] = 9, 9 * np.exp(-abs(by))
         other[:, 0], other[:, 1] = 9, 9 * np.exp(abs(by))
@@ -223,6 +223,48 @@ def test_greedy_answers_are_the_same_or_part_where_it_is_said():
         assert found["lossless"] is near and found["differences"] == 2
         assert (parted["position"], parted["tokens"]) == (1, [0, 1])
         assert found["gap"] == pytest.approx(abs(by), abs=1e-5)
+
+
+def greedy(length, ties=(), swapped=None):
+    """Return an answer of the token 5, with 9 nearly as likely at `ties`, and 9 from the position `swapped` on."""
+    content = []
+    for position in range(1, length + 1):
+        gap = 0.2 if position in ties else 3.0
+        tops = [{"id": 5, "logprob": -0.5}, {"id": 9, "logprob": -0.5 - gap}]
+        content.append(tops[swapped is not None and position >= swapped] | {"top_logprobs": tops})
+    return {"choices": [{"logprobs": {"content": content}}]}
+
+
+@pytest.mark.sample(8, cover=False)
+@pytest.mark.parametrize(
+    ("length", "ties", "parting", "prompts", "lossless", "words"),
+    [
+        (1, (), 0, 3, None, "only 0 tokens after the first"),
+        (3, (), 0, 3, None, "only 6 tokens after the first"),
+        (24, (), 0, 3, True, "3 of 3 answers"),
+        (24, (1,), 2, 2, None, "only 0 tokens after the first"),
+        (24, (9,), 2, 2, None, "2 part at a near tie (0 near ties agree)"),
+        (24, (5, 9, 17), 5, 8, None, "5 part at a near tie"),
+        (24, (9,), 3, 8, True, "5 of 8 answers"),
+        (24, (5, 9, 17), 1, 1, None, "1 part at a near tie"),
+    ],
+)
+def test_greedy_answers_pass_by_tokens_that_a_draft_can_touch(length, ties, parting, prompts, lossless, words):
+    """Of the answers, the first `parting` part at the last near tie."""
+    texts = [f"prompt {number}" for number in range(prompts)]
+    engine, plain = Engine(), Engine()
+
+    def speculating(body):
+        engine.drafts += 1
+        return greedy(length, ties, max(ties) if body["prompt"] in texts[:parting] else None)
+
+    with (
+        answering(speculating, engine.metrics) as one,
+        answering(lambda body: greedy(length, ties), plain.metrics) as other,
+    ):
+        found = audit((Side(one), Side(other)), texts, sampling={"temperature": 0}, length=24, variation=BIAS)
+    assert found["lossless"] is lossless and words in found["verdict"]
+    assert found["verdict"].startswith("Lossless: " if lossless else "Cannot be told: ")
 
 
 @pytest.mark.sample(10, cover=False)
