@@ -18,7 +18,7 @@ from ..files.safe_files import read_json
 from ..studies.prompt_loop import Progress, Report, one_by_one
 from .local_server import UNCUT, ask, same_server
 from .readings import read_counts
-from .same_law import FALSE_ALARM, POWER, compare_laws, power, samples_needed
+from .same_law import FALSE_ALARM, POWER, alike_within_requests, compare_laws, power, samples_needed
 
 COMPARED_TOKENS = 4  # tokens of each sampled answer
 ASKED_TOKENS = COMPARED_TOKENS + 2  # servers draft less where an answer ends
@@ -252,7 +252,9 @@ def _laws(both: Both, prompts: int, *, variation: float, progress: Progress | No
         report(1.0)
         return 2
 
-    turns = prompts * math.ceil(samples_needed(variation) / (prompts * choices))
+    needed = samples_needed(variation) / prompts
+    choices = min(choices, math.ceil(needed / 2))  # answers to two requests or more can be compared
+    turns = prompts * math.ceil(needed / choices)
     requests = sum(one_by_one(turns, ask_both, noun="request", progress=progress))
     control, law = compare_laws(firsts, given=1), compare_laws(seen, given=2)
     lossless: bool | None = law.p_value >= FALSE_ALARM
@@ -263,6 +265,12 @@ def _laws(both: Both, prompts: int, *, variation: float, progress: Progress | No
         verdict = (
             "Cannot be told: the server gives the same answer to a request every time. It ignores the seed, or a "
             "prompt has only one answer: take other prompts or a higher temperature."
+        )
+    elif any(map(alike_within_requests, answered)):
+        lossless = None
+        verdict = (
+            "Cannot be told: the server gives the same answer to a request too often for independent draws. It may use "
+            "one seed for several answers."
         )
     elif control.p_value < FALSE_ALARM:
         lossless, p = None, f"(p = {control.p_value:.2g})"

@@ -190,6 +190,25 @@ def test_a_server_that_repeats_itself_is_not_accused(speculating, plain, most):
     assert found["verdict"].startswith("Cannot be told: the server gives the same answer to a request every time.")
 
 
+@pytest.mark.sample(4, cover=False)
+@pytest.mark.parametrize(
+    ("seed_of", "offsets", "bias"),
+    [
+        (lambda own, n: own + n % 8, (1_000_003, 2_000_006), 0.2),
+        (lambda own, n: (own + n) // 2, (0, 1_000_003), 0.2),
+        (lambda own, n: own + n % 8, (3_000_000, 4_000_000), 0.4),  # two requests per prompt
+        (lambda own, n: own + min(n, 40), (0, 5_000_000), 0.2),
+    ],
+    ids=["8 seeds", "each seed twice", "8 seeds, few answers", "one seed for a third"],
+)
+def test_seeds_that_repeat_in_part_are_no_proof(seed_of, offsets, bias):
+    one, other = (lambda own, n, off=off: seed_of(own, n) + off for off in offsets)
+    with pair_of("specinfer", Engine(seed=other), seed=one) as sides:
+        found = audited(sides, bias=bias)
+    assert found["lossless"] is None
+    assert found["verdict"].startswith("Cannot be told: the server gives the same answer to a request too often")
+
+
 def test_repeats_are_told_from_a_prompt_of_few_answers():
     one, two = ("a", "b"), ("a", "c")
     assert repeats([(0, one, two), (1, one, one), (0, one, two), (1, one, one)])
