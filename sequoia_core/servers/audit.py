@@ -18,7 +18,7 @@ from ..files.safe_files import read_json
 from ..studies.prompt_loop import Progress, Report, one_by_one
 from .local_server import UNCUT, ask, same_server
 from .readings import read_counts
-from .same_law import FALSE_ALARM, POWER, compare_laws, power, samples_needed
+from .same_law import FALSE_ALARM, POWER, alike_within_requests, compare_laws, power, samples_needed
 
 COMPARED_TOKENS = 4  # tokens of each sampled answer
 ASKED_TOKENS = COMPARED_TOKENS + 2  # servers draft less where an answer ends
@@ -129,13 +129,19 @@ def audit(
 
     compare = partial(_laws, variation=variation) if sampling["temperature"] else partial(_texts, length=length)
     record = compare(both, len(prompts), progress=progress)
+    about = {"drafts": drafts[0], "prompts": len(prompts), "sampling": dict(sampling)}
     if drafts[0] == 0:
         record |= {"lossless": None, "verdict": "The server drafted nothing, so nothing was tested."}
+    elif drafts[0] is None and record["lossless"]:
+        silent = "the server does not report" if drafts[1] == 0 else "neither server reports"
+        difference = "difference beyond near ties" if record.get("differences") else "difference"
+        verdict = f"No {difference} found, but {silent} whether it drafted: start it with --metrics."
+        return record | about | {"lossless": None, "verdict": verdict}
     elif drafts[0] is None:
-        record["verdict"] += " Whether it drafted at all, it does not tell."
+        record["verdict"] += " The server does not report whether it drafted."
     if drafts[1] is None:
-        record["verdict"] += " Whether the plain server drafted, it does not tell."
-    return record | {"drafts": drafts[0], "prompts": len(prompts), "sampling": dict(sampling)}
+        record["verdict"] += " The plain server does not report whether it drafted."
+    return record | about
 
 
 def _drafts_so_far(address: str) -> int | None:
@@ -158,23 +164,45 @@ def _check_plain(sides: tuple[Side, Side], drafts: int | None) -> None:
 
 
 def _texts(both: Both, prompts: int, *, length: int, progress: Progress | None) -> dict[str, Any]:
+    agreed: list[Mapping[Token, float]] = []  # the plain server's logits at equal tokens after the first
+
     def parted(turn: int, report: Report) -> dict[str, Any]:
         (answer,), (wanted,) = both(turn, length)
         report(1.0)
-        return first_difference(answer, wanted) | {"prompt": turn}
+        one = first_difference(answer, wanted)
+        equal = len(wanted.tokens) if one["tokens"] is None else one["position"] - 1
+        agreed.extend(wanted.tops[index] if wanted.tops else {} for index in range(1, equal))
+        return one | {"prompt": turn}
 
     each = list(one_by_one(prompts, parted, progress=progress))
     parting = [one for one in each if one["tokens"]]
     worst = min(parting, key=lambda one: (False, None, True).index(one["near_tie"]), default=None)
     lossless, same = worst is None or worst["near_tie"], prompts - len(parting)
+    doubt = _doubt(agreed, sum(one["near_tie"] is True for one in parting), prompts) if lossless else ""
+    lossless = None if doubt else lossless
     said = {True: "Lossless", False: "Not lossless", None: "Cannot be told"}[lossless]
-    verdict = f"{said}: {same} of {prompts} answers of up to {length} tokens are the same with a draft and without."
+    verdict = f"{said}: {same} of {prompts} answers of up to {length} tokens are the same with a draft and without"
+    verdict += f"{doubt}."
     if worst is not None:
         verdict += f" In prompt {worst['prompt'] + 1} {worst['words']}."
     return {
         "lossless": lossless, "verdict": verdict, "requests": 2 * prompts, "first_difference": worst,
         "gap": worst and worst["gap"], "differences": prompts - same, "p_value": None, "power": None,
     }  # fmt: skip
+
+
+def _doubt(agreed: Sequence[Mapping[Token, float]], parted: int, prompts: int) -> str:
+    """Return why equal answers, apart from those parted at near ties, are no evidence; empty where they are.
+
+    Rounding swaps the tokens of a near tie at most every second time, so as many near ties must have agreed.
+    """
+    if len(agreed) < (COMPARED_TOKENS - 1) * prompts:
+        return f", but only {len(agreed)} tokens after the first, which no draft touches, could be compared"
+    highest = [sorted(tops.values())[-2:] for tops in agreed]
+    ties = sum(len(pair) == 2 and is_near_tie(pair[1] - pair[0], exact=False) for pair in highest)
+    if parted > min(prompts / 2, ties):
+        return f", but {parted} part at a near tie ({ties} near ties agree), more than rounding explains"
+    return ""
 
 
 def first_difference(found: Answer, wanted: Answer) -> dict[str, Any]:
@@ -224,28 +252,37 @@ def _laws(both: Both, prompts: int, *, variation: float, progress: Progress | No
         report(1.0)
         return 2
 
-    turns = prompts * math.ceil(samples_needed(variation) / (prompts * choices))
+    needed = samples_needed(variation) / prompts
+    choices = min(choices, math.ceil(needed / 2))  # answers to two requests or more can be compared
+    turns = prompts * math.ceil(needed / choices)
     requests = sum(one_by_one(turns, ask_both, noun="request", progress=progress))
     control, law = compare_laws(firsts, given=1), compare_laws(seen, given=2)
     lossless: bool | None = law.p_value >= FALSE_ALARM
     p, shown = f"(p = {law.p_value:.2g})", power(variation, harmonic_mean(law.samples), law.degrees_of_freedom)
+    bias = f"a bias of total variation {variation:g} would be detected with probability"
     if any(map(repeats, answered)):
         lossless = None
         verdict = (
-            "Cannot be told: the server answers a request the same each time. It ignores the seed, or a prompt has one "
-            "answer only: take others or a higher temperature."
+            "Cannot be told: the server gives the same answer to a request every time. It ignores the seed, or a "
+            "prompt has only one answer: take other prompts or a higher temperature."
+        )
+    elif any(map(alike_within_requests, answered)):
+        lossless = None
+        verdict = (
+            "Cannot be told: the server gives the same answer to a request too often for independent draws. It may use "
+            "one seed for several answers."
         )
     elif control.p_value < FALSE_ALARM:
         lossless, p = None, f"(p = {control.p_value:.2g})"
         verdict = f"Cannot be told: already the first tokens, which no draft touches, have two laws {p}."
     elif not law.degrees_of_freedom:
         lossless = None
-        verdict = "Cannot be told: a prompt has one answer only; take others or a higher temperature."
+        verdict = "Cannot be told: a prompt has only one answer; take other prompts or a higher temperature."
     elif lossless and shown < POWER:  # it gave fewer answers than it was asked for
         lossless = None
-        verdict = f"Cannot be told: one of total variation {variation:g} would show with probability {shown:.2f} only."
+        verdict = f"Cannot be told: {bias} only {shown:.2f}."
     elif lossless:
-        verdict = f"No bias found {p}: one of total variation {variation:g} would show with probability {shown:.2f}."
+        verdict = f"No bias found {p}: {bias} {shown:.2f}."
     else:
         verdict = f"Not lossless: tokens 2 to {COMPARED_TOKENS} have another law with a draft {p}."
     return {

@@ -3,6 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from scipy.stats import chi2, ncx2
 FALSE_ALARM = 0.01  # how often samples of one law are said to differ
 POWER = 0.9
 GROUPS = 32  # of texts, at most: each holds this share of all samples or more
+SHUFFLES = 499
 SMALLEST_GROUP = 20  # texts of both samples; half of them are expected in each
 
 Text = tuple[Hashable, ...]
@@ -73,6 +75,30 @@ def _pooled(texts: Iterable[tuple[Text, float]], smallest: float) -> dict[Text, 
             size[into[text]] += held
         group = {text: into.get(own, own) for text, own in group.items()}
     return group
+
+
+def alike_within_requests(requests: Sequence[tuple]) -> bool:
+    """Return whether answers to one request are equal more often than answers to several requests of its prompt.
+
+    Independent answers to a prompt can change places between its requests. The equal pairs within requests are counted,
+    and again after each of `SHUFFLES` shuffles, which independent answers exceed with a probability of at most
+    1 / (SHUFFLES + 1), 0.2 %, whatever their law.
+
+    Args:
+        requests: each the number of its prompt and its answers.
+    """
+    generator = np.random.default_rng(0)
+    squares = np.zeros(1 + SHUFFLES)  # of the counts of equal answers: twice the equal pairs, and the answers
+    for prompt in {prompt for prompt, *_ in requests}:
+        asked = [answers for number, *answers in requests if number == prompt]
+        number_of = {answer: number for number, answer in enumerate(dict.fromkeys(chain(*asked)))}
+        answers = np.array([number_of[answer] for answer in chain(*asked)])
+        request = np.repeat(np.arange(len(asked)), [len(each) for each in asked]) * len(number_of)
+        for index in range(1 + SHUFFLES):
+            counts = np.unique(request + answers, return_counts=True)[1]
+            squares[index] += (counts**2).sum()
+            answers = generator.permutation(answers)
+    return bool(squares[0] > squares[1:].max())
 
 
 def power(variation: float, samples: float, freedom: int = GROUPS - 1) -> float:

@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from sequoia_core.servers.same_law import FALSE_ALARM, GROUPS, POWER, compare_laws, power, samples_needed
+from sequoia_core.servers.same_law import (
+    FALSE_ALARM,
+    GROUPS,
+    POWER,
+    alike_within_requests,
+    compare_laws,
+    power,
+    samples_needed,
+)
 from tests.core.planted import BIASED, law, planted, samples  # noqa: F401
 
 AUDITS = 200
@@ -65,3 +73,17 @@ def test_rare_texts_share_groups_and_none_is_lost():
     found = compare_laws(seen | {(0, 0, 99, 0): (500, 400)}, given=2)
     assert found.samples == (3 * 120 + 500, 4 * 120 + 400)
     assert 1 <= found.degrees_of_freedom < GROUPS
+
+
+@pytest.mark.sample(2, cover=False)
+@pytest.mark.parametrize("certainty", [0.3, 0.97])
+def test_independent_answers_are_seldom_too_much_alike_within_requests(certainty):
+    generator = np.random.default_rng(5)
+    law = [certainty, *np.full(20, (1 - certainty) / 20)]
+    alarms = 0
+    for _ in range(40):
+        answers = generator.choice(21, (6, 16), p=law).tolist()
+        alarms += alike_within_requests([(index % 2, *each) for index, each in enumerate(answers)])
+    assert alarms <= 1
+    repeated = [(index % 2, *each[:8], *each[:8]) for index, each in enumerate(generator.integers(99, size=(6, 16)))]
+    assert alike_within_requests(repeated)
