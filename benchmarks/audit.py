@@ -57,23 +57,44 @@ def served(target, assistant) -> Iterator[str]:
     """Serve `generate` of transformers, whose prompt is one token: its number."""
     import torch
 
+    counted = {"drafts": 0, "draft_tokens": 0, "accepted_tokens": 0}
+
+    def counting(name: str):
+        def count(*_: object) -> None:
+            counted[name] += 1
+
+        return count
+
     def answer(body: dict) -> dict:
+        passes = counted["drafts"]
+        torch.manual_seed(body["seed"])
         ids = torch.tensor([[int(body["prompt"])]])
         asked = {"do_sample": True, "temperature": body["temperature"], "max_new_tokens": body["max_tokens"]}
         if assistant is None:
             rows = target.generate(ids, num_return_sequences=body["n"], top_k=0, **asked).tolist()
         else:  # one at a time: it takes no batch
+            hooks = [  # the target serves the other side too, whose passes are not counted
+                model.register_forward_hook(counting(name))
+                for model, name in ((target, "drafts"), (assistant, "draft_tokens"))
+            ]
             rows = [
                 target.generate(ids, assistant_model=assistant, top_k=0, **asked)[0].tolist() for _ in range(body["n"])
             ]
+            for hook in hooks:
+                hook.remove()
+            # a pass of the target commits the accepted tokens and one of its own
+            counted["accepted_tokens"] += sum(len(row) - 1 for row in rows) - (counted["drafts"] - passes)
         return {"choices": [{"token_ids": row[1:]} for row in rows]}
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_error(404)
+            lines = [f"transformers:spec_decode_num_{name}_total {value}" for name, value in counted.items()]
+            self.reply("\n".join([*lines, ""]).encode())
 
         def do_POST(self) -> None:
-            content = json.dumps(answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))).encode()
+            self.reply(json.dumps(answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))).encode())
+
+        def reply(self, content: bytes) -> None:
             self.send_response(200)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
