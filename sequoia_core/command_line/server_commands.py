@@ -169,7 +169,7 @@ def server_plan_command(
     drafter = counts.drafter if method is None else ""
     if method is None and (method := method_of(drafter)) is None:
         method = NGRAM if chains.drafted_share < 1 else DRAFT_MODEL
-        remarks.append(f"What drafted is not named: the settings are those of --method {method}.")
+        remarks.append(f"The source does not name the drafter; the settings assume --method {method}.")
     settings = _settings(timed, chains)
     free = method == NGRAM
     needs_draft = not free and any(len({each.k for each in part if each.k}) < 2 for part in settings.values() or [[]])

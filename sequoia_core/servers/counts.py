@@ -128,12 +128,11 @@ class ServerCounts:
             return
         if (self.accepted_tokens or 0) > drafted:
             raise ValueError(f"found {self.accepted_tokens:,} accepted of {drafted:,} draft tokens")
+        # fewer than drafts are no error: vLLM takes off the drafts that a grammar rules out
         most = (len(self.positions) or drafted) * (drafts or 0)
-        if drafts is not None and not drafts <= drafted <= most:
+        if drafts is not None and drafted > most:
             of = f" of K = {len(self.positions)}" if self.positions else ""
-            raise ValueError(
-                f"found {drafted:,} draft tokens in {drafts:,} drafts{of}, expected {drafts:,} to {most:,}"
-            )
+            raise ValueError(f"found {drafted:,} draft tokens in {drafts:,} drafts{of}, expected at most {most:,}")
 
     @property
     def fewest_tokens(self) -> int:

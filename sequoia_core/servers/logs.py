@@ -142,7 +142,9 @@ def _drafts(accepted: int, drafted: int, rates: Sequence[float], mean: float | N
         return None
     fewest = ceil(drafted / (len(rates) or max(drafted, 1)))
     low = max(accepted / (share + error), fewest)
-    high = min(accepted / (share - error) if share > error else inf, drafted)
+    high = accepted / (share - error) if share > error else inf
+    if mean is not None:  # llama.cpp's drafts are never empty; vLLM's are where a grammar rules them out
+        high = min(high, drafted)
     if low > high:
         shown = f"a mean length of {mean:g}" if mean is not None else f"rates that add up to {share:.3g}"
         raise ValueError(f"found {accepted:,} accepted of {drafted:,} draft tokens at {shown}, expected what fits")
@@ -183,7 +185,7 @@ def _llama_log(found: Found, odd: list[str], model: str | None) -> ServerCounts 
             if requests:
                 notes.append("The running totals count more than the log's requests: since the server's start.")
     if counts.positions:
-        notes.append("Counts by position come of rates that the log rounds.")
+        notes.append("Counts by position are computed from rates that the log rounds.")
     elif counts.drafts != 0:
         notes.append("llama.cpp's log shows totals of each request: nothing by position.")
     mean = counts.tokens_per_step

@@ -95,8 +95,8 @@ def counts_between(after: str, before: str | None, *, engine: str = "auto", mode
             raise ValueError(odd[0] if odd else str(error)) from error
     if earlier and not all(_CREATED in values for values in later.values()):
         notes.append(
-            "The metrics lack the time of the server's start: if it began again between the readings and has counted "
-            "past its first reading since, that would not be noticed."
+            "The metrics lack the time of the server's start: a restart would go unnoticed if the counters have since "
+            "passed the first reading."
         )
     gone = [series for series in earlier if series not in later]
     if gone:

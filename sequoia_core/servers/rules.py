@@ -115,7 +115,7 @@ def wired_wrong(counts: ServerCounts) -> Finding | None:
     if method_of(counts.drafter) == NGRAM:
         return Finding(
             MISFIT, (first, *later), "What follows an n-gram here is seldom what followed it before.",
-            "longer n-grams, which match less often and more rightly, or a draft model",
+            "longer n-grams, which match less often but more accurately, or a draft model",
         )  # fmt: skip
     return Finding(
         WIRED_WRONG, (first, *later), "A weak draft does better: what it is given is not what it was trained on.",

@@ -60,9 +60,9 @@ def test_engines_without_the_time_of_their_start_are_a_doubt():
         lines = vllm_text(*first) + vllm_text(*second, engine="1")
         return "".join(f"{line}\n" for line in lines.splitlines() if "_created" not in line)
 
-    assert any("would not be noticed" in note for note in read(two(AFTER, AFTER), two(BEFORE, BEFORE)).notes)
-    assert any("would not be noticed" in note for note in read(llama_text(*LLAMA_AFTER), llama_text(*BEFORE[:5])).notes)
-    assert not any("would not be noticed" in note for note in read(two(AFTER, AFTER)).notes)
+    assert any("would go unnoticed" in note for note in read(two(AFTER, AFTER), two(BEFORE, BEFORE)).notes)
+    assert any("would go unnoticed" in note for note in read(llama_text(*LLAMA_AFTER), llama_text(*BEFORE[:5])).notes)
+    assert not any("would go unnoticed" in note for note in read(two(AFTER, AFTER)).notes)
 
 
 def test_a_counter_that_one_reading_lacks_is_no_restart():
@@ -166,8 +166,7 @@ DRAFTS = 'vllm:spec_decode_num_drafts_total{engine="0",model_name="demo"} 693.0'
         (f"vllm:spec_decode_num_drafts_total{' ' * 20_000}x y\n", "found 20,036 characters, expected at most 16,384"),
         (GOOD[:170], "found an end within a line"),
         ("# HELP node_cpu x\nnode_cpu 1\nnode_load1 2\n", "found node_cpu, node_load1, expected metrics"),
-        (GOOD.replace(" 2772.0", " 3000.0"), "found 3,000 draft tokens in 693 drafts of K = 4, expected 693 to 2,772"),
-        (GOOD.replace(" 693.0", " 4000.0"), "found 2,772 draft tokens in 4,000 drafts"),
+        (GOOD.replace(" 2772.0", " 3000.0"), "found 3,000 draft tokens in 693 drafts of K = 4, expected at most 2,772"),
         (GOOD.replace("num_drafts_total{", "num_draft_total{"), "found no counter of drafts"),
         (SGLANG_TEXT.replace("2.65", "0.0"), "spec_accept_length: found 0, expected 1 or more"),
     ],

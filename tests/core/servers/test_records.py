@@ -109,6 +109,17 @@ def test_answers_of_several_k_are_kept_apart():
     assert [(each.source, each.drafts) for each in counts.periods] == [("K = 8", 2), ("K = 4", 2)]
 
 
+def test_drafts_that_a_grammar_empties_are_read():
+    """vLLM takes their tokens off what it drafted, so that drafts may be more."""
+    record = step_record("1010", 1) | {"per_step_drafted": [1, 0, 1, 1], "num_draft_tokens": 3}
+    table = "subset,num_drafts,num_draft_tokens,acceptance_at_pos_0\ncode,1000,990,0.8\n"
+    log = VLLM_LOG.replace("169", "800").replace("198", "990").replace("0.919, 0.788", "0.800")
+    for content in (vllm_text(1000, 990, 800, (800,), 1810, 10), table, log):
+        found = read(content)
+        assert (found.drafts, found.draft_tokens, found.positions) == (1000, 990, (800,))
+    assert (read([record]).drafts, read([record]).draft_tokens) == (4, 3)
+
+
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
 def test_lines_of_json_are_read_in_the_encoding_that_they_declare(encoding):
     lines = "\n".join(json.dumps(row, ensure_ascii=False) for row in [step_record("205") | {"model": "é\u2028"}] * 2)
