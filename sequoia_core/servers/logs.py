@@ -159,7 +159,10 @@ def _llama_log(found: Found, odd: list[str], model: str | None) -> ServerCounts 
     if not requests and not drafters:
         return None
     notes: list[str] = []
-    counts = asked = counts_of_one_k(requests, "totals") if requests else ServerCounts(LLAMA_CPP, "totals")
+    asked = ServerCounts(LLAMA_CPP, "totals")
+    if requests:
+        asked = replace(counts_of_one_k(requests, "totals"), periods=_periods(requests))
+    counts = asked
     drafted = sum(each.draft_tokens or 0 for each in requests)
     if len(drafters) > 1:
         if model not in drafters:
@@ -178,9 +181,9 @@ def _llama_log(found: Found, odd: list[str], model: str | None) -> ServerCounts 
             together = (running.steps or 0) < UNCENSORED * (asked.all_steps or 0)
             counts = replace(
                 running, tokens=asked.tokens, requests_done=asked.requests_done, run_sec=asked.run_sec,
-                totals=asked.totals, steps=None if together else running.steps,
+                totals=asked.totals, steps=None if together else running.steps, periods=asked.periods,
             )  # fmt: skip
-        elif len(running.periods) >= len(asked.periods):
+        elif len(_lengths(running)) >= len(_lengths(asked)):
             counts = replace(running, totals=asked.totals)
             if requests:
                 notes.append("The running totals count more than the log's requests: since the server's start.")
@@ -192,6 +195,10 @@ def _llama_log(found: Found, odd: list[str], model: str | None) -> ServerCounts 
     if mean is None:
         notes.append("Neither mean lengths nor the answers' lengths are in the log: tokens per step are unknown.")
     return replace(counts, mean_length=mean, notes=(*counts.notes, *notes))
+
+
+def _lengths(counts: ServerCounts) -> set[int]:
+    return {len(part.positions) for part in counts.periods if part.drafts != 0}
 
 
 def _requests(found: Found, odd: list[str]) -> list[ServerCounts]:

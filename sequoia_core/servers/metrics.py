@@ -90,7 +90,8 @@ def counts_between(after: str, before: str | None, *, engine: str = "auto", mode
         # an earlier reading may hold no draft yet, but tokens count from the start of a server
         kept = {name for name in values if not then or name in then or name not in _TOKENS.values()}
         try:
-            parts.append(_counts(series, {name: values[name] - then.get(name, 0) for name in kept}, notes))
+            part = _counts(series, {name: values[name] - then.get(name, 0) for name in kept}, notes)
+            parts.append(replace(part, source=_named(series)))
         except ValueError as error:
             raise ValueError(odd[0] if odd else str(error)) from error
     if earlier and not all(_CREATED in values for values in later.values()):
@@ -238,4 +239,4 @@ def _was_reset(then: Values, now: Values) -> bool:
 
 def _named(series: Series) -> str:
     tags = ", ".join(f"{name} {value}" for name, value in series.replica)[:60]
-    return f"{series.engine} ({tags})" if tags else series.engine
+    return tags or series.engine

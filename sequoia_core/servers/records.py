@@ -55,7 +55,8 @@ def counts_of_answers(data: bytes, model: str | None = None) -> ServerCounts:
         raise ValueError(f"found answers of {' and '.join(sorted(engines))}, expected one server's")
     if len(parts) > MAX_REQUESTS:
         raise ValueError(f"found {len(parts):,} requests, expected at most {MAX_REQUESTS:,}")
-    answers = [fields for _, fields in parts]
+    # chunks of a stream repeat its id, and the totals so far
+    answers = list({fields["id"] or number: fields for number, (_, fields) in enumerate(parts)}.values())
     read = _request if VLLM in engines else _timings
     requests: list[ServerCounts] = []
     steps = 0
@@ -71,8 +72,9 @@ def counts_of_answers(data: bytes, model: str | None = None) -> ServerCounts:
     notes = notes_of_left_out(odd)
     if len(rows) > len(parts):
         notes.append(f"{len(rows) - len(parts)} answers without counts were left out.")
+    if len(parts) > len(answers):
+        notes.append(f"{len(parts) - len(answers)} chunks of streams were left out: the last of each answer counts.")
     counts = replace(counts_of_one_k(requests, "totals", notes), model=_model(answers))
-    counts = replace(counts, periods=counts.periods or tuple(requests))
     if VLLM in engines:
         if all(request.ordered for request in requests):
             return replace(counts, source="records by step", ordered=True)
@@ -134,7 +136,9 @@ def _parts(row: Any) -> Iterable[tuple[str, dict[str, Any]]]:
     row = _fields(row.get("response")) or row
     usage = _fields(row.get("usage"))
     prompt = usage.get("prompt_tokens", row.get("tokens_evaluated"))
+    name = row.get("id")
     about = {"model": row.get("model", ""), "prompt_tokens": prompt, "looped": _looped(row)}
+    about["id"] = name if isinstance(name, str) else None
     metrics = row.get("metrics")
     fields = _fields(metrics.get("speculative_decoding")) if isinstance(metrics, dict) else row
     if "num_spec_steps" in fields:

@@ -83,6 +83,13 @@ def test_the_windows_of_a_log_are_its_periods():
     assert not counts_of_log(window(120, 200, "0.800, 0.400")).periods
 
 
+def test_the_largest_setting_has_the_most_draft_tokens():
+    text = (TOTALS + "\n") * 10 + RATES.replace("80 g", "800 g").replace("  56", " 560") + "\n"
+    assert counts_of_log(text).draft_tokens == 800
+    short = RATES + "\n" + TOTALS.replace("80 g", "60 g").replace("  56", "  26") + "\n"
+    assert counts_of_log(short).drafts == 20
+
+
 def test_many_windows_are_added_up_to_stretches_of_one_k():
     text = window(120, 200, "0.800, 0.400") * 2001 + window(60, 100, "0.600")
     found = counts_of_log(text)

@@ -106,7 +106,24 @@ def test_answers_of_several_k_are_kept_apart():
     counts = read([step_record("2"), step_record("21", 4), step_record("3")])
     assert (counts.drafts, len(counts.positions), len(counts.requests)) == (2, 8, 2)
     assert "K = 8 alone" in counts.notes[0]
-    assert [(each.source, each.drafts) for each in counts.periods] == [("K = 8", 2), ("K = 4", 2)]
+    assert [(each.source, each.drafts) for each in counts.periods] == [
+        ("request 1", 1),
+        ("request 2", 2),
+        ("request 3", 1),
+    ]
+
+
+def test_the_chunks_of_a_stream_are_one_answer():
+    """With timings_per_token every chunk has the totals so far."""
+    chunks = [
+        {"id": name, "timings": {"predicted_n": 4 * n, "draft_n": 5 * n, "draft_n_accepted": 2 * n}}
+        for name in ("chatcmpl-a", "chatcmpl-b")
+        for n in range(1, 9)
+    ]
+    counts = read("\n".join(map(json.dumps, chunks)))
+    assert (counts.draft_tokens, counts.accepted_tokens, counts.tokens, counts.requests_done) == (80, 32, 64, 2)
+    assert "14 chunks" in counts.notes[0]
+    assert read([chunk["timings"] for chunk in chunks]).requests_done == 16
 
 
 def test_drafts_that_a_grammar_empties_are_read():
