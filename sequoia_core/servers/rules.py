@@ -76,7 +76,7 @@ def never_drafted(counts: ServerCounts) -> Finding | None:
     if counts.drafts != 0 and counts.draft_tokens != 0:
         return None
     seen = () if counts.tokens is None else (Evidence("tokens generated", counts.tokens, share=False),)
-    if not (counts.tokens or counts.requests_done):
+    if not (counts.tokens or counts.requests_done or counts.steps):
         says = "Nothing was drafted, and whether anything was generated is not counted."
         if counts.tokens == 0 or counts.requests_done == 0:
             says = "Nothing was generated: no request was answered in the time that these counts cover."
