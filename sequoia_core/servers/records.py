@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from itertools import accumulate
 from operator import mul
 from typing import Any
@@ -36,6 +37,8 @@ MIN_LOOP_CHARS = 64  # characters, below which a repeated text says little
 MAX_ROWS = 200_000  # of JSON, where they are lines of a log
 LOG_FIELDS = ("log", "line", "message", "msg")  # of Docker, Loki and others that keep each line of a log as JSON
 TIME_FIELDS = ("time", "timestamp", "ts")
+NUMBER = re.compile(r"\d{1,20}(?:\.\d{1,20})?", re.ASCII)
+FULL_TIME = re.compile(r"\d{4}-\d\d-\d\d|\d{10}", re.ASCII)  # with its date, or since 1970
 WHOLE_ROW = re.compile(r"(?i)\s*(overall|total|all|sum|average|mean)\s*")  # of a table: more than one subset
 
 
@@ -110,19 +113,26 @@ def _rows(data: bytes) -> tuple[list[Any], list[str]]:
 def _log_lines(rows: Sequence[Any]) -> list[str]:
     """Return the lines of a log that are wrapped in JSON, the oldest first; nothing where there are none."""
     lines: list[tuple[str, str]] = []
+    streams_found = 0
     for row in map(_fields, rows):
         streams = _fields(row.get("data")).get("result")  # what Loki answers
         for stream in map(_fields, streams if isinstance(streams, list) else []):
+            streams_found += 1
             values = stream.get("values")
             pairs = [value for value in values if isinstance(value, list)] if isinstance(values, list) else []
             lines += [(str(pair[0]), str(pair[1])) for pair in pairs if len(pair) > 1]
         text = next((row[name] for name in LOG_FIELDS if isinstance(row.get(name), str)), None)
         if text is not None:
             lines.append((next((str(row[name]) for name in TIME_FIELDS if name in row), ""), text))
-    if all(time for time, _ in lines):
-        if lines and lines[0][0] > lines[-1][0]:  # the newest first, also of lines of one time
-            lines.reverse()
-        lines.sort(key=lambda line: line[0].rstrip("Z"))
+    times = [time for time, _ in lines]
+    numbers = all(NUMBER.fullmatch(time) for time in times)
+    # times without a date may begin again, so one stream of them stays as it is
+    if lines and (all(FULL_TIME.match(time) for time in times) or (numbers and streams_found > 1)):
+        order = [Decimal(time) if numbers else time.rstrip("Z") for time in times]
+        places = list(range(len(lines)))
+        if order[0] > order[-1]:  # type: ignore[operator]  # the newest first, also of lines of one time
+            places.reverse()
+        lines = [lines[place] for place in sorted(places, key=order.__getitem__)]  # type: ignore[arg-type]
     return [text.rstrip("\n") for _, text in lines]
 
 

@@ -102,6 +102,16 @@ def test_a_log_wrapped_in_json_is_read(field):
     assert read({"status": "success", "data": {"result": streams}}) == plain
 
 
+@pytest.mark.parametrize("times", [(9.9, 9.95, 10.0, 10.5, 11), ("23:59:58", "23:59:59", "00:00:00", "00:00:01", "1")])
+def test_times_without_a_date_leave_the_lines_of_one_stream_as_they_are(times):
+    lines = LLAMA_LOG.splitlines()
+    rows = [json.dumps({"message": line, "ts": time}) for line, time in zip(lines, times, strict=True)]
+    assert read("\n".join(rows)) == read(LLAMA_LOG)
+    values = [[str(number), line] for number, line in enumerate(lines, 8)]  # 8 to 12 are no texts in order
+    streams = [{"values": [*values[1::2], [3], "x"]}, {"values": values[::2]}]
+    assert read({"data": {"result": streams}}) == read(LLAMA_LOG)
+
+
 def test_answers_of_several_k_are_kept_apart():
     counts = read([step_record("2"), step_record("21", 4), step_record("3")])
     assert (counts.drafts, len(counts.positions), len(counts.requests)) == (2, 8, 2)
