@@ -200,13 +200,16 @@ def summed(parts: Sequence[ServerCounts], source: str = "") -> ServerCounts:
         kind = re.fullmatch(r"(\w+?)s? (\d+)(?: to \d+)?", first)
         end = re.fullmatch(r"\w+ (?:\d+ to )?(\d+)", last)
         source = f"{kind[1]}s {kind[2]} to {end[1]}" if kind and end else f"{first} to {last}"
-    return replace(
-        parts[-1], **totals, source=source or first, notes=(), periods=(),
+    tokens = totals.pop("tokens")
+    whole = replace(
+        parts[-1], **totals, tokens=None, source=source or first, notes=(), periods=(),
         mean_length=None if None in means else sum(means) / len(means),  # type: ignore[arg-type]
         positions=tuple(map(sum, zip_longest(*(part.positions for part in parts), fillvalue=0))),
         requests=tuple(chain.from_iterable(part.requests for part in parts)),
         totals=tuple(chain.from_iterable(part.totals for part in parts)),
     )  # fmt: skip
+    # each part may just pass the check that their sum, which is rounded otherwise, does not
+    return whole if tokens is None or tokens < whole.fewest_tokens else replace(whole, tokens=tokens)
 
 
 def counts_of_one_k(parts: Sequence[ServerCounts], source: str, notes: Iterable[str] = ()) -> ServerCounts:

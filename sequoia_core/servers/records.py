@@ -39,7 +39,8 @@ LOG_FIELDS = ("log", "line", "message", "msg")  # of Docker, Loki and others tha
 TIME_FIELDS = ("time", "timestamp", "ts")
 NUMBER = re.compile(r"\d{1,20}(?:\.\d{1,20})?", re.ASCII)
 FULL_TIME = re.compile(r"\d{4}-\d\d-\d\d|\d{10}", re.ASCII)  # with its date, or since 1970
-WHOLE_ROW = re.compile(r"(?i)\s*(overall|total|all|sum|average|mean)\s*")  # of a table: more than one subset
+SUM_ROW = re.compile(r"(?i)\s*(overall|total|all|sum)\s*")  # of a table: of all subsets
+WHOLE_ROW = re.compile(rf"{SUM_ROW.pattern}|\s*(average|mean)\s*")
 
 
 def counts_of_answers(data: bytes, model: str | None = None) -> ServerCounts:
@@ -227,14 +228,20 @@ def _totals(fields: dict[str, Any], steps: int, accepted: int) -> RequestTotals:
 
 def counts_of_table(text: str) -> ServerCounts:
     """Read `acceptance.csv` of vLLM's speculators: a row for each subset, with drafts and rates by position."""
-    table = csv.DictReader(io.StringIO(text))
+    try:
+        table = csv.DictReader(io.StringIO(text, newline=None))  # of any line ends
+        rows = list(table)
+    except csv.Error as error:
+        raise ValueError(f"found a table that cannot be read ({error}), expected acceptance.csv") from error
     header = [name for name in table.fieldnames or () if name]
     if twice := [name for name, count in Counter(header).items() if count > 1]:
         raise ValueError(f"found column {twice[0][:40]} twice, expected each once")
-    places = sorted(int(place) for name in header for place in re.findall(r"^acceptance_at_pos_(\d{1,4})$", name))
+    places = sorted(
+        int(place) for name in header for place in re.findall(r"^acceptance_at_pos_(0|[1-9]\d{0,3})$", name)
+    )
     check_places(places)
     odd: list[str] = []
-    parts = [part for _, part in read_each(table, lambda row: _row(row, len(places)), odd, start=2)]
+    parts = [part for _, part in read_each(rows, lambda row: _row(row, len(places)), odd, start=2)]
     if odd and not parts:
         raise ValueError(odd[0])
     if not parts or not places:
@@ -246,6 +253,12 @@ def counts_of_table(text: str) -> ServerCounts:
     if len(subsets) < len(parts):
         notes.append("The row of all subsets together was left out.")
     counts = summed(subsets, "acceptance.csv")
+    for part in parts if not odd else ():
+        if SUM_ROW.fullmatch(part.source) and part not in subsets and not _is_sum(part, subsets):
+            raise ValueError(
+                f"found row {part.source[:40]!r} of {part.drafts:,} drafts, which is not the sum of the other rows "
+                f"({counts.drafts:,} drafts), expected their sum or no such row"
+            )
     if not counts.drafts:
         raise ValueError("found no drafts counted, expected at least one")
     return replace(counts, notes=(*notes, *notes_of_left_out(odd)))
@@ -274,13 +287,19 @@ def _check_rates(rates: Sequence[float]) -> None:
 
 def _without_sum(rows: list[ServerCounts]) -> list[ServerCounts]:
     """Leave out the last row that is the sum of the others, but for rates that are rounded."""
-    total = summed(rows, "all")
-    near = len(rows) + 0.001 * (total.drafts or 0)
-    for row in reversed(rows if len(rows) > 1 else []):
-        pairs = zip(row.positions, total.positions, strict=True)
-        if 2 * (row.drafts or 0) == total.drafts and all(abs(2 * one - both) <= near for one, both in pairs):
-            return [other for other in rows if other is not row]
+    drafts = sum(row.drafts or 0 for row in rows)
+    for row in reversed(rows if len(rows) > 2 else []):  # two equal rows are two subsets
+        others = [other for other in rows if other is not row]
+        if 2 * (row.drafts or 0) == drafts and _is_sum(row, others):
+            return others
     return rows
+
+
+def _is_sum(row: ServerCounts, others: Sequence[ServerCounts]) -> bool:
+    total = summed(others, "all")
+    near = len(others) + 0.001 * (total.drafts or 0)
+    pairs = zip(row.positions, total.positions, strict=True)
+    return row.drafts == total.drafts and all(abs(one - both) <= near for one, both in pairs)
 
 
 def counts_of_rates(values: Sequence[float], rates: str | None = None, *, engine: str = "unknown") -> ServerCounts:

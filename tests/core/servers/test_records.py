@@ -70,17 +70,19 @@ def test_speculators_table_adds_up_over_subsets():
 
 
 @pytest.mark.parametrize(
-    "row", ["overall,1500.0,3000.0,1.9,0.567,0.3", "x,1500.0,3000.0,1.9,0.567,0.3", "Total,1600,3200,1.9,0.5,0.3"]
+    "row", ["overall,1500.0,3000.0,1.9,0.567,0.3", "x,1500.0,3000.0,1.9,0.567,0.3", "Mean,750,1500,1.9,0.5,0.3"]
 )
 def test_the_row_of_all_subsets_counts_nothing_twice(row):
     counts = read(f"{TABLE}{row}\n")
     assert (counts.drafts, counts.positions) == (1500, (850, 450)) and "was left out" in counts.notes[1]
 
 
-def test_a_table_of_one_subset_and_their_sum_counts_once():
-    alone = "\n".join(TABLE.splitlines()[:2])
-    counts = read(f"{alone}\n{alone.splitlines()[1].replace('code', 'x')}\n")
-    assert counts.drafts == 1000
+def test_of_two_equal_rows_one_is_the_sum_only_by_its_name():
+    header, row = TABLE.splitlines()[:2]
+    for name, drafts in (("x", 2000), ("overall", 1000)):
+        assert read("\r".join([header, row, row.replace("code", name), ""])).drafts == drafts
+    with pytest.raises(ValueError, match="^after: found a table that cannot be read"):
+        read(TABLE + "x" * 140_000)
 
 
 def test_odd_rows_and_lines_are_left_out():
@@ -222,6 +224,9 @@ def changed(**fields):
             TABLE.replace("2000.0", "2001.0").replace("1000.0,1.8", "9.0,1.8"),
             "line 2: found 2,001 draft tokens in 1,000",
         ),
+        (TABLE.replace("pos_", "pos_0"), "found another table"),
+        (TABLE + "Overall,9000,18000,1.9,0.567,0.3\n", "found row 'Overall' of 9,000 drafts, .*1,500 drafts"),
+        (TABLE + "Total,1500,3000,1.9,0.8,0.3\n", "found row 'Total' of 1,500 drafts, which is not"),
         ("83.42\n51.3\n", "found numbers outside 0 to 1, .* percentages, to be divided by 100"),
         (TABLE.splitlines()[0], "found another table"),
         (VLLM_LOG.replace("0.919", "9.19"), "expected numbers from 0 to 1"),
@@ -248,6 +253,25 @@ def test_an_engine_that_is_named_refuses_others():
         read(step_records(), engine="sglang")
     with pytest.raises(ValueError, match="engine: found 'triton', expected auto, vllm"):
         read(step_records(), engine="triton")
+
+
+@pytest.mark.sample(6)
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (VLLM_LOG, "a model without a name"),
+        (SGLANG_LOG, "a model without a name"),
+        (TABLE, "a model without a name"),
+        ("0.8\n0.5\n", "a model without a name"),
+        ([step_record("205") | {"model": "demo"}], "demo"),
+        ("statistics draft: #gen drafts = 2, #gen tokens = 8, #acc tokens = 3, \n", "draft"),
+    ],
+    ids=range(6),
+)
+def test_a_model_that_the_source_does_not_name_is_refused(content, found):
+    with pytest.raises(ValueError, match=f"^after: --model: found counts of {found}, expected 'nonsense'"):
+        read(content, model="nonsense")
+    assert read(content, model=None if " " in found else found).engine
 
 
 def test_too_many_steps_are_refused(monkeypatch):

@@ -96,6 +96,13 @@ def test_prompts_of_nearly_one_length_have_no_parts_by_length():
     assert [part.longest for part in by_prompt_length(totals(*range(1, 10)))] == [3, 6, 9]
 
 
+def test_parts_that_each_make_just_enough_tokens_add_up():
+    part = ServerCounts("vllm", "line 1", 11, 44, 10, tokens=19)
+    whole = summed([part, part])
+    assert (whole.drafts, whole.accepted_tokens, whole.tokens) == (22, 20, None)
+    assert summed([part, replace(part, tokens=21)]).tokens == 40
+
+
 def test_requests_without_a_draft_take_no_part():
     both = read([step_record("2" * 100 + "0" * 400, 2), step_record("", 2)])
     assert [part.drafts for part in both.periods] == [500, 0] and collapse(both) is None
