@@ -79,11 +79,22 @@ def counts_between(after: str, before: str | None, *, engine: str = "auto", mode
         first: list[str] = []
         earlier = _wanted(_reading(before, first), engine, model)
         odd += [f"the first reading, {line}" for line in first]
+        if earlier and not earlier.keys() & later.keys():
+            names = [f"{each.model or each.engine} ({_named(each)})"[:80] for each in (*earlier, *later)]
+            raise ValueError(
+                f"found counters of {names[0]} in the earlier reading and of {names[-1]} in the later, expected the "
+                "same in both"
+            )
     if any(_AVERAGE in values for values in later.values()):
         return _averages(later, odd)
     parts = []
     for series, values in later.items():
         then = earlier.get(series, {})
+        if _fell(then, values) and then.get(_CREATED, 0.0) == values.get(_CREATED):
+            raise ValueError(
+                f"the counters of {_named(series)}: found lower counts than in the earlier reading of the same start, "
+                "expected the earlier reading first (--before)"
+            )
         if _was_reset(then, values):
             notes.append(f"The counters of {_named(series)} began again between the readings: counted from there.")
             then = {}
@@ -234,6 +245,10 @@ def _wanted(reading: Reading, engine: str, model: str | None) -> Reading:
 def _was_reset(then: Values, now: Values) -> bool:
     if then.get(_CREATED, math.inf) < now.get(_CREATED, -math.inf):
         return True
+    return _fell(then, now)
+
+
+def _fell(then: Values, now: Values) -> bool:
     return any(then[name] > now[name] for name in then.keys() & now.keys())
 
 

@@ -110,6 +110,8 @@ def collapses(found: Collapse | None) -> Finding | None:
 def wired_wrong(counts: ServerCounts) -> Finding | None:
     """Fire where the first position is hardly ever accepted (vllm#50170: .036, healthy .751; vllm#56792: .009)."""
     first, later = first_position(counts), later_positions(counts)
+    if first is not None and first.of is None and not counts.shares and len(counts.periods) < 2:
+        return None  # one average may be of a single step
     if first is None or not first.high < MIN_FIRST_RATE or (later and later[0].low > MIN_SECOND_RATE):
         return None
     if method_of(counts.drafter) == NGRAM:
@@ -251,7 +253,9 @@ def too_slow(tokens: float | None, speed: Estimate | None) -> Finding | None:
 def drafts_rarely(counts: ServerCounts) -> Finding | None:
     """Fire where few steps have a draft, or drafts end early."""
     coverage, filled = counts.coverage, counts.filled
-    if not counts.censored and (coverage is None or coverage >= MIN_DRAFTED_SHARE):
+    short = counts.censored and (counts.drafts or 0) >= MIN_DRAFTS
+    rare = coverage is not None and coverage < MIN_DRAFTED_SHARE and (counts.all_steps or 0) >= MIN_DRAFTS
+    if not short and not rare:
         return None
     seen = [] if filled is None else [Evidence("drafts are filled to", filled)]
     seen += [] if coverage is None else [Evidence("steps with a draft", coverage)]

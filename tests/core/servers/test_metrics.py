@@ -39,12 +39,27 @@ def test_one_reading_counts_from_the_start_and_says_so():
 
 
 def test_a_counter_that_fell_began_again_at_0():
-    counts = read(vllm_text(*NGRAM), vllm_text(*AFTER))
+    restarted = vllm_text(*NGRAM).replace(" 1.79539", " 1.79540")
+    counts = read(restarted, vllm_text(*AFTER))
     assert counts.drafts == 352 and counts.positions == NGRAM[3] and counts.tokens == 2048
     assert "began again" in counts.notes[0]
     # of two engines only the one that was restarted begins again
-    two = read(vllm_text(*NGRAM) + vllm_text(*AFTER, engine="1"), vllm_text(*AFTER) + vllm_text(*BEFORE, engine="1"))
+    two = read(restarted + vllm_text(*AFTER, engine="1"), vllm_text(*AFTER) + vllm_text(*BEFORE, engine="1"))
     assert two.drafts == 352 + 689 and "engine 0 began again" in two.notes[0] and two.notes[1] == "2 engines, summed."
+
+
+@pytest.mark.parametrize(
+    ("after", "before", "said"),
+    [
+        (vllm_text(*BEFORE), vllm_text(*AFTER), "engine 0: found lower counts .* of the same start, .*--before"),
+        (vllm_text(*AFTER), vllm_text(*BEFORE, model="other"), r"found counters of other \(engine 0\) .* of demo \("),
+        (vllm_text(*AFTER), llama_text(*LLAMA_BEFORE), r"found counters of llama.cpp .* of demo \(engine 0\)"),
+    ],
+    ids=["swapped", "another model", "another engine"],
+)
+def test_readings_that_are_no_earlier_and_later_one_are_refused(after, before, said):
+    with pytest.raises(ValueError, match=said):
+        read(after, before)
 
 
 def test_an_engine_that_was_created_later_began_again_though_it_counted_further():
