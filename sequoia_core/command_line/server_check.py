@@ -123,8 +123,8 @@ def server_check_command(
     result |= {"same_text": None} if temperature else {}
     if given and may_speculate(servers[0]):
         result["notes"].append(
-            "The server given as K = 0 has counters of speculative decoding: started with the option and K = 0, it "
-            "pays for it without a draft, and every speedup comes out too high. Start it without the option."
+            "The server given as K = 0 has counters of speculative decoding: a server started with the speculative "
+            "option pays its overhead even at K = 0, and every speedup comes out too high. Start it without the option."
         )
     if out is not None:
         write_atomic(out, json_bytes(result))

@@ -77,6 +77,7 @@ def doctor_command(
     as_json: Json = False,
 ) -> None:
     """Say what is wrong with a server's speculative decoding, if anything, by what it counted. Loads no model."""
+    from ..design.bench_profile import load_profile
     from ..servers.chain_acceptance import chain_acceptance
     from ..servers.costs import costs_of
     from ..servers.diagnosis import diagnose
@@ -98,7 +99,7 @@ def doctor_command(
     if planned and (profile is not None or len({k for k, _, _ in measured if k}) > 1):
         chains = chain_acceptance(known)
         settings = [each for part in _settings(timed, chains).values() for each in part]
-        hardware = None if profile is None else _profile(profile, draft_profile, not settings)
+        hardware = None if profile is None else load_profile(profile, draft_profile, needs_draft=not settings)
         costs = costs_of(hardware, settings)
     diagnosis = diagnose(counts, then, timed=measured, costs=costs)
     over, lengths = spread(counts.totals), by_prompt_length(counts.totals)
@@ -141,6 +142,7 @@ def server_plan_command(
 ) -> None:
     """Say which draft length pays on a server, from what it counted. Loads no model."""
     # Long only by its options, which typer reads from the signature.
+    from ..design.bench_profile import load_profile
     from ..design.matrix_files import matrix_bytes
     from ..design.model_shapes import find_shape
     from ..files.safe_files import write_atomic
@@ -169,11 +171,11 @@ def server_plan_command(
     drafter = counts.drafter if method is None else ""
     if method is None and (method := method_of(drafter)) is None:
         method = NGRAM if chains.drafted_share < 1 else DRAFT_MODEL
-        remarks.append(f"What drafted is not named: the settings are those of --method {method}.")
+        remarks.append(f"The source does not name the drafter; the settings assume --method {method}.")
     settings = _settings(timed, chains)
     free = method == NGRAM
     needs_draft = not free and any(len({each.k for each in part if each.k}) < 2 for part in settings.values() or [[]])
-    hardware = None if profile is None else _profile(profile, draft_profile, needs_draft)
+    hardware = None if profile is None else load_profile(profile, draft_profile, needs_draft=needs_draft)
     shape = None if target_shape is None else find_shape(target_shape)
     plans: dict[int | None, ServerPlan] = {}
     for at in contexts or settings or (None,):
@@ -263,15 +265,6 @@ def _report_unplanned(counts: ServerCounts, reason: str, as_json: bool) -> None:
 def _check_times(profile: Path | None, draft_profile: Path | None) -> None:
     if draft_profile is not None and profile is None:
         raise ValueError("--bench-draft: found it without --profile, expected the target's times there")
-
-
-def _profile(path: Path, draft: Path | None, needs_draft: bool) -> HardwareProfile:
-    from ..design.bench_profile import MAX_BENCH_BYTES, profile_from_files
-    from ..files.safe_files import read_bytes
-
-    paths = [path] if draft is None else [path, draft]
-    files = [(read_bytes(each, limit=MAX_BENCH_BYTES), str(each)) for each in paths]
-    return profile_from_files(files, needs_draft=needs_draft)
 
 
 def _settings(text: str | None, chains: ChainAcceptance) -> dict[int | None, list[TimedSetting]]:

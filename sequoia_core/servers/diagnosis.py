@@ -107,11 +107,11 @@ def present_speed(
     if not longest:
         longest = max((k for k, _, _ in timed), default=0)
         per_step = (counts.draft_tokens or 0) / (drafts_or_steps(counts) or 1)
-        doubt = f"The counts do not say which K ran: K = {longest}, the longest that was timed, is taken for it."
+        doubt = f"The counts do not say which K ran: K = {longest}, the longest that was timed, is assumed."
         if per_step > longest > 0:
             return None, (
                 f"{per_step:.2f} tokens are drafted per step, more than K = {longest}, the longest that was timed: "
-                "these speeds are not of these counts, and are left out."
+                "these speeds belong to other counts and are ignored."
             )
     for batch in sorted({batch for _, _, batch in timed}):
         rates = {k: rate for k, rate, at in timed if at == batch}

@@ -7,9 +7,8 @@ import numpy as np
 
 from ..design.bootstrap import exact_interval
 from .counts import ServerCounts
-from .request_spread import FALSE_ALARM
+from .request_spread import FALSE_ALARM, MIN_FIRST_RATE
 
-MIN_FIRST_RATE = 0.2  # of drafts with their first token accepted: healthy heads have .5 to .85
 MAX_NEEDED_DRAFTS = 1_000_000
 MIN_DRAFTS = 20  # below which drafts are not compared where no exact bound is known
 

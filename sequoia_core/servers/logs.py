@@ -26,6 +26,7 @@ from .counts import (
 
 MAX_LINE = 16_384  # characters of a line that counts
 MAX_PERIODS = 1000  # of a log; more windows are added up
+_COUNTED = ("drafts", "draft_tokens", "accepted_tokens")
 RATE_ERROR, MEAN_ERROR = 0.00051, 0.0051  # of rates with three decimals and means with two, in sums of floats
 VLLM_MARK, SGLANG_MARK = "SpecDecoding metrics:", "accept len:"
 PROMPT_MARK, EVAL_MARK, REQUEST_MARK, TOTALS_MARK = (
@@ -39,6 +40,7 @@ _VLLM = re.compile(
 _REQUEST = re.compile(r"(?: rate)? = *+[\d.]++ \( *+(\d{1,16}) accepted / *+(\d{1,16}) generated\)((?s:.*))")
 _EVAL = re.compile(r" *+(\d{1,12}(?:\.\d{0,9})?) ms / ++(\d{1,16}) (?:tokens|runs)")
 _DRAFTER = re.compile(r" *+([\w.-]{1,64}+): ((?s:.*))", re.ASCII)
+_ALL_IN_ALL = re.compile("llama_(?:perf|print_timings)")  # of a context, not of a request
 _AVERAGE = re.compile(r" *+(\d{1,6}+(?:\.\d{0,9}+)?+)(?=[\s,])")
 _WHOLE = re.compile(r"\d{1,15}+(?=\D)")
 _MEAN = re.compile(r"\d{1,6}+(?:\.\d{0,6}+)?+(?=\D)")
@@ -73,7 +75,7 @@ def _read(text: str, odd: list[str]) -> Found:
     found: Found = []
     for number, line in enumerate(text.splitlines(keepends=True), start=1):  # a number at the end may be cut
         mark = next((mark for mark in _READERS if mark in line), None)
-        if mark is None:
+        if mark is None or _ALL_IN_ALL.search(line):
             continue
         counts = None
         try:
@@ -142,7 +144,9 @@ def _drafts(accepted: int, drafted: int, rates: Sequence[float], mean: float | N
         return None
     fewest = ceil(drafted / (len(rates) or max(drafted, 1)))
     low = max(accepted / (share + error), fewest)
-    high = min(accepted / (share - error) if share > error else inf, drafted)
+    high = accepted / (share - error) if share > error else inf
+    if mean is not None:  # llama.cpp's drafts are never empty; vLLM's are where a grammar rules them out
+        high = min(high, drafted)
     if low > high:
         shown = f"a mean length of {mean:g}" if mean is not None else f"rates that add up to {share:.3g}"
         raise ValueError(f"found {accepted:,} accepted of {drafted:,} draft tokens at {shown}, expected what fits")
@@ -157,7 +161,10 @@ def _llama_log(found: Found, odd: list[str], model: str | None) -> ServerCounts 
     if not requests and not drafters:
         return None
     notes: list[str] = []
-    counts = asked = counts_of_one_k(requests, "totals") if requests else ServerCounts(LLAMA_CPP, "totals")
+    asked = ServerCounts(LLAMA_CPP, "totals")
+    if requests:
+        asked = replace(counts_of_one_k(requests, "totals"), periods=_periods(requests))
+    counts = asked
     drafted = sum(each.draft_tokens or 0 for each in requests)
     if len(drafters) > 1:
         if model not in drafters:
@@ -176,20 +183,24 @@ def _llama_log(found: Found, odd: list[str], model: str | None) -> ServerCounts 
             together = (running.steps or 0) < UNCENSORED * (asked.all_steps or 0)
             counts = replace(
                 running, tokens=asked.tokens, requests_done=asked.requests_done, run_sec=asked.run_sec,
-                totals=asked.totals, steps=None if together else running.steps,
+                totals=asked.totals, steps=None if together else running.steps, periods=asked.periods,
             )  # fmt: skip
-        elif len(running.periods) >= len(asked.periods):
+        elif len(_lengths(running)) >= len(_lengths(asked)):
             counts = replace(running, totals=asked.totals)
             if requests:
                 notes.append("The running totals count more than the log's requests: since the server's start.")
     if counts.positions:
-        notes.append("Counts by position come of rates that the log rounds.")
+        notes.append("Counts by position are computed from rates that the log rounds.")
     elif counts.drafts != 0:
         notes.append("llama.cpp's log shows totals of each request: nothing by position.")
     mean = counts.tokens_per_step
     if mean is None:
         notes.append("Neither mean lengths nor the answers' lengths are in the log: tokens per step are unknown.")
     return replace(counts, mean_length=mean, notes=(*counts.notes, *notes))
+
+
+def _lengths(counts: ServerCounts) -> set[int]:
+    return {len(part.positions) for part in counts.periods if part.drafts != 0}
 
 
 def _requests(found: Found, odd: list[str]) -> list[ServerCounts]:
@@ -242,13 +253,16 @@ def _running_totals(found: Found, odd: list[str]) -> dict[str, ServerCounts]:
     by_drafter: dict[str, list[ServerCounts]] = {}
     for total in _of(found, TOTALS_MARK):
         runs = by_drafter.setdefault(total.drafter, [])
-        if runs and (runs[-1].drafts or 0) <= (total.drafts or 0):
+        if runs and all((getattr(runs[-1], name) or 0) <= (getattr(total, name) or 0) for name in _COUNTED):
             runs.pop()
         runs.append(total)
     for runs in by_drafter.values():
         odd += _odd_rates(runs)
-    totals = {name: counts_of_one_k(runs, "running totals") for name, runs in by_drafter.items()}
-    return {name: total for name, total in totals.items() if total.draft_tokens}
+    totals = {}
+    for name, runs in by_drafter.items():
+        note = f"The totals of {name} began again: the log has {len(runs)} runs of them, summed."
+        totals[name] = counts_of_one_k(runs, "running totals", [note] * (len(runs) > 1))
+    return {name: total for name, total in totals.items() if total.draft_tokens} or dict(list(totals.items())[:1])
 
 
 def _total(text: str) -> ServerCounts | None:
@@ -279,7 +293,10 @@ def _by_position(counts: ServerCounts, rates: Sequence[float]) -> ServerCounts:
     if abs(total - accepted) > max(0.02 * accepted, len(positions)):
         return replace(counts, notes=(f"its rates: found {total:,} accepted tokens, expected {accepted:,} as counted",))
     drafted = max(counts.draft_tokens or 0, total)
-    return replace(counts, draft_tokens=drafted, accepted_tokens=total, positions=positions)
+    try:
+        return replace(counts, draft_tokens=drafted, accepted_tokens=total, positions=positions)
+    except ValueError as error:
+        return replace(counts, notes=(f"its rates: {error}",))
 
 
 def _odd_rates(parts: Sequence[ServerCounts]) -> list[str]:

@@ -79,24 +79,36 @@ def counts_between(after: str, before: str | None, *, engine: str = "auto", mode
         first: list[str] = []
         earlier = _wanted(_reading(before, first), engine, model)
         odd += [f"the first reading, {line}" for line in first]
+        if earlier and not earlier.keys() & later.keys():
+            names = [f"{each.model or each.engine} ({_named(each)})"[:80] for each in (*earlier, *later)]
+            raise ValueError(
+                f"found counters of {names[0]} in the earlier reading and of {names[-1]} in the later, expected the "
+                "same in both"
+            )
     if any(_AVERAGE in values for values in later.values()):
         return _averages(later, odd)
     parts = []
     for series, values in later.items():
         then = earlier.get(series, {})
+        if _fell(then, values) and then.get(_CREATED, 0.0) == values.get(_CREATED):
+            raise ValueError(
+                f"the counters of {_named(series)}: found lower counts than in the earlier reading of the same start, "
+                "expected the earlier reading first (--before)"
+            )
         if _was_reset(then, values):
             notes.append(f"The counters of {_named(series)} began again between the readings: counted from there.")
             then = {}
         # an earlier reading may hold no draft yet, but tokens count from the start of a server
         kept = {name for name in values if not then or name in then or name not in _TOKENS.values()}
         try:
-            parts.append(_counts(series, {name: values[name] - then.get(name, 0) for name in kept}, notes))
+            part = _counts(series, {name: values[name] - then.get(name, 0) for name in kept}, notes)
+            parts.append(replace(part, source=_named(series)))
         except ValueError as error:
             raise ValueError(odd[0] if odd else str(error)) from error
     if earlier and not all(_CREATED in values for values in later.values()):
         notes.append(
-            "The metrics lack the time of the server's start: if it began again between the readings and has counted "
-            "past its first reading since, that would not be noticed."
+            "The metrics lack the time of the server's start: a restart would go unnoticed if the counters have since "
+            "passed the first reading."
         )
     gone = [series for series in earlier if series not in later]
     if gone:
@@ -233,9 +245,13 @@ def _wanted(reading: Reading, engine: str, model: str | None) -> Reading:
 def _was_reset(then: Values, now: Values) -> bool:
     if then.get(_CREATED, math.inf) < now.get(_CREATED, -math.inf):
         return True
+    return _fell(then, now)
+
+
+def _fell(then: Values, now: Values) -> bool:
     return any(then[name] > now[name] for name in then.keys() & now.keys())
 
 
 def _named(series: Series) -> str:
     tags = ", ".join(f"{name} {value}" for name, value in series.replica)[:60]
-    return f"{series.engine} ({tags})" if tags else series.engine
+    return tags or series.engine

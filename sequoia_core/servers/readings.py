@@ -68,11 +68,15 @@ def read_counts(
     try:
         text = _text(data)
         numbers = _bare_numbers(data) if then is None else None
-        if numbers is not None:
-            return counts_of_rates(numbers, rates, engine=named)
-        if rates is not None:
+        if numbers is None and rates is not None:
             raise ValueError("found more than rates by position, expected those alone for --rates")
-        counts = _counts(text, data, then, engine, model)
+        if numbers is None:
+            counts = _counts(text, data, then, engine, model)
+        else:
+            counts = counts_of_rates(numbers, rates, engine=named)
+        if model not in (None, counts.model, counts.drafter):
+            found = (counts.model or counts.drafter or "a model without a name")[:80]
+            raise ValueError(f"--model: found counts of {found}, expected {model[:40]!r}")
     except Unrecognised as error:
         form = describe(data)
         found = str(error) if form == kind_of(data) else f"found {form}"

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from itertools import accumulate
 from operator import mul
 from typing import Any
@@ -36,7 +37,10 @@ MIN_LOOP_CHARS = 64  # characters, below which a repeated text says little
 MAX_ROWS = 200_000  # of JSON, where they are lines of a log
 LOG_FIELDS = ("log", "line", "message", "msg")  # of Docker, Loki and others that keep each line of a log as JSON
 TIME_FIELDS = ("time", "timestamp", "ts")
-WHOLE_ROW = re.compile(r"(?i)\s*(overall|total|all|sum|average|mean)\s*")  # of a table: more than one subset
+NUMBER = re.compile(r"\d{1,20}(?:\.\d{1,20})?", re.ASCII)
+FULL_TIME = re.compile(r"\d{4}-\d\d-\d\d|\d{10}", re.ASCII)  # with its date, or since 1970
+SUM_ROW = re.compile(r"(?i)\s*(overall|total|all|sum)\s*")  # of a table: of all subsets
+WHOLE_ROW = re.compile(rf"{SUM_ROW.pattern}|\s*(average|mean)\s*")
 
 
 def counts_of_answers(data: bytes, model: str | None = None) -> ServerCounts:
@@ -55,7 +59,8 @@ def counts_of_answers(data: bytes, model: str | None = None) -> ServerCounts:
         raise ValueError(f"found answers of {' and '.join(sorted(engines))}, expected one server's")
     if len(parts) > MAX_REQUESTS:
         raise ValueError(f"found {len(parts):,} requests, expected at most {MAX_REQUESTS:,}")
-    answers = [fields for _, fields in parts]
+    # chunks of a stream repeat its id, and the totals so far
+    answers = list({fields["id"] or number: fields for number, (_, fields) in enumerate(parts)}.values())
     read = _request if VLLM in engines else _timings
     requests: list[ServerCounts] = []
     steps = 0
@@ -71,8 +76,9 @@ def counts_of_answers(data: bytes, model: str | None = None) -> ServerCounts:
     notes = notes_of_left_out(odd)
     if len(rows) > len(parts):
         notes.append(f"{len(rows) - len(parts)} answers without counts were left out.")
+    if len(parts) > len(answers):
+        notes.append(f"{len(parts) - len(answers)} chunks of streams were left out: the last of each answer counts.")
     counts = replace(counts_of_one_k(requests, "totals", notes), model=_model(answers))
-    counts = replace(counts, periods=counts.periods or tuple(requests))
     if VLLM in engines:
         if all(request.ordered for request in requests):
             return replace(counts, source="records by step", ordered=True)
@@ -108,19 +114,26 @@ def _rows(data: bytes) -> tuple[list[Any], list[str]]:
 def _log_lines(rows: Sequence[Any]) -> list[str]:
     """Return the lines of a log that are wrapped in JSON, the oldest first; nothing where there are none."""
     lines: list[tuple[str, str]] = []
+    streams_found = 0
     for row in map(_fields, rows):
         streams = _fields(row.get("data")).get("result")  # what Loki answers
         for stream in map(_fields, streams if isinstance(streams, list) else []):
+            streams_found += 1
             values = stream.get("values")
             pairs = [value for value in values if isinstance(value, list)] if isinstance(values, list) else []
             lines += [(str(pair[0]), str(pair[1])) for pair in pairs if len(pair) > 1]
         text = next((row[name] for name in LOG_FIELDS if isinstance(row.get(name), str)), None)
         if text is not None:
             lines.append((next((str(row[name]) for name in TIME_FIELDS if name in row), ""), text))
-    if all(time for time, _ in lines):
-        if lines and lines[0][0] > lines[-1][0]:  # the newest first, also of lines of one time
-            lines.reverse()
-        lines.sort(key=lambda line: line[0].rstrip("Z"))
+    times = [time for time, _ in lines]
+    numbers = all(NUMBER.fullmatch(time) for time in times)
+    # times without a date may begin again, so one stream of them stays as it is
+    if lines and (all(FULL_TIME.match(time) for time in times) or (numbers and streams_found > 1)):
+        order = [Decimal(time) if numbers else time.rstrip("Z") for time in times]
+        places = list(range(len(lines)))
+        if order[0] > order[-1]:  # type: ignore[operator]  # the newest first, also of lines of one time
+            places.reverse()
+        lines = [lines[place] for place in sorted(places, key=order.__getitem__)]  # type: ignore[arg-type]
     return [text.rstrip("\n") for _, text in lines]
 
 
@@ -134,7 +147,9 @@ def _parts(row: Any) -> Iterable[tuple[str, dict[str, Any]]]:
     row = _fields(row.get("response")) or row
     usage = _fields(row.get("usage"))
     prompt = usage.get("prompt_tokens", row.get("tokens_evaluated"))
+    name = row.get("id")
     about = {"model": row.get("model", ""), "prompt_tokens": prompt, "looped": _looped(row)}
+    about["id"] = name if isinstance(name, str) else None
     metrics = row.get("metrics")
     fields = _fields(metrics.get("speculative_decoding")) if isinstance(metrics, dict) else row
     if "num_spec_steps" in fields:
@@ -213,14 +228,20 @@ def _totals(fields: dict[str, Any], steps: int, accepted: int) -> RequestTotals:
 
 def counts_of_table(text: str) -> ServerCounts:
     """Read `acceptance.csv` of vLLM's speculators: a row for each subset, with drafts and rates by position."""
-    table = csv.DictReader(io.StringIO(text))
+    try:
+        table = csv.DictReader(io.StringIO(text, newline=None))  # of any line ends
+        rows = list(table)
+    except csv.Error as error:
+        raise ValueError(f"found a table that cannot be read ({error}), expected acceptance.csv") from error
     header = [name for name in table.fieldnames or () if name]
     if twice := [name for name, count in Counter(header).items() if count > 1]:
         raise ValueError(f"found column {twice[0][:40]} twice, expected each once")
-    places = sorted(int(place) for name in header for place in re.findall(r"^acceptance_at_pos_(\d{1,4})$", name))
+    places = sorted(
+        int(place) for name in header for place in re.findall(r"^acceptance_at_pos_(0|[1-9]\d{0,3})$", name)
+    )
     check_places(places)
     odd: list[str] = []
-    parts = [part for _, part in read_each(table, lambda row: _row(row, len(places)), odd, start=2)]
+    parts = [part for _, part in read_each(rows, lambda row: _row(row, len(places)), odd, start=2)]
     if odd and not parts:
         raise ValueError(odd[0])
     if not parts or not places:
@@ -232,6 +253,12 @@ def counts_of_table(text: str) -> ServerCounts:
     if len(subsets) < len(parts):
         notes.append("The row of all subsets together was left out.")
     counts = summed(subsets, "acceptance.csv")
+    for part in parts if not odd else ():
+        if SUM_ROW.fullmatch(part.source) and part not in subsets and not _is_sum(part, subsets):
+            raise ValueError(
+                f"found row {part.source[:40]!r} of {part.drafts:,} drafts, which is not the sum of the other rows "
+                f"({counts.drafts:,} drafts), expected their sum or no such row"
+            )
     if not counts.drafts:
         raise ValueError("found no drafts counted, expected at least one")
     return replace(counts, notes=(*notes, *notes_of_left_out(odd)))
@@ -260,13 +287,19 @@ def _check_rates(rates: Sequence[float]) -> None:
 
 def _without_sum(rows: list[ServerCounts]) -> list[ServerCounts]:
     """Leave out the last row that is the sum of the others, but for rates that are rounded."""
-    total = summed(rows, "all")
-    near = len(rows) + 0.001 * (total.drafts or 0)
-    for row in reversed(rows if len(rows) > 1 else []):
-        pairs = zip(row.positions, total.positions, strict=True)
-        if 2 * (row.drafts or 0) == total.drafts and all(abs(2 * one - both) <= near for one, both in pairs):
-            return [other for other in rows if other is not row]
+    drafts = sum(row.drafts or 0 for row in rows)
+    for row in reversed(rows if len(rows) > 2 else []):  # two equal rows are two subsets
+        others = [other for other in rows if other is not row]
+        if 2 * (row.drafts or 0) == drafts and _is_sum(row, others):
+            return others
     return rows
+
+
+def _is_sum(row: ServerCounts, others: Sequence[ServerCounts]) -> bool:
+    total = summed(others, "all")
+    near = len(others) + 0.001 * (total.drafts or 0)
+    pairs = zip(row.positions, total.positions, strict=True)
+    return row.drafts == total.drafts and all(abs(one - both) <= near for one, both in pairs)
 
 
 def counts_of_rates(values: Sequence[float], rates: str | None = None, *, engine: str = "unknown") -> ServerCounts:

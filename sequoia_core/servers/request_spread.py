@@ -17,7 +17,9 @@ LENGTH_PARTS = 3  # of prompts by length
 SHUFFLES = 2000
 # of what short prompts have, below which it is said (ik_llama.cpp#2296: .22 at 12K tokens, .8 at 1K; vllm#47602: .6)
 FAULTY_RATIO = 2 / 3
+MIN_FIRST_RATE = 0.2  # of drafts with their first token accepted: healthy heads have .5 to .85
 COLLAPSE_RATIO = 0.5  # of the acceptance in the rest of a source, below which a stretch of it is another thing
+SHOWN_PARTS = 3  # of those that are no one stretch
 MAX_STRETCHES = 64  # compared with each other; where there are more, neighbours are joined
 
 
@@ -47,7 +49,7 @@ class LengthPart(NamedTuple):
 
 
 class Collapse(NamedTuple):
-    """A stretch of a source that accepts far fewer drafts than the rest of it; `source` says which part each is."""
+    """Parts of a source that accept far fewer drafts than the rest; `source` says which each is."""
 
     low: ServerCounts
     rest: ServerCounts
@@ -103,7 +105,7 @@ def long_prompts(totals: Sequence[RequestTotals]) -> LongPrompts | None:
 
 
 def collapse(counts: ServerCounts) -> Collapse | None:
-    """Return the stretch of a source that accepts far fewer drafts than the rest; None where none surely does.
+    """Return the part of a source that accepts far fewer drafts than the rest; None where none surely does.
 
     A stretch is a run of periods at the K of `counts`; what is compared is how often the first position is accepted.
     Exact bounds are corrected for the number of stretches, and widened by how much more periods differ than
@@ -114,6 +116,7 @@ def collapse(counts: ServerCounts) -> Collapse | None:
     parts = [part for part in counts.periods if part.drafts and len(part.positions) == longest > 0]
     if len(parts) < 2:
         return None
+    every = parts
     edges = np.linspace(0, len(parts), min(len(parts), MAX_STRETCHES) + 1).astype(int)
     parts = [summed(parts[start:end]) for start, end in pairwise(edges)]
     drafts, hits = np.array([(part.drafts, part.positions[0]) for part in parts]).T
@@ -129,11 +132,27 @@ def collapse(counts: ServerCounts) -> Collapse | None:
     level = 1 - 2 * FALSE_ALARM / len(stretches)
     (_, most), (least, _) = (exact_interval(hit / excess, of / excess, level) for of, hit in sums)
     if most >= COLLAPSE_RATIO * least:
-        return None
+        return _scattered(every)
     fallen, rest = summed(parts[start:end]), summed(parts[:start] + parts[end:])
     if start and end < len(parts):
         rest = replace(rest, source=f"{rest.source} without {fallen.source}")
     return Collapse(fallen, rest)
+
+
+def _scattered(parts: Sequence[ServerCounts]) -> Collapse | None:
+    """Return the parts that each accept surely next to nothing, where they are no one stretch."""
+    level = 1 - 2 * FALSE_ALARM / len(parts)
+    counted = [(part.positions[0], part.drafts or 0) for part in parts]
+    dead = [hits < MIN_FIRST_RATE * of and exact_interval(hits, of, level)[1] < MIN_FIRST_RATE for hits, of in counted]
+    fallen = [part for part, low in zip(parts, dead, strict=True) if low]
+    others = [part for part, low in zip(parts, dead, strict=True) if not low]
+    if len(fallen) < 2 or not others:
+        return None
+    more = f" and {len(fallen) - SHOWN_PARTS} more" if len(fallen) > SHOWN_PARTS else ""
+    low = summed(fallen, ", ".join(part.source for part in fallen[:SHOWN_PARTS]) + more)
+    rest = summed(others, f"the {len(others)} other parts" if len(others) > 1 else others[0].source)
+    (_, most), (least, _) = (exact_interval(part.positions[0], part.drafts or 0, level) for part in (low, rest))
+    return Collapse(low, rest) if most < COLLAPSE_RATIO * least else None
 
 
 def steady(counts: ServerCounts) -> ServerCounts:

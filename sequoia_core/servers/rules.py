@@ -76,7 +76,7 @@ def never_drafted(counts: ServerCounts) -> Finding | None:
     if counts.drafts != 0 and counts.draft_tokens != 0:
         return None
     seen = () if counts.tokens is None else (Evidence("tokens generated", counts.tokens, share=False),)
-    if not (counts.tokens or counts.requests_done):
+    if not (counts.tokens or counts.requests_done or counts.steps):
         says = "Nothing was drafted, and whether anything was generated is not counted."
         if counts.tokens == 0 or counts.requests_done == 0:
             says = "Nothing was generated: no request was answered in the time that these counts cover."
@@ -110,12 +110,14 @@ def collapses(found: Collapse | None) -> Finding | None:
 def wired_wrong(counts: ServerCounts) -> Finding | None:
     """Fire where the first position is hardly ever accepted (vllm#50170: .036, healthy .751; vllm#56792: .009)."""
     first, later = first_position(counts), later_positions(counts)
+    if first is not None and first.of is None and not counts.shares and len(counts.periods) < 2:
+        return None  # one average may be of a single step
     if first is None or not first.high < MIN_FIRST_RATE or (later and later[0].low > MIN_SECOND_RATE):
         return None
     if method_of(counts.drafter) == NGRAM:
         return Finding(
             MISFIT, (first, *later), "What follows an n-gram here is seldom what followed it before.",
-            "longer n-grams, which match less often and more rightly, or a draft model",
+            "longer n-grams, which match less often but more accurately, or a draft model",
         )  # fmt: skip
     return Finding(
         WIRED_WRONG, (first, *later), "A weak draft does better: what it is given is not what it was trained on.",
@@ -251,7 +253,9 @@ def too_slow(tokens: float | None, speed: Estimate | None) -> Finding | None:
 def drafts_rarely(counts: ServerCounts) -> Finding | None:
     """Fire where few steps have a draft, or drafts end early."""
     coverage, filled = counts.coverage, counts.filled
-    if not counts.censored and (coverage is None or coverage >= MIN_DRAFTED_SHARE):
+    short = counts.censored and (counts.drafts or 0) >= MIN_DRAFTS
+    rare = coverage is not None and coverage < MIN_DRAFTED_SHARE and (counts.all_steps or 0) >= MIN_DRAFTS
+    if not short and not rare:
         return None
     seen = [] if filled is None else [Evidence("drafts are filled to", filled)]
     seen += [] if coverage is None else [Evidence("steps with a draft", coverage)]

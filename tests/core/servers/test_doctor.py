@@ -78,7 +78,12 @@ REPORTS = [  # what a public thread reports, rebuilt with small counts -> the ve
     ("llama.cpp#22506", llama_text(*LLAMA_PMIN), "Drafts rarely"),
     ("n-grams", vllm_text(*NGRAM), "Drafts rarely"),
     ("llama.cpp#24508", answers(*[(10, 200, 90, 88)] * 8), "K is the limit"),
-    ("one token per step", SGLANG_TEXT.replace(" 2.65", " 1.0"), "Wired wrong"),
+    ("one token per step", "accept len: 1.00, x\n" * 3, "Wired wrong"),
+    ("one average", SGLANG_TEXT.replace(" 2.65", " 1.1"), "Cannot tell"),
+    ("one line of averages", "accept len: 1.10, x\n", "Cannot tell"),
+    ("three short drafts", vllm_text(3, 6, 4, (2, 1, 1, 0), 8, 1), "Cannot tell"),
+    ("three drafts in seven steps", vllm_text(3, 12, 4, (2, 1, 1, 0), 12, 1), "Cannot tell"),
+    ("three drafts in 500 steps", vllm_text(3, 12, 4, (2, 1, 1, 0), 505, 1), "Drafts rarely"),
 ]
 
 
@@ -252,7 +257,7 @@ def test_acceptance_that_collapses_is_the_verdict_and_the_rest_is_judged_apart()
 @pytest.mark.parametrize(
     ("ks", "k", "note"),
     [
-        ((2, 4), 4, "K = 4, the longest that was timed, is taken"),
+        ((2, 4), 4, "K = 4, the longest that was timed, is assumed"),
         ((2,), None, "2.68 tokens are drafted per step, more"),
     ],
 )

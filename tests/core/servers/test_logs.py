@@ -3,6 +3,7 @@
 import pytest
 
 from sequoia_core.servers.logs import counts_of_log
+from sequoia_core.servers.rules import never_drafted
 
 TOTALS, MEAN, RATES = (
     "draft acceptance rate = 0.70000 (   56 accepted /    80 generated)",
@@ -48,6 +49,9 @@ def test_running_totals_that_begin_again_or_belong_elsewhere():
     again = running("draft", 10, 40, 28, "0.900, 0.750, 0.650, 0.500")
     restarted = counts_of_log(FIRST + again)
     assert (restarted.drafts, restarted.draft_tokens) == (30, 120)
+    assert restarted.notes[0] == "The totals of draft began again: the log has 2 runs of them, summed."
+    further = counts_of_log(FIRST + running("draft", 21, 60, 42, "0.900, 0.500, 0.400, 0.200"))
+    assert (further.drafts, further.draft_tokens) == (41, 140)  # more drafts, fewer tokens: another run
     older = counts_of_log(LENGTH + MEAN + "\n" + running("draft", 200, 800, 560, "0.900, 0.750, 0.650, 0.500"))
     assert older.drafts == 200 and older.tokens is None and "since the server's start" in older.notes[0]
     partial = counts_of_log((LENGTH + MEAN + "\n") * 2 + FIRST)
@@ -55,6 +59,21 @@ def test_running_totals_that_begin_again_or_belong_elsewhere():
     shorter = counts_of_log(FIRST.replace(" 56,", " 20,"))  # n-grams: rates of fewer positions than are drafted
     assert (shorter.accepted_tokens, shorter.positions) == (20, ())
     assert "line 1, its rates: found 56 accepted tokens, expected 20" in shorter.notes[-1]
+
+
+@pytest.mark.parametrize("tokens, rates", [(88, "0.618, 0.682, 0.591, 0.655"), (188, "0.818, 0.682, 0.591, 0.455")])
+def test_totals_count_without_their_rates_where_those_are_odd(tokens, rates):
+    found = counts_of_log(FIRST + running("draft", 22, tokens, 56, rates))
+    assert (found.drafts, found.draft_tokens, found.positions) == (22, tokens, ())
+    assert found.notes[-1].startswith("Left out: line 2, its rates: found")
+
+
+def test_what_never_drafted_is_read_and_times_of_a_context_are_no_request():
+    found = counts_of_log(running("draft", 0, 0, 0, "0.000").replace("  0     40", "  500     40"))
+    assert (found.drafts, found.steps) == (0, 500)
+    assert never_drafted(found).verdict == "never drafted"
+    context = "llama_perf_context_print:        eval time =     900.00 ms /    77 runs\n"
+    assert counts_of_log(context + LENGTH + MEAN + "\n" + context).requests_done == 1
 
 
 def test_drafters_are_told_apart():
@@ -81,6 +100,13 @@ def test_the_windows_of_a_log_are_its_periods():
         ("line 4", 100, (2, 0)),
     ]
     assert not counts_of_log(window(120, 200, "0.800, 0.400")).periods
+
+
+def test_the_largest_setting_has_the_most_draft_tokens():
+    text = (TOTALS + "\n") * 10 + RATES.replace("80 g", "800 g").replace("  56", " 560") + "\n"
+    assert counts_of_log(text).draft_tokens == 800
+    short = RATES + "\n" + TOTALS.replace("80 g", "60 g").replace("  56", "  26") + "\n"
+    assert counts_of_log(short).drafts == 20
 
 
 def test_many_windows_are_added_up_to_stretches_of_one_k():

@@ -70,17 +70,19 @@ def test_speculators_table_adds_up_over_subsets():
 
 
 @pytest.mark.parametrize(
-    "row", ["overall,1500.0,3000.0,1.9,0.567,0.3", "x,1500.0,3000.0,1.9,0.567,0.3", "Total,1600,3200,1.9,0.5,0.3"]
+    "row", ["overall,1500.0,3000.0,1.9,0.567,0.3", "x,1500.0,3000.0,1.9,0.567,0.3", "Mean,750,1500,1.9,0.5,0.3"]
 )
 def test_the_row_of_all_subsets_counts_nothing_twice(row):
     counts = read(f"{TABLE}{row}\n")
     assert (counts.drafts, counts.positions) == (1500, (850, 450)) and "was left out" in counts.notes[1]
 
 
-def test_a_table_of_one_subset_and_their_sum_counts_once():
-    alone = "\n".join(TABLE.splitlines()[:2])
-    counts = read(f"{alone}\n{alone.splitlines()[1].replace('code', 'x')}\n")
-    assert counts.drafts == 1000
+def test_of_two_equal_rows_one_is_the_sum_only_by_its_name():
+    header, row = TABLE.splitlines()[:2]
+    for name, drafts in (("x", 2000), ("overall", 1000)):
+        assert read("\r".join([header, row, row.replace("code", name), ""])).drafts == drafts
+    with pytest.raises(ValueError, match="^after: found a table that cannot be read"):
+        read(TABLE + "x" * 140_000)
 
 
 def test_odd_rows_and_lines_are_left_out():
@@ -102,11 +104,49 @@ def test_a_log_wrapped_in_json_is_read(field):
     assert read({"status": "success", "data": {"result": streams}}) == plain
 
 
+@pytest.mark.parametrize("times", [(9.9, 9.95, 10.0, 10.5, 11), ("23:59:58", "23:59:59", "00:00:00", "00:00:01", "1")])
+def test_times_without_a_date_leave_the_lines_of_one_stream_as_they_are(times):
+    lines = LLAMA_LOG.splitlines()
+    rows = [json.dumps({"message": line, "ts": time}) for line, time in zip(lines, times, strict=True)]
+    assert read("\n".join(rows)) == read(LLAMA_LOG)
+    values = [[str(number), line] for number, line in enumerate(lines, 8)]  # 8 to 12 are no texts in order
+    streams = [{"values": [*values[1::2], [3], "x"]}, {"values": values[::2]}]
+    assert read({"data": {"result": streams}}) == read(LLAMA_LOG)
+
+
 def test_answers_of_several_k_are_kept_apart():
     counts = read([step_record("2"), step_record("21", 4), step_record("3")])
     assert (counts.drafts, len(counts.positions), len(counts.requests)) == (2, 8, 2)
     assert "K = 8 alone" in counts.notes[0]
-    assert [(each.source, each.drafts) for each in counts.periods] == [("K = 8", 2), ("K = 4", 2)]
+    assert [(each.source, each.drafts) for each in counts.periods] == [
+        ("request 1", 1),
+        ("request 2", 2),
+        ("request 3", 1),
+    ]
+
+
+def test_the_chunks_of_a_stream_are_one_answer():
+    """With timings_per_token every chunk has the totals so far."""
+    chunks = [
+        {"id": name, "timings": {"predicted_n": 4 * n, "draft_n": 5 * n, "draft_n_accepted": 2 * n}}
+        for name in ("chatcmpl-a", "chatcmpl-b")
+        for n in range(1, 9)
+    ]
+    counts = read("\n".join(map(json.dumps, chunks)))
+    assert (counts.draft_tokens, counts.accepted_tokens, counts.tokens, counts.requests_done) == (80, 32, 64, 2)
+    assert "14 chunks" in counts.notes[0]
+    assert read([chunk["timings"] for chunk in chunks]).requests_done == 16
+
+
+def test_drafts_that_a_grammar_empties_are_read():
+    """vLLM takes their tokens off what it drafted, so that drafts may be more."""
+    record = step_record("1010", 1) | {"per_step_drafted": [1, 0, 1, 1], "num_draft_tokens": 3}
+    table = "subset,num_drafts,num_draft_tokens,acceptance_at_pos_0\ncode,1000,990,0.8\n"
+    log = VLLM_LOG.replace("169", "800").replace("198", "990").replace("0.919, 0.788", "0.800")
+    for content in (vllm_text(1000, 990, 800, (800,), 1810, 10), table, log):
+        found = read(content)
+        assert (found.drafts, found.draft_tokens, found.positions) == (1000, 990, (800,))
+    assert (read([record]).drafts, read([record]).draft_tokens) == (4, 3)
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
@@ -184,6 +224,9 @@ def changed(**fields):
             TABLE.replace("2000.0", "2001.0").replace("1000.0,1.8", "9.0,1.8"),
             "line 2: found 2,001 draft tokens in 1,000",
         ),
+        (TABLE.replace("pos_", "pos_0"), "found another table"),
+        (TABLE + "Overall,9000,18000,1.9,0.567,0.3\n", "found row 'Overall' of 9,000 drafts, .*1,500 drafts"),
+        (TABLE + "Total,1500,3000,1.9,0.8,0.3\n", "found row 'Total' of 1,500 drafts, which is not"),
         ("83.42\n51.3\n", "found numbers outside 0 to 1, .* percentages, to be divided by 100"),
         (TABLE.splitlines()[0], "found another table"),
         (VLLM_LOG.replace("0.919", "9.19"), "expected numbers from 0 to 1"),
@@ -210,6 +253,25 @@ def test_an_engine_that_is_named_refuses_others():
         read(step_records(), engine="sglang")
     with pytest.raises(ValueError, match="engine: found 'triton', expected auto, vllm"):
         read(step_records(), engine="triton")
+
+
+@pytest.mark.sample(6)
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (VLLM_LOG, "a model without a name"),
+        (SGLANG_LOG, "a model without a name"),
+        (TABLE, "a model without a name"),
+        ("0.8\n0.5\n", "a model without a name"),
+        ([step_record("205") | {"model": "demo"}], "demo"),
+        ("statistics draft: #gen drafts = 2, #gen tokens = 8, #acc tokens = 3, \n", "draft"),
+    ],
+    ids=range(6),
+)
+def test_a_model_that_the_source_does_not_name_is_refused(content, found):
+    with pytest.raises(ValueError, match=f"^after: --model: found counts of {found}, expected 'nonsense'"):
+        read(content, model="nonsense")
+    assert read(content, model=None if " " in found else found).engine
 
 
 def test_too_many_steps_are_refused(monkeypatch):

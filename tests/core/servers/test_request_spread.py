@@ -7,7 +7,7 @@ import pytest
 
 from sequoia_core.servers.counts import RequestTotals, ServerCounts, summed
 from sequoia_core.servers.request_spread import by_prompt_length, collapse, steady
-from tests.core.servers.samples import STEPS, read, step_record
+from tests.core.servers.samples import STEPS, read, step_record, vllm_text
 
 
 def window(name: str, drafts: int, *positions: int) -> ServerCounts:
@@ -28,6 +28,11 @@ SOURCES = {  # -> the stretch that fell, and the rest
     ),
     "at first": (log(window("line 4", 200, 1), window("line 7", 300, 210)), "line 4", "line 7"),
     "in a window of many": (log(*(window(f"line {n}", 90, 5 if n > 90 else 55) for n in range(1, 131))), "lines 9", ""),
+    "in turns": (
+        log(*(window(f"line {n}", 1000, 20 if n % 2 else 800) for n in range(20))),
+        "line 1, line 3, line 5 and 7 more", "the 10 other parts",
+    ),
+    "two of many": (log(*(window(f"line {n}", 60, 40 * (n % 90 != 4)) for n in range(130))), "line 4, line 94", ""),
     "chance": (log(*(window(f"line {n}", 40, 20 + n % 3) for n in range(9))), None, None),
     "one of twelve by chance": (log(*(window(f"line {n}", 12, 0 if n == 7 else 10) for n in range(12))), None, None),
     "texts in turns": (log(*(window(f"line {n}", 200, hits) for n, hits in enumerate(TURNS))), None, None),
@@ -64,6 +69,15 @@ def test_texts_that_differ_are_no_collapse_and_dead_requests_are():
     assert len(steady(dead).requests) == 2
 
 
+def test_a_dead_engine_and_dead_answers_are_named_whatever_else_is_in_the_source():
+    alive, dead = (1000, 3000, 1800, (900, 600, 300), 2900, 20), (1000, 3000, 20, (15, 4, 1), 1040, 20)
+    assert collapse(read(vllm_text(*alive) + vllm_text(*dead, engine="1"))).low.source == "engine 1"
+    four = "".join(vllm_text(*(alive if n % 2 else dead), engine=f"{n}") for n in range(4))
+    assert collapse(read(four)).low.source == "engine 0, engine 2"
+    rows = [step_record("2202" * 12, 2)] * 5 + [step_record("0" * 50, 2)] * 5 + [step_record("03", 4)]
+    assert collapse(read(rows)).low.source == "requests 6 to 10"
+
+
 def test_kinds_of_text_in_turns_seldom_seem_a_collapse():
     """Windows whose rates are drawn with a standard deviation of .15; with a fixed seed."""
     rng = np.random.default_rng(3)
@@ -80,6 +94,13 @@ def test_prompts_of_nearly_one_length_have_no_parts_by_length():
 
     assert by_prompt_length(totals(*[50] * 12)) == [] == by_prompt_length(totals(*[50] * 11, 51))
     assert [part.longest for part in by_prompt_length(totals(*range(1, 10)))] == [3, 6, 9]
+
+
+def test_parts_that_each_make_just_enough_tokens_add_up():
+    part = ServerCounts("vllm", "line 1", 11, 44, 10, tokens=19)
+    whole = summed([part, part])
+    assert (whole.drafts, whole.accepted_tokens, whole.tokens) == (22, 20, None)
+    assert summed([part, replace(part, tokens=21)]).tokens == 40
 
 
 def test_requests_without_a_draft_take_no_part():
