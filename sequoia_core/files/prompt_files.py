@@ -192,11 +192,11 @@ def _jsonl_columns(data: bytes) -> Columns:
     """Return the keys of the first rows; text is what all have, as text or as a chat under a usual name."""
     rows = [row for _, row in islice(json_rows(data), CANDIDATE_ROWS)]
     names = list(dict.fromkeys(chain.from_iterable(rows)))
-    lists = [key for key in names if any(isinstance(row.get(key), list) for row in rows)]
-    chats = [key for key in lists if usual_column([key])]
+    nested = [key for key in names if any(isinstance(row.get(key), list | dict) for row in rows)]
+    chats = [key for key in nested if usual_column([key])]
     texts = [key for key in names if key in chats or any(isinstance(row.get(key) or None, str) for row in rows)]
     whole = [key for key in texts if all(key in row for row in rows)]
-    return Columns(names, whole, [key for key in lists if key not in chats])
+    return Columns(names, whole, [key for key in nested if key not in chats])
 
 
 def _csv_table(data: bytes, kind: str) -> tuple[Columns, Iterator[tuple[int, list[str]]]]:

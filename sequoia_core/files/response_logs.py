@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from .json_models import naming
 from .prompt_files import check_text, json_rows
-from .prompt_rows import ANSWERS, ASSISTANTS, CHATS, is_chat, listed, prompt_of, text_of, turn_of, usual_column
+from .prompt_rows import ANSWERS, ASSISTANTS, CHATS, Chat, is_chat, listed, prompt_of, text_of, turn_of, usual_column
 from .safe_files import gunzipped, read_bytes
 
 MAX_LOG_BYTES = 64 * 2**20
@@ -107,7 +107,8 @@ def _prompts(row: dict[str, Any], answers: list[str]) -> list[str]:
     if name == "prompt" and isinstance(prompt, list) and prompt and all(isinstance(one, str) for one in prompt):
         return [_text(one, name) for one in prompt]
     if not is_chat(prompt):
-        return [_text(prompt_of(row, name), name)]
+        asked = prompt_of(row, name)
+        return ["\n".join(text for _, text in asked.turns) if isinstance(asked, Chat) else _text(asked, name)]
     turns = [(role, _text(text, "a turn")) for role, text in map(turn_of, prompt)]
     if turns[-1][0] in ASSISTANTS:
         _, text = turns.pop()

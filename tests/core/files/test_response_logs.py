@@ -59,6 +59,14 @@ def test_the_second_question_is_no_part_of_the_first_answers_prompt():
     assert responses_from_bytes(data, "log") == [Recorded("One?", "1")]
 
 
+def test_a_system_prompt_and_a_context_are_read():
+    rows = [
+        {"system_prompt": "Be short.", "question": "A?", "response": "a"},
+        {"question": "Who?", "context": "Me.", "answer": "a"},
+    ]
+    assert responses_from_bytes(lines(*rows), "log") == [("Be short.\nA?", "a"), ("Who?\nMe.", "a")]
+
+
 def test_every_choice_of_a_request_is_read():
     texts = [{"text": text} for text in "abcd"]
     both = lines({"prompt": "1", "choices": texts[:2]}, {"prompt": ["1", "2"], "choices": texts})
