@@ -122,6 +122,10 @@ LINES = b'{"prompt": "one"}\n{"prompt": "two"}\n'
         ("a.jsonl.txt", LINES, ["one", "two"]),
         ("a.csv", LINES, ["one", "two"]),
         ("a.txt", b'[\n {"prompt": "one"}\n]', ["one"]),
+        ("a.txt", b'["one",\n "two"]\n', ["one", "two"]),
+        ("a.csv", b'["one, two", "three"]', ["one, two", "three"]),
+        ("a.json", b'["one"]', ["one"]),
+        ("a.txt", b'["one"] and\n<|user|> two', ['["one"] and', "<|user|> two"]),
         ("a.txt", b'{"a": 1} is what?\n{name}, hi', ['{"a": 1} is what?', "{name}, hi"]),
         ("a.jsonl.gz", gzip.compress(LINES, mtime=0), ["one", "two"]),
         ("a.csv.gz", gzip.compress(b"id,prompt\n1,one\n", mtime=0), ["one"]),
@@ -179,6 +183,7 @@ def test_columns_of_text_can_be_chosen():
     assert prompt_columns(parquet(id=[1], words=["x"], flags=[True]), "a.parquet").usual == "words"
 
 
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
 BOMB = gzip.compress(bytes(MAX_PROMPT_BYTES + 1), 1)
 
 
@@ -192,6 +197,10 @@ BOMB = gzip.compress(bytes(MAX_PROMPT_BYTES + 1), 1)
         ("a.jsonl", b'{"source_url": "x"}', None, "or a choice of column"),  # the only text, and a label
         ("a.jsonl", b"", None, "no prompts"),
         ("a.txt", b"PK\x03\x04\0\0", None, "binary data"),
+        ("a.csv", POINTER, None, "found a Git LFS pointer, not the file itself, expected text, JSONL"),
+        ("a.parquet", POINTER, None, "found a Git LFS pointer"),
+        ("a.txt", b"<!DOCTYPE html>\n<p>Sign in</p>", None, "found HTML or XML, expected text"),
+        ("a.jsonl", b"\n<HTML lang=en>\n", None, "found HTML or XML, expected text"),
         ("a.txt", b"text", "words", "found plain text for column 'words'"),
         ("a.csv", CSV, None, "found columns id, question, answer, expected one named prompt, turns"),
         (
