@@ -175,7 +175,7 @@ def _lookup_trees(pair: ModelPair, profile: HardwareProfile | None) -> tuple[Tre
         costs += (
             f"{1e3 * policy.profile.verify_sec[-1]:.3g} over {policy.profile.max_size} (timed {timed} and kept; to "
         )
-        costs += f"time anew, remove {kept_in})"
+        costs += f"measure again, delete {kept_in})"
     return policy, f"trees of text already seen, at most {policy.max_size} nodes, {costs}"
 
 

@@ -181,7 +181,7 @@ def bench_parts(record: Mapping[str, Any], over_plain: Mapping[str, Estimate], m
     star = "* The fastest by steps alone" if record["fastest"] else "No method is the fastest beyond the noise"
     yield f"{star}; tokens/s count reading the prompt too. {hf}".rstrip()
     if tree["size"] == 1:
-        yield "The plan is no draft: no tree is predicted to pay for this pair on this machine."
+        yield "The plan is to decode without a draft: no tree is predicted to pay for this pair on this machine."
     else:
         yield f"The planned tree has {counted(tree['size'], 'node')} and is {tree['depth']} deep."
     yield f"The best chain drafts {counted(record['chain_length'], 'token')}."

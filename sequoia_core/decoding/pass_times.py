@@ -35,10 +35,10 @@ MOST_TIMES_SLOWER = 2.0  # kept times that are further above what a pass takes n
 def pass_times(target: LanguageModel) -> HardwareProfile:
     """Return the times of passes over up to 16 tokens: those that were kept, or else new ones.
 
-    Kept times are compared with a few passes now. Where these take less than half, all are timed anew: the kept ones
-    are of a busy machine. Where they take longer, the machine is busy now, and the kept ones stay. The profile is of no
-    draft, and has the times of the target in the draft's place. Its `meta` says when they were taken (`timed`) and in
-    which file they are kept (`kept_in`).
+    Kept times are compared with a few passes now. Where these take less than half, all are measured again: the stored
+    times were measured on a busy machine. Where they take longer, the machine is busy now, and the stored times stay.
+    The profile is of no draft, and has the times of the target in the draft's place. Its `meta` says when they were
+    taken (`timed`) and in which file they are kept (`kept_in`).
     """
     device = describe_device(target.device)
     instructions = instructions_in_use() if torch.device(target.device).type == "cpu" else None

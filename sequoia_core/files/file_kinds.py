@@ -82,5 +82,5 @@ def decode_text(data: bytes, expected: str) -> str:
         byte = f"byte 0x{data[error.start]:02x} at {error.start:,}"
         raise ValueError(
             f"found {describe(data)} that is not {encoding.removesuffix('-sig').upper()} ({byte}), expected {expected} "
-            "in UTF-8: save it anew in that encoding"
+            "in UTF-8: save it again as UTF-8"
         ) from error

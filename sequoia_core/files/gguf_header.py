@@ -18,6 +18,7 @@ STRING, ARRAY = 8, 9
 VERSIONS = (2, 3)
 MAX_FIELDS = 65_536
 MAX_ENTRIES = 2**21  # of all arrays: lists of tokens and of merges of the largest vocabularies are half of it
+MAX_PARTS = 99_999  # of a split file: their names have five digits
 MAX_COUNT = 2**40  # of what a model counts: more would overflow what is made of it
 WHOLE_FIELDS = ("context_length", "embedding_length", "block_count", "attention.key_length", "attention.value_length")
 BY_LAYER = ("attention.head_count", "attention.head_count_kv")  # one number, or one for each layer
@@ -139,7 +140,10 @@ def _read(held: mmap.mmap, size: int) -> GGUFHeader:
         entries += fields[key] if kind == ARRAY and isinstance(fields[key], int) else 0
         if entries > MAX_ENTRIES:
             raise ValueError(f"arrays of more than {MAX_ENTRIES:,} entries")
-    if not fields.get("split.no"):  # other parts have none of the fields that are checked
+    number, count = fields.get("split.no", 0), fields.get("split.count", 1)
+    if type(number) is not int or type(count) is not int or not 0 <= number < count <= MAX_PARTS:
+        raise ValueError(f"split.no = {number!r:.40} and split.count = {count!r:.40}, no part of a file")
+    if not number:  # other parts have none of the fields that are checked
         _check(fields)
     return GGUFHeader(fields, size)
 
@@ -151,7 +155,7 @@ def _parts(path: Path, fields: dict[str, Any]) -> list[Path]:
         return [path]
     stem = re.sub(r"-\d{5}-of-\d{5}$", "", path.stem)
     parts = [path.with_name(f"{stem}-{part:05d}-of-{count:05d}{path.suffix}") for part in range(1, count + 1)]
-    if path != parts[0]:
+    if number or path != parts[0]:
         raise ValueError(f"{path.name}: found part {number + 1} of {count}, expected the first part, {parts[0].name}")
     missing = next((part.name for part in parts if not part.is_file()), None)
     if missing is not None:
@@ -167,7 +171,7 @@ def _check(fields: dict[str, Any]) -> None:
     if f"{name}.context_length" not in fields:
         raise ValueError(f"no {name}.context_length")
     by_layer = [f"{name}.{key}" for key in BY_LAYER]
-    for key in ["general.file_type", "split.count", *(f"{name}.{key}" for key in WHOLE_FIELDS), *by_layer]:
+    for key in ["general.file_type", *(f"{name}.{key}" for key in WHOLE_FIELDS), *by_layer]:
         value = fields.get(key, 0)
         numbers = value if isinstance(value, list) and value and key in by_layer else [value]
         if not all(type(number) is int and 0 <= number <= MAX_COUNT for number in numbers):

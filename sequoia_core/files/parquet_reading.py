@@ -12,7 +12,7 @@ import pyarrow
 import pyarrow.parquet
 
 from .file_kinds import kind_of
-from .prompt_rows import SECOND_PARTS, Columns, Rows, check_columns, listed, usual_column
+from .prompt_rows import SECOND_PARTS, SYSTEMS, Columns, Rows, check_columns, listed, usual_column
 from .safe_files import one_line
 
 MAX_ROWS = 1_000_000  # empty rows take no space
@@ -35,8 +35,8 @@ def parquet_rows(data: bytes, column: str | None, count: int | None) -> Rows:
         raise ValueError(f"found column {name} of {kind}, expected text (there is: {listed(columns.texts)})")
     if file.metadata.num_rows > MAX_ROWS and count is None:
         raise ValueError(f"found {file.metadata.num_rows:,} rows, expected at most {MAX_ROWS:,}")
-    seconds = SECOND_PARTS.get(name.strip().lower(), ())
-    names = [name, *(other for other in columns.texts if other.strip().lower() in seconds)]
+    parts = {"role", *SYSTEMS, *SECOND_PARTS.get(name.strip().lower(), ())} - {name.strip().lower()}
+    names = [name, *(other for other in (*columns.texts, *columns.nested) if other.strip().lower() in parts)]
     paths = [part.path for part in file.schema if part.path in names or part.path.partition(".")[0] in names]
     chars = 0
     for number, row in enumerate(_cells(_opened(data, paths), names), start=1):
@@ -59,7 +59,8 @@ def _columns(fields: pyarrow.Schema) -> Columns:
     lists = [field.name for field in fields if _is_list(field.type)]
     chats = [name for name in lists if usual_column([name])]
     texts = [field.name for field in fields if _is_text(field.type) or field.name in chats]
-    return Columns(fields.names, texts, [name for name in lists if name not in chats])
+    nested = [field.name for field in fields if field.name in lists or pyarrow.types.is_struct(field.type)]
+    return Columns(fields.names, texts, [name for name in nested if name not in chats])
 
 
 def _is_list(kind: pyarrow.DataType) -> bool:

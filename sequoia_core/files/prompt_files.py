@@ -12,7 +12,7 @@ from pathlib import Path, PurePath
 from types import ModuleType
 from typing import Any
 
-from .file_kinds import decode_text
+from .file_kinds import decode_text, describe
 from .json_models import naming
 from .prompt_rows import (
     Columns,
@@ -36,6 +36,8 @@ ENDINGS |= {".csv": "csv", ".tsv": "tsv", ".parquet": "parquet"}
 SEPARATORS = (",", ";", "\t")
 # The beginning of a JSON object or of a list of them, up to the end of its line.
 _JSON_START = re.compile(r'\s*(?:\[\s*)?\{\s*+(?:"[^\n]*[\[{,}\]])?\s*(?:\n|\Z)')
+# What is saved in place of a file: Git's pointer to it, or a page that says why there is none.
+_NOT_THE_FILE = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:version https://git-lfs\.|<!doctype html|<html\b)", re.IGNORECASE)
 
 
 def load_prompts(path: str | Path, column: str | None = None, count: int | None = None) -> list[Prompt]:
@@ -123,12 +125,24 @@ def _opened(data: bytes, name: str) -> tuple[bytes, str]:
     data = gunzipped(data, MAX_PROMPT_BYTES)
     if len(data) > MAX_PROMPT_BYTES:
         raise ValueError(f"found {len(data):,} bytes, expected at most {MAX_PROMPT_BYTES:,}")
+    if _NOT_THE_FILE.match(data):
+        raise ValueError(f"found {describe(data)}, expected text, JSONL, CSV or parquet")
     if data.startswith(b"PAR1"):
         return data, "parquet"
     kind = ENDINGS.get(PurePath(name.lower().removesuffix(".gz")).suffix, "text")
-    if kind != "parquet" and _JSON_START.match(_decoded(data)):
+    if kind != "parquet" and (_JSON_START.match(text := _decoded(data)) or _is_list_of_texts(text)):
         kind = "jsonl"
     return data, kind
+
+
+def _is_list_of_texts(text: str) -> bool:
+    """Whether a text is one JSON list of texts; other lists, such as of numbers, may be a prompt."""
+    if not re.match(r'\s*\[\s*"', text):
+        return False
+    try:
+        return all(isinstance(entry, str) for entry in read_json(text.encode()))
+    except ValueError:
+        return False
 
 
 def _decoded(data: bytes, expected: str = "text, JSONL, CSV or parquet") -> str:
@@ -139,9 +153,12 @@ def _decoded(data: bytes, expected: str = "text, JSONL, CSV or parquet") -> str:
 
 
 def json_rows(data: bytes) -> Iterator[tuple[str, dict]]:
-    """Yield location and object of every row: of JSON lines, one list, or one object; a bare chat as `messages`."""
+    """Yield location and object of every row: of JSON lines, one list, or one object.
+
+    A bare chat becomes `messages`, and a bare text becomes `prompt`.
+    """
     for where, row in _json_values(data):
-        row = {"messages": row} if is_chat(row) else row
+        row = {"messages": row} if is_chat(row) else {"prompt": row} if isinstance(row, str) else row
         if not isinstance(row, dict):
             raise ValueError(f'{where}: found {str(row)[:40]!r}, expected an object such as {{"prompt": …}}')
         check_columns(row)
@@ -192,11 +209,11 @@ def _jsonl_columns(data: bytes) -> Columns:
     """Return the keys of the first rows; text is what all have, as text or as a chat under a usual name."""
     rows = [row for _, row in islice(json_rows(data), CANDIDATE_ROWS)]
     names = list(dict.fromkeys(chain.from_iterable(rows)))
-    lists = [key for key in names if any(isinstance(row.get(key), list) for row in rows)]
-    chats = [key for key in lists if usual_column([key])]
+    nested = [key for key in names if any(isinstance(row.get(key), list | dict) for row in rows)]
+    chats = [key for key in nested if usual_column([key])]
     texts = [key for key in names if key in chats or any(isinstance(row.get(key) or None, str) for row in rows)]
     whole = [key for key in texts if all(key in row for row in rows)]
-    return Columns(names, whole, [key for key in lists if key not in chats])
+    return Columns(names, whole, [key for key in nested if key not in chats])
 
 
 def _csv_table(data: bytes, kind: str) -> tuple[Columns, Iterator[tuple[int, list[str]]]]:

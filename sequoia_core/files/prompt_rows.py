@@ -8,7 +8,10 @@ from .safe_files import read_json
 
 CHATS = ("turns", "messages", "conversations", "conversation")
 USUAL_COLUMNS = ("prompt", *CHATS, "instruction", "text")
-SECOND_PARTS = {"instruction": ("input", "context")}  # parts of the same prompt, where a row has them
+SECOND_PARTS = {  # parts of the same prompt, where a row has them
+    "instruction": ("input", "context", "instances"), "question": ("context",),
+}  # fmt: skip
+SYSTEMS = ("system", "system_prompt")  # columns of what is said before the prompt
 ANSWERS = ("response", "completion", "output", "answer")
 ASSISTANTS = ("assistant", "gpt", "chatgpt", "model", "bot")
 ROLES = {"system": "system", "developer": "system", "user": "user", "human": "user", "prompter": "user"}
@@ -42,18 +45,18 @@ class Columns(NamedTuple):
     Attributes:
         names: of all columns.
         texts: those that hold text, or a chat under a usual name.
-        lists: those that hold lists of something else.
+        nested: those that hold lists of something else, or objects.
     """
 
     names: Sequence[str]
     texts: Sequence[str]
-    lists: Sequence[str]
+    nested: Sequence[str]
 
     @property
     def usual(self) -> str | None:
         """The column of prompts by its name, or the only one of text; None where that is a guess."""
         usual = usual_column(self.names)
-        if usual is None and len(self.texts) == 1 and not self.lists and not _LABEL.fullmatch(self.texts[0].strip()):
+        if usual is None and len(self.texts) == 1 and not self.nested and not _LABEL.fullmatch(self.texts[0].strip()):
             return self.texts[0]
         return usual
 
@@ -63,7 +66,7 @@ class Columns(NamedTuple):
             raise ValueError(f"found columns {listed(self.names)}, expected one named {column!r}")
         chosen = self.usual if column is None else column
         if chosen is None:
-            within = f" with a list in {listed(self.lists)}" if self.lists else ""
+            within = f" with a list or an object in {listed(self.nested)}" if self.nested else ""
             raise ValueError(
                 f"found columns {listed(self.names)}{within}, expected one named {', '.join(USUAL_COLUMNS)} "
                 "(text only without an answer in another column), or a choice of column (--column)"
@@ -137,16 +140,35 @@ def usual_column(columns: Iterable[str]) -> str | None:
 
 
 def prompt_of(row: Mapping[str, Any], column: str) -> Prompt:
-    """Return the prompt in a column of a row: a text, or the turns of a chat before its first answer."""
+    """Return the prompt in a column of a row: a text, or the turns of a chat before its first answer.
+
+    Other columns add to it: a second part, a system prompt, and whose text it is.
+    """
     name, value = column.strip().lower(), row[column]
+    others = {key.strip().lower(): cell for key, cell in row.items() if key != column}
+    role = str(others.get("role")).lower()
+    if ROLES.get(role, "user") != "user":
+        raise ValueError(f"found a text of the role {role}, expected a user's")
     if name in CHATS and isinstance(value, str) and value.lstrip().startswith("["):  # in a cell of a table
         value = read_json(value.encode())
     if isinstance(value, list):
-        return _before_the_answer(value)
-    prompt = text_of(value, column[:40])
-    seconds = [row[key] for key in row if key.strip().lower() in SECOND_PARTS.get(name, ())]
-    filled = [part for part in seconds if isinstance(part, str) and part.strip()]
-    return "\n".join([prompt, *filled]) if prompt else ""
+        prompt = _before_the_answer(value)
+    else:
+        prompt = text_of(value, column[:40])
+        seconds = [_first_input(others.get(key)) for key in SECOND_PARTS.get(name, ())]
+        prompt = "\n".join([prompt, *filter(str.strip, seconds)]) if prompt else ""
+    systems = [cell for key in SYSTEMS if name not in SYSTEMS and isinstance(cell := others.get(key), str)]
+    turns = (("user", prompt),) if isinstance(prompt, str) else prompt.turns
+    if not prompt or turns[0][0] == "system" or not any(map(str.strip, systems)):
+        return prompt
+    return Chat((("system", "\n".join(systems)), *turns))
+
+
+def _first_input(cell: Any) -> str:
+    """Return the text of a second part, or the input of the first of its instances."""
+    if isinstance(cell, list) and cell and isinstance(cell[0], dict):
+        cell = cell[0].get("input")
+    return cell if isinstance(cell, str) else ""
 
 
 def _before_the_answer(turns: list[Any]) -> Prompt:
@@ -169,7 +191,7 @@ def _before_the_answer(turns: list[Any]) -> Prompt:
 def is_chat(value: object) -> bool:
     """Whether a list is turns of one chat, rather than rows."""
     first = value[0] if isinstance(value, list) and value else None
-    return isinstance(first, dict) and ("role" in first or "from" in first)
+    return isinstance(first, dict) and ("role" in first or "from" in first) and "text" not in first
 
 
 def turn_of(turn: Any) -> tuple[str, str]:

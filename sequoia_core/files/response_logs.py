@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from .json_models import naming
 from .prompt_files import check_text, json_rows
-from .prompt_rows import ANSWERS, ASSISTANTS, CHATS, is_chat, listed, prompt_of, text_of, turn_of, usual_column
+from .prompt_rows import ANSWERS, ASSISTANTS, CHATS, Chat, is_chat, listed, prompt_of, text_of, turn_of, usual_column
 from .safe_files import gunzipped, read_bytes
 
 MAX_LOG_BYTES = 64 * 2**20
@@ -58,14 +58,21 @@ def _of_row(row: dict[str, Any]) -> Iterator[Recorded]:
     if "token_ids" in row:
         yield Recorded(_ids(row, "prompt_ids"), _ids(row, "token_ids"))
     elif isinstance(answered.get("choices"), list):
-        before = _prompt(asked)
-        for choice in answered["choices"][:1]:
-            choice = choice if isinstance(choice, dict) else {}
-            message = choice.get("message")
-            text = message.get("content") if isinstance(message, dict) else choice.get("text")
-            yield Recorded(before, _text(text, "the answer of a choice"))
-    elif key := next((key for key in ANSWERS if key in row), None):
-        yield Recorded(_prompt(row), _text(row[key], key))
+        answers = [_of_choice(choice) for choice in answered["choices"]]
+        prompts = _prompts(asked, answers)
+        if len(answers) % len(prompts):
+            raise ValueError(f"found {len(prompts)} prompts and {len(answers)} choices, expected as many of each")
+        each = len(answers) // len(prompts)
+        yield from (Recorded(prompts[number // each], answer) for number, answer in enumerate(answers))
+    elif keys := [key for key in ANSWERS if key in row]:
+        filled = [key for key in keys if row[key]] or keys
+        if any(row[key] != row[filled[0]] for key in filled):
+            raise ValueError(f"found different answers in {listed(filled)}, expected one answer")
+        answer = _text(row[filled[0]], filled[0])
+        prompts = _prompts(row, [answer])
+        if len(prompts) > 1:
+            raise ValueError(f"found {len(prompts)} prompts and one answer, expected as many of each")
+        yield Recorded(prompts[0], answer)
     elif turns := next((row[name] for name in CHATS if isinstance(row.get(name), list)), None):
         yield from _of_chat(turns)
     else:
@@ -81,15 +88,33 @@ def _of_chat(turns: list) -> Iterator[Recorded]:
         before.append(text)
 
 
-def _prompt(row: dict[str, Any]) -> str:
-    """Return the prompt of a request: its text, its turns one below the other, or nothing where it has none."""
+def _of_choice(choice: Any) -> str:
+    choice = choice if isinstance(choice, dict) else {}
+    message = choice.get("message")
+    text = message.get("content") if isinstance(message, dict) else choice.get("text")
+    return _text(text, "the answer of a choice")
+
+
+def _prompts(row: dict[str, Any], answers: list[str]) -> list[str]:
+    """Return the prompts of a request: a text, a chat's turns one below the other, or "" where it has none.
+
+    A chat may end with the answer, which is then no part of its prompt.
+    """
     name = next((name for name in (usual_column(row), "question", "text") if name in row), None)
     if name is None:
-        return ""
+        return [""]
     prompt = row[name]
-    if is_chat(prompt):  # an answer may be among its turns
-        return "\n".join(_text(text, "a turn") for _, text in map(turn_of, prompt))
-    return _text(prompt_of(row, name), name)
+    if name == "prompt" and isinstance(prompt, list) and prompt and all(isinstance(one, str) for one in prompt):
+        return [_text(one, name) for one in prompt]
+    if not is_chat(prompt):
+        asked = prompt_of(row, name)
+        return ["\n".join(text for _, text in asked.turns) if isinstance(asked, Chat) else _text(asked, name)]
+    turns = [(role, _text(text, "a turn")) for role, text in map(turn_of, prompt)]
+    if turns[-1][0] in ASSISTANTS:
+        _, text = turns.pop()
+        if text.strip() not in map(str.strip, answers):
+            raise ValueError(f"found a chat that ends with {text[:40]!r} and another answer, expected one answer")
+    return ["\n".join(text for _, text in turns)]
 
 
 def _text(value: Any, name: str) -> str:

@@ -111,7 +111,7 @@ def read_json(data: bytes) -> Any:
     text = decode_text(data, "JSON")
     try:
         value = json.loads(
-            text, object_pairs_hook=_unique_keys, parse_constant=_no_number, parse_float=_finite, parse_int=_integer
+            text, object_pairs_hook=unique_keys, parse_constant=_no_number, parse_float=_finite, parse_int=_integer
         )
     except json.JSONDecodeError as error:
         where = f"line {error.lineno} column {error.colno}"
@@ -137,7 +137,8 @@ def _check_levels(value: Any) -> None:
     raise ValueError(f"found JSON nested too deep, expected at most {MAX_LEVELS} levels")
 
 
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object, as a hook of json.loads; refuse a key given twice, of which readers take either."""
     unique = dict(pairs)
     if len(unique) < len(pairs):
         keys = [key for key, _ in pairs]

@@ -96,13 +96,23 @@ def check_gguf_architecture(name: str, architecture: str) -> None:
 
 def check_rotation(settings: Mapping[str, Any]) -> None:
     """Refuse rotary settings given under two names with two values, of which readers would take either."""
-    parameters = settings.get("rope_parameters")
+    parameters, scaling = (settings.get(name) for name in ("rope_parameters", "rope_scaling"))
     if not isinstance(parameters, dict):
         return
-    for name, other in (("rope_theta", parameters.get("rope_theta")), ("rope_scaling", parameters)):
-        found = settings.get(name)
-        if None not in (found, other) and found != other:
-            raise ValueError(f"{name}: found {found}, and {other} in rope_parameters, expected one value")
+    theta, other = settings.get("rope_theta"), parameters.get("rope_theta")
+    if None not in (theta, other) and theta != other:
+        raise ValueError(f"rope_theta: found {theta}, and {other} in rope_parameters, expected one value")
+    one, two = map(_rotary_values, (scaling, parameters))
+    if any(one[key] != two[key] for key in one.keys() & two.keys()):
+        raise ValueError(f"rope_scaling: found {scaling}, and {parameters} in rope_parameters, expected one value")
+
+
+def _rotary_values(found: Any) -> dict[str, Any]:
+    """Return rotary settings in a form to compare; nothing for none, and for those given by type of layer."""
+    if not isinstance(found, dict) or not found or any(isinstance(value, dict) for value in found.values()):
+        return {}
+    values = {"rope_type": found.get("type") or "default", **found}
+    return {key: value for key, value in values.items() if key not in ("type", "rope_theta")}
 
 
 def _architectures(fields: Mapping[str, Any]) -> list[str]:

@@ -95,9 +95,7 @@ def chat_remarks(tokenizer: Any, turns: Sequence[Turn], arguments: Mapping[str, 
     a user or a model ends the turn. Marks are the tokenizer's special tokens, its other added tokens that the template
     writes, and the lines that the template writes right before and after turns, such as "### Response:".
     """
-    markers = [f"(turn {marker})" for marker in range(len(turns))]
-    framed = [Turn(turn.role, marker) for turn, marker in zip(turns, markers, strict=True)]
-    frame = chat_text(tokenizer, framed, arguments)
+    markers, frame = _frame(tokenizer, turns, arguments)
     added = (token for token in tokenizer.added_tokens_decoder.values() if token.content.strip())
     marks = {token.content for token in added if token.special or token.content in frame}
     for between in re.split("|".join(map(re.escape, markers)), frame):
@@ -114,6 +112,23 @@ def chat_remarks(tokenizer: Any, turns: Sequence[Turn], arguments: Mapping[str, 
                 "template: as the end of this turn, or as a turn that nobody took."
             )
     return remarks
+
+
+def check_all_written(tokenizer: Any, turns: Sequence[Turn], arguments: Mapping[str, Any] | None = None) -> None:
+    """Refuse a conversation of which the chat template leaves out a turn without an error."""
+    markers, frame = _frame(tokenizer, turns, arguments)
+    for turn, marker in zip(turns, markers, strict=True):
+        if turn.text.strip() and marker not in frame:
+            raise PromptRefused(
+                f"chat: found a chat template that leaves out the text of the {turn.role}, expected one that writes it"
+            )
+
+
+def _frame(tokenizer: Any, turns: Sequence[Turn], arguments: Mapping[str, Any] | None = None) -> tuple[list[str], str]:
+    """Return a marker for each turn, and what the template writes of a conversation that says only these."""
+    markers = [f"(turn {number})" for number in range(len(turns))]
+    framed = [Turn(turn.role, marker) for turn, marker in zip(turns, markers, strict=True)]
+    return markers, chat_text(tokenizer, framed, arguments)
 
 
 def has_chat_template(folder: str | Path) -> bool:

@@ -15,7 +15,7 @@ from huggingface_hub.utils import validate_repo_id
 from ..files.faults import is_panic
 from ..files.file_kinds import describe
 from ..files.model_names import model_source
-from ..files.safe_files import read_bytes
+from ..files.safe_files import read_bytes, unique_keys
 
 A_MODEL = "a causal language model with safetensors weights"
 LONGEST = 300  # characters of a library's message; a longer one ends after a whole sentence
@@ -55,7 +55,7 @@ class Source:
             return None
         content = read_bytes(path)
         try:
-            fields = json.loads(content)
+            fields = json.loads(content, object_pairs_hook=unique_keys)  # some have infinities
         except (ValueError, RecursionError) as error:
             kind = describe(content)
             found = f"no readable JSON ({one_line(error)})" if kind in ("JSON", "text") else kind

@@ -44,6 +44,7 @@ def tokenizer_of(names: Names, given: str | os.PathLike | None) -> tuple[Tokeniz
 
 
 def _of_folder(source: Source) -> Tokenizer:
+    source.read_object("tokenizer_config.json")  # transformers takes the last of a key given twice
     expected = "tokenizer files that transformers can read and that encode text"
     try:
         with explained(source.name, expected, "a tokenizer that does not work"):
@@ -51,10 +52,11 @@ def _of_folder(source: Source) -> Tokenizer:
             ids = tokenizer.encode(PROBES[0])
             tokenizer.decode(ids)
     except ValueError:
-        for file in ("tokenizer_config.json", "tokenizer.json"):
-            source.read_object(file)  # refuses what is no JSON by its name
+        source.read_object("tokenizer.json")  # refuses what is no JSON by its name
         if os.path.isdir(source.place) and not any(map(FILES.match, os.listdir(source.place))):
-            raise ValueError(f"{source.name}: found no tokenizer files, expected such as tokenizer.json") from None
+            raise ValueError(
+                f"{source.name}: found no tokenizer files, expected files such as tokenizer.json"
+            ) from None
         raise
     if not ids:
         raise ValueError(f"{source.name}: found a tokenizer that makes no tokens of {PROBES[0]!r}, expected some")

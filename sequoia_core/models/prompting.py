@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..files.prompt_files import check_text
 from ..files.prompt_rows import Prompt, shown
-from .chat import PromptRefused, Turn, chat_text, check_arguments, encode_chat, has_template, tokenizing
+from .chat import (
+    PromptRefused,
+    Turn,
+    chat_text,
+    check_all_written,
+    check_arguments,
+    encode_chat,
+    has_template,
+    tokenizing,
+)
 
 if TYPE_CHECKING:
     from .protocol import Tokenizer
@@ -96,9 +105,10 @@ def encode_prompt(reader: Reader, prompt: Prompt, prompting: Prompting | None = 
     check_text(prompt)
     prompting, tokenizer = prompting or Prompting(), reader.tokenizer
     if prompting.by_template(tokenizer):
-        turns = (("user", prompt),) if isinstance(prompt, str) else prompt.turns
+        turns = list(starmap(Turn, (("user", prompt),) if isinstance(prompt, str) else prompt.turns))
         try:
-            ids = encode_chat(tokenizer, list(starmap(Turn, turns)), prompting.arguments)
+            ids = encode_chat(tokenizer, turns, prompting.arguments)
+            check_all_written(tokenizer, turns, prompting.arguments)
         except PromptRefused as error:
             raise PromptRefused(f"prompt {shown(prompt)[:40]!r}: {error}") from error
     elif isinstance(prompt, str):

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -20,12 +21,9 @@ def weight_files(source: Source, file: str = SAFE_WEIGHTS_NAME) -> dict[Path, li
 
     `file` is the name of the weights where they are in one file.
     """
-    whole = source.find(file)
-    if whole is not None:
-        return {whole: []}
-    index = source.read_object(f"{file}.index.json")
+    index, whole = source.read_object(f"{file}.index.json"), source.find(file)
     if index is None:
-        return {}
+        return {} if whole is None else {whole: []}
     where, weight_map = f"{source.name}/{file}.index.json", index.get("weight_map")
     if (
         not isinstance(weight_map, dict)
@@ -33,8 +31,14 @@ def weight_files(source: Source, file: str = SAFE_WEIGHTS_NAME) -> dict[Path, li
         or not all(isinstance(shard, str) for shard in weight_map.values())
     ):
         raise ValueError(f"{where}: weight_map: found {str(weight_map)[:60]}, expected the file that holds each tensor")
+    shards = sorted(set(weight_map.values()))
+    outside = next((shard for shard in shards if not Path(shard).suffix or set(shard) & set("/\\")), None)
+    if outside is not None:
+        raise ValueError(f"{where}: found {outside[:60]!r}, expected the name of a file in the same folder")
+    if whole is not None and shards != [file]:
+        raise ValueError(f"{where}: found {shards[0]} in it and {file} in the folder, expected one set of weights")
     files: dict[Path, list[str]] = {}
-    for shard in sorted(set(weight_map.values())):
+    for shard in shards:
         path = source.find(shard)
         if path is None:
             raise ValueError(f"{where}: found no file {shard}, which it names, expected all of its files")
@@ -91,7 +95,15 @@ def _check_length(where: str, path: Path) -> None:
         if whole <= size:
             file.seek(8)
             header = json.loads(file.read(whole - 8))
-            whole += max(fields.get("data_offsets", [0, 0])[1] for fields in header.values())
+            whole += max((_end(fields) for name, fields in header.items() if name != "__metadata__"), default=0)
     if size != whole:
         how = "cut short" if size < whole else "something was appended"
         raise ValueError(f"{where}: found {size:,} bytes, expected {whole:,} by its header: {how}")
+
+
+def _end(fields: Any) -> int:
+    """Return where a tensor ends among the bytes after a header."""
+    offsets = fields.get("data_offsets") if isinstance(fields, dict) else None
+    if not isinstance(offsets, list) or len(offsets) != 2 or type(offsets[1]) is not int:
+        raise ValueError("a tensor without data_offsets in its header")
+    return offsets[1]

@@ -141,6 +141,6 @@ def load(
     except (OSError, RuntimeError, AttributeError) as error:  # a user without a home; a library without the function
         reason = " ".join(str(error).split())
         if find_compiler() is not None:  # compiled code was to be expected
-            say_once(f"compiled code is not used, which is slower: {reason}")
+            say_once(f"compiled code could not be built or loaded, so this run is slower: {reason}")
         return None, reason
     return library, ""

@@ -758,7 +758,7 @@ static int is_outside(const Cache *cache, const Pass *pass) {
     return 0;
 }
 
-// Make ready for a pass -> 1; 0 when memory ran out; -1 for an id or a position that there is not.
+// Make ready for a pass -> 1; 0 when memory ran out; -1 for an id or a position that does not exist.
 static int ready(Cache *cache, const Pass *pass, int threads) {
     if (is_outside(cache, pass)) return -1;
     if (!make_room(cache, pass->rows, threads)) return 0;
@@ -862,7 +862,7 @@ static const float *room_to_draft(Cache *cache, int most, int unseen, int thread
 }
 
 // Draft a whole tree, level by level, one pass each -> 1; 0 when memory ran out; -1 when logits are not finite; -2 for an
-// id or a position that there is not.
+// id or a position that does not exist.
 //
 // All threads go through the levels together: one prepares a pass while the others wait at the end of its block, all run
 // it, and after a barrier the logits are whole; the rows are shared out, and when the last is done one thread writes down
@@ -962,7 +962,7 @@ typedef struct {
 } Growth;
 
 // Draft a tree that grows frontier by frontier, one pass each -> 1; 0 when memory ran out; -1 when logits are not finite; -2
-// for an id or a position that there is not.
+// for an id or a position that does not exist.
 // Threads go through the frontiers together, as in `sequoia_draft`; what each finds in `failed` and `ranks` was written before
 // a barrier, and is not written again before the next.
 int sequoia_grow(Cache *cache, Growth *growth) {

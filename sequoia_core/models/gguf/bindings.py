@@ -20,7 +20,7 @@ from typing import Any
 TESTED = "build 11549 (October 2026)"
 VARIABLE = "SEQUOIA_LLAMA_CPP"
 CACHE_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "iq4_nl": 20, "bf16": 30}
-NO_TOKEN = -1  # the id of a token that there is not
+NO_TOKEN = -1  # the id of a token that does not exist
 CONTROL = 8  # of enum llama_token_attr
 _ERROR = 4  # of enum ggml_log_level
 

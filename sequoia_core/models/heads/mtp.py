@@ -138,7 +138,9 @@ def find_mtp(source: Source, plan: Plan) -> MtpFiles:
     if missing:
         raise ValueError(f"{source.name}: found MTP layers without {', '.join(missing)}, expected every tensor of them")
     if counts := mtp_counts(plan.config) - {1}:
-        raise ValueError(f"{source.name}/config.json: found {max(counts)} MTP layers, expected one as can be read")
+        raise ValueError(
+            f"{source.name}/config.json: found {max(counts)} MTP layers, expected one, as no more can be read"
+        )
     if left := sorted(set(found) - set(names.values())):
         raise ValueError(f"{source.name}: found no place for {left[0][:80]}, expected the tensors of one MTP layer")
     if plan.quantised:

@@ -155,7 +155,7 @@ def test_a_race_has_a_row_for_each_method_the_fastest_first(shown):
     assert words.endswith("Next: sequoia measure --draft d --temperature 0.6 --out vector.json")
     plain = {"fastest": None, "same_as_plain": ["sequoia", "adaptive"], "tree": {"size": 1, "depth": 0}, "held": True}
     words = shown(bench_parts(record | plain, over, ["--draft", "d"]))
-    assert "*" not in words and "planned tree" not in words and "The plan is no draft" in words
+    assert "*" not in words and "planned tree" not in words and "The plan is to decode without a draft" in words
     assert "No method is the fastest beyond the noise" in words and "have its figures: adaptive trees." in words
 
 

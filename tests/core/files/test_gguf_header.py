@@ -48,6 +48,11 @@ def test_a_head_tells_format_and_cache(tmp_path):
         ({"llama.attention.key_length": (TEXT, "wide")}, "llama.attention.key_length = 'wide', no whole number"),
         ({"llama.attention.head_count_kv": (LIST, (F32, [2.0]))}, "llama.attention.head_count_kv = '.2.0.', no whole"),
         ({"tokenizer.ggml.tokens": (LIST, (TEXT, ["a", "", "", "b", "a"]))}, "the token 'a' twice"),
+        ({"split.count": (TEXT, "two")}, "split.no = 0 and split.count = 'two', no part of a file"),
+        ({"split.no": (TEXT, "0"), "split.count": (U16, 2)}, "split.no = '0' and split.count = 2, no part"),
+        ({"split.count": (U16, 0)}, "split.no = 0 and split.count = 0"),
+        ({"split.no": (U16, 3), "split.count": (U16, 3)}, "split.no = 3 and split.count = 3"),
+        ({"split.count": (U32, 10**6)}, "split.no = 0 and split.count = 1000000"),
         ({"tokens": (LIST, (TEXT, [""] * 6))}, "an array of 6 texts"),
         ({name: (LIST, (TEXT, [""] * 3)) for name in ("tokens", "merges")}, "arrays of more than 5 entries"),
     ],
@@ -68,6 +73,9 @@ def test_a_split_file_is_given_by_its_first_part_and_counts_with_all(tmp_path):
     assert read_gguf_header(tmp_path / names[0]).file_bytes == sum(sizes)
     with pytest.raises(ValueError, match=f"{names[2]}: found part 3 of 3, expected the first part, {names[0]}"):
         read_gguf_header(tmp_path / names[2])
+    (tmp_path / "b-00001-of-00003.gguf").write_bytes((tmp_path / names[1]).read_bytes())
+    with pytest.raises(ValueError, match="b-00001-of-00003.gguf: found part 2 of 3, expected the first part"):
+        read_gguf_header(tmp_path / "b-00001-of-00003.gguf")
     (tmp_path / names[0]).rename(tmp_path / "first.gguf")
     with pytest.raises(ValueError, match="first.gguf: found part 1 of 3, expected the first part, first-00001-of-"):
         read_gguf_header(tmp_path / "first.gguf")

@@ -81,6 +81,14 @@ SHAPES = {  # what people have -> its prompts
     ),
     "HumanEval": ([{"task_id": "H/0", "prompt": "def f():", "canonical_solution": "1", "test": "x"}], ["def f():"]),
     "UltraChat": ([{"prompt": "Why?", "prompt_id": "9", "messages": ANSWERED}], ["Why?"]),
+    "self-instruct": (
+        [{"instruction": "Add.", "instances": [{"input": "1 2", "output": "3"}, {"input": "4", "output": "4"}]}],
+        ["Add.\n1 2"],
+    ),
+    "a system prompt": ([{"system_prompt": "Be short.", "prompt": "Why?", "answer": "So."}], [ASKED]),
+    "a system prompt of a chat": ([{"system": "Be short.", "messages": ANSWERED[1:]}], [ASKED]),
+    "a chat with a system prompt of its own": ([{"system": "Be long.", "messages": ANSWERED}], [ASKED]),
+    "no system prompt": ([{"system": "", "instruction": "Why?"}], ["Why?"]),
     "texts": ([{"text": "one"}, {"text": "two"}], ["one", "two"]),
 }
 
@@ -99,7 +107,7 @@ def test_the_shapes_of_chats_and_instructions_are_known_in_every_file(shape):
         cells = [[cell if isinstance(cell, str) else json.dumps(cell) for cell in row.values()] for row in rows]
         written = io.StringIO()
         csv.writer(written).writerows([list(rows[0]), *cells])
-        if shape != "prompt as chat":  # a cell called prompt is text
+        if shape not in ("prompt as chat", "self-instruct"):  # such cells are text
             assert prompts_from_bytes(written.getvalue().encode(), "a.csv") == prompts
 
 
@@ -114,6 +122,10 @@ LINES = b'{"prompt": "one"}\n{"prompt": "two"}\n'
         ("a.jsonl.txt", LINES, ["one", "two"]),
         ("a.csv", LINES, ["one", "two"]),
         ("a.txt", b'[\n {"prompt": "one"}\n]', ["one"]),
+        ("a.txt", b'["one",\n "two"]\n', ["one", "two"]),
+        ("a.csv", b'["one, two", "three"]', ["one, two", "three"]),
+        ("a.json", b'["one"]', ["one"]),
+        ("a.txt", b'["one"] and\n<|user|> two', ['["one"] and', "<|user|> two"]),
         ("a.txt", b'{"a": 1} is what?\n{name}, hi', ['{"a": 1} is what?', "{name}, hi"]),
         ("a.jsonl.gz", gzip.compress(LINES, mtime=0), ["one", "two"]),
         ("a.csv.gz", gzip.compress(b"id,prompt\n1,one\n", mtime=0), ["one"]),
@@ -129,13 +141,15 @@ def test_content_is_read_as_what_it_is(name, data, prompts):
     assert prompts_from_bytes(data, name) == prompts
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(
     ("name", "data", "rows"),
     [
         ("a.jsonl", b'{"prompt": null}\n{"prompt": "x"}\n{"prompt": " "}', 3),
         ("a.jsonl", b'{"messages": [{"role": "tool", "content": "y"}]}\n{"prompt": "x"}', 2),
         ("a.csv", b"id,prompt\n1,\n2,x\n", 2),
+        ("a.jsonl", b'{"text": "y", "role": "assistant"}\n{"text": "x", "role": "prompter"}', 2),
+        ("a.csv", b"Role,text\nsystem,y\nuser,x\nassistant,z\n", 3),
         ("a.parquet", None, 2),
     ],
 )
@@ -152,6 +166,12 @@ def test_only_as_many_rows_are_read_as_prompts_are_wanted():
     assert prompts_from_bytes(parquet(prompt=["one", "two"]), "a.parquet", count=1) == ["one"]
 
 
+def test_a_context_is_part_of_its_question_and_a_list_of_turns_may_be_rows():
+    data = json.dumps({"question": "Who?", "context": "A fish.", "answer": "Cod"}).encode()
+    assert prompts_from_bytes(data, "a.jsonl", "question") == ["Who?\nA fish."]
+    assert prompts_from_bytes(b'[{"text": "x", "role": "prompter"}]', "a.json") == ["x"]
+
+
 def test_columns_of_text_can_be_chosen():
     rows, prompts = SHAPES["Alpaca"]
     data = "\n".join(map(json.dumps, rows)).encode()
@@ -163,6 +183,7 @@ def test_columns_of_text_can_be_chosen():
     assert prompt_columns(parquet(id=[1], words=["x"], flags=[True]), "a.parquet").usual == "words"
 
 
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
 BOMB = gzip.compress(bytes(MAX_PROMPT_BYTES + 1), 1)
 
 
@@ -176,10 +197,21 @@ BOMB = gzip.compress(bytes(MAX_PROMPT_BYTES + 1), 1)
         ("a.jsonl", b'{"source_url": "x"}', None, "or a choice of column"),  # the only text, and a label
         ("a.jsonl", b"", None, "no prompts"),
         ("a.txt", b"PK\x03\x04\0\0", None, "binary data"),
+        ("a.csv", POINTER, None, "found a Git LFS pointer, not the file itself, expected text, JSONL"),
+        ("a.parquet", POINTER, None, "found a Git LFS pointer"),
+        ("a.txt", b"<!DOCTYPE html>\n<p>Sign in</p>", None, "found HTML or XML, expected text"),
+        ("a.jsonl", b"\n<HTML lang=en>\n", None, "found HTML or XML, expected text"),
         ("a.txt", b"text", "words", "found plain text for column 'words'"),
         ("a.csv", CSV, None, "found columns id, question, answer, expected one named prompt, turns"),
-        ("a.json", b'{"schema": "v1", "cases": [{"prompt": "x"}]}', None, "schema, cases with a list in cases"),
-        ("a.parquet", None, None, "schema, cases with a list in cases"),
+        (
+            "a.json",
+            b'{"schema": "v1", "cases": [{"prompt": "x"}]}',
+            None,
+            "schema, cases with a list or an object in cases",
+        ),
+        ("a.json", b'[{"schema": "x", "cases": {"a": 1}}]', None, "schema, cases with a list or an object in cases"),
+        ("a.jsonl", b'{"name": "eval", "data": {"a": "x"}}', None, "name, data with a list or an object in data"),
+        ("a.parquet", None, None, "schema, cases with a list or an object in cases"),
         ("a.jsonl", b'{"text": "Why? So.", "output": "So."}', None, "found columns text, output, expected .*--column"),
         ("a.csv", b"text,answer\nWhy? So.,So.\n", None, "found columns text, answer, expected .*--column"),
         ("a.jsonl", b'{"prompt": null}', None, "line 1 .prompt.: found no prompt"),

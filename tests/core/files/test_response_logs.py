@@ -23,8 +23,18 @@ SAME = [
     {"prompt": "Hello", "choices": [{"text": "Hi"}]},
     {
         "request": {"messages": [{"role": "user", "content": "Hello"}]},
-        "response": {"choices": [{"message": {"role": "assistant", "content": "Hi"}}, {"message": {"content": "No"}}]},
+        "response": {"choices": [{"message": {"role": "assistant", "content": "Hi"}}]},
     },
+    {
+        "messages": [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}],
+        "response": "Hi",
+    },
+    {
+        "conversations": [{"from": "human", "value": "Hello"}, {"from": "gpt", "value": "Hi"}],
+        "choices": [{"text": "Hi"}],
+    },
+    {"prompt": "Hello", "output": "Hi", "answer": "Hi"},
+    {"prompt": "Hello", "response": "Hi", "output": None},
 ]
 
 
@@ -49,6 +59,21 @@ def test_the_second_question_is_no_part_of_the_first_answers_prompt():
     assert responses_from_bytes(data, "log") == [Recorded("One?", "1")]
 
 
+def test_a_system_prompt_and_a_context_are_read():
+    rows = [
+        {"system_prompt": "Be short.", "question": "A?", "response": "a"},
+        {"question": "Who?", "context": "Me.", "answer": "a"},
+    ]
+    assert responses_from_bytes(lines(*rows), "log") == [("Be short.\nA?", "a"), ("Who?\nMe.", "a")]
+
+
+def test_every_choice_of_a_request_is_read():
+    texts = [{"text": text} for text in "abcd"]
+    both = lines({"prompt": "1", "choices": texts[:2]}, {"prompt": ["1", "2"], "choices": texts})
+    wanted = [("1", "a"), ("1", "b"), ("1", "a"), ("1", "b"), ("2", "c"), ("2", "d")]
+    assert responses_from_bytes(both, "log") == wanted
+
+
 def test_token_ids_stay_what_they_are():
     found = responses_from_bytes(lines({"prompt_ids": [1, 2], "token_ids": [3], "prompt": "x", "response": "y"}), "a")
     assert found == [Recorded([1, 2], [3])] and not found[0].is_text
@@ -71,10 +96,18 @@ def test_order_is_kept_and_empty_answers_left_out(tmp_path):
         assert load_responses(path) == [Recorded("1", "a")]
 
 
+@pytest.mark.sample(20)
 @pytest.mark.parametrize(
     ("data", "message"),
     [
         (b"", "log: found no answers"),
+        (b'{"prompt": "a", "output": "b", "answer": "c"}', "found different answers in output, answer, expected one"),
+        (b'{"prompt": ["a", "b"], "response": "c"}', "found 2 prompts and one answer, expected as many of each"),
+        (b'{"prompt": ["a", "b"], "choices": [{"text": "c"}]}', "found 2 prompts and 1 choices"),
+        (
+            b'{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "output": "c"}',
+            "line 1: found a chat that ends with 'b' and another answer, expected one answer",
+        ),
         (b"prompt,response\na,b\n", "line 1: found 'prompt,response', expected JSON: .*.not CSV or parquet"),
         (b'{"prompt": "a", "response": "b"}\n{"text": "c"}', "line 2: found keys text, expected prompt and response"),
         (b'{"prompt": 3, "response": "b"}', "line 1: found prompt '3', expected text"),

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlavaConfig
 
 from sequoia_core.files.model_names import DEMO_PAIR
-from sequoia_core.models.architectures import check_head, mtp_tensors
+from sequoia_core.models.architectures import check_head, check_rotation, mtp_tensors
 from sequoia_core.models.checkpoint import read_plan
 from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.models.loading import load_pair
@@ -128,3 +128,21 @@ def test_state_space_layers_are_refused_by_name():
     model.config.layer_types = ["linear_attention", "full_attention"]
     with pytest.raises(ValueError, match="linear_attention"):
         HuggingFaceModel(model, "hybrid")
+
+
+SCALED = {"rope_type": "llama3", "factor": 8.0}
+ROTATIONS = [  # two forms of the same settings, for old and new readers
+    (SCALED, SCALED | {"rope_theta": 5e5}),
+    ({"type": "linear", "factor": 2.0}, {"rope_type": "linear", "factor": 2.0}),
+    (SCALED, {"full_attention": SCALED, "sliding_attention": {"rope_type": "default"}}),
+    (SCALED, {}),
+]
+
+
+@pytest.mark.parametrize(("scaling", "parameters"), ROTATIONS)
+def test_a_rotation_that_is_written_in_two_forms_is_taken(scaling, parameters):
+    check_rotation({"rope_scaling": scaling, "rope_parameters": parameters, "rope_theta": 5e5})
+    if "rope_type" in parameters:
+        for other in (parameters | {"factor": 3.0}, {"rope_theta": 5e5}):
+            with pytest.raises(ValueError, match="^rope_scaling: found .* in rope_parameters, expected one value$"):
+                check_rotation({"rope_scaling": scaling, "rope_parameters": other})

@@ -59,6 +59,11 @@ def holding(file: str, content: bytes):
     return lambda folder: (folder / file).write_bytes(content)
 
 
+def given_twice(file: str, key: str):
+    """Return what gives two values to a key of a folder's JSON file."""
+    return lambda folder: (folder / file).write_text(f'{{"{key}": 1, "{key}": 2}}')
+
+
 def sharded(change):
     """Return what splits a folder's weights over two files, then changes it and its index."""
 
@@ -106,9 +111,17 @@ REFUSED = {  # what is wrong with a folder -> how it comes about, and what the r
     "an index without places": (sharded(lambda *_: {"metadata": {}}), f"{INDEX}: weight_map: found None"),
     "no configuration": (lambda folder: (folder / "config.json").unlink(), "found no config.json"),
     "a configuration without end": (holding("config.json", b"[" * 100_000), "config.json: found no readable JSON"),
+    "a key given twice": (
+        given_twice("config.json", "rope_theta"),
+        r"config.json: found no readable JSON .found the key 'rope_theta' twice, expected it once.",
+    ),
+    "a key of the tokenizer given twice": (
+        given_twice("tokenizer_config.json", "eos_token"),
+        "tokenizer_config.json: found .*'eos_token' twice",
+    ),
     "no tokenizer": (
         lambda folder: [path.unlink() for path in folder.glob("tokenizer*")],
-        "found no tokenizer files, expected such as tokenizer.json",
+        "found no tokenizer files, expected files such as tokenizer.json",
     ),
     "a pointer in place of the tokenizer": (
         holding("tokenizer.json", b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"),

@@ -94,6 +94,22 @@ def test_the_roles_of_a_chat_reach_the_template_or_are_refused():
         encode_prompt(Reader(chat_tokenizer(NO_SYSTEM)), CHAT)
 
 
+DROPS_SYSTEM = "{% for m in messages if m.role != 'system' %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "prompt", "role"),
+    [(DROPS_SYSTEM, CHAT, "system"), ("Hello! {{ messages[0].role }}", "Hello", "user"), (DROPS_SYSTEM, "Why?", "")],
+)
+def test_a_turn_that_the_template_leaves_out_is_named(template, prompt, role):
+    reader = Reader(chat_tokenizer(template))
+    if not role:
+        assert encode_prompt(reader, prompt)
+        return
+    with pytest.raises(PromptRefused, match=f"found a chat template that leaves out the text of the {role}, expected"):
+        encode_prompt(reader, prompt)
+
+
 def test_prompts_that_the_template_refuses_are_left_out_and_named(capsys):
     reader = Reader(chat_tokenizer(NO_SYSTEM))
     assert encoded(reader, ["a", CHAT, "b"], Prompting()) == [encode_prompt(reader, text) for text in "ab"]

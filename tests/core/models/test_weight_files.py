@@ -22,6 +22,10 @@ def folder_of(folder, first=("a",), second=("b",)):
     return locate(folder)
 
 
+def headed(header):
+    return len(header).to_bytes(8, "little") + header
+
+
 def test_shards_are_read_as_one_file(tmp_path):
     source = folder_of(tmp_path)
     assert stored_tensors(source) == {"a": ((4,), "F32"), "b": ((4,), "F32")}
@@ -29,7 +33,7 @@ def test_shards_are_read_as_one_file(tmp_path):
     assert stored_tensors(locate(tmp_path.parent)) == {}
 
 
-@pytest.mark.sample(7)
+@pytest.mark.sample(9)
 @pytest.mark.parametrize(
     ("damage", "found"),
     [
@@ -40,8 +44,10 @@ def test_shards_are_read_as_one_file(tmp_path):
         (lambda data: POINTER, "a Git LFS pointer, not the file itself, expected"),
         (lambda data: b"<!DOCTYPE html><html>Not found</html>", "HTML or XML"),
         (lambda data: data.replace(b'"dtype"', b'"dtyqe"'), "a damaged file"),
+        (lambda data: headed(b'{"a": [1, 2]}'), r"a damaged file \(a tensor without data_offsets in its header\), exp"),
+        (lambda data: headed(b'{"a": {"data_offsets": 3}}'), r"a damaged file \(a tensor without data_offsets"),
     ],
-    ids=["cut", "longer", "cut header", "empty", "pointer", "page", "header"],
+    ids=["cut", "longer", "cut header", "empty", "pointer", "page", "header", "a list", "no offsets"],
 )
 def test_a_file_that_is_not_whole_is_named_with_its_bytes(damage, found, tmp_path):
     source = folder_of(tmp_path)
@@ -58,3 +64,23 @@ def test_each_tensor_is_stored_once_and_where_the_index_says(second, found, tmp_
     source = folder_of(tmp_path, second=second)
     with pytest.raises(ValueError, match=found):
         stored_tensors(source)
+
+
+@pytest.mark.parametrize(
+    ("shard", "found"),
+    [
+        ("../x.safetensors", "'../x.safetensors', expected the name of a file in the same folder$"),
+        ("..", "'..', expected the name of a file"),
+        ("a\\b.safetensors", r"'a\\\\b.safetensors', expected the name of a file"),
+        (SECOND, f"{SECOND} in it and model.safetensors in the folder, expected one set of weights$"),
+    ],
+)
+def test_an_index_names_the_only_files_of_its_folder(shard, found, tmp_path):
+    source = folder_of(tmp_path)
+    (tmp_path / FIRST).rename(tmp_path / "model.safetensors")
+    path = tmp_path / "model.safetensors.index.json"
+    path.write_text(json.dumps({"weight_map": {"a": shard}}))
+    with pytest.raises(ValueError, match=f"model.safetensors.index.json: found {found}"):
+        stored_tensors(source)
+    path.write_text(json.dumps({"weight_map": {"a": "model.safetensors"}}))
+    assert stored_tensors(source) == {"a": ((4,), "F32")}

@@ -157,5 +157,7 @@ def test_a_folder_that_cannot_be_used_is_named_once(home, source, load, tmp_path
     with pytest.warns(notices.Notice) as found:
         assert load()[0] is None and load()[0] is None
     (sentence,) = [str(each.message) for each in found]
-    assert sentence.startswith(f"compiled code is not used, which is slower: {place / 'sequoia-studio'}: cannot keep")
+    assert sentence.startswith(
+        f"compiled code could not be built or loaded, so this run is slower: {place / 'sequoia-studio'}: cannot keep"
+    )
     assert notices.said() == [sentence]
