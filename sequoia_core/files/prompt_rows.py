@@ -157,11 +157,15 @@ def prompt_of(row: Mapping[str, Any], column: str) -> Prompt:
         prompt = text_of(value, column[:40])
         seconds = [_first_input(others.get(key)) for key in SECOND_PARTS.get(name, ())]
         prompt = "\n".join([prompt, *filter(str.strip, seconds)]) if prompt else ""
-    systems = [cell for key in SYSTEMS if name not in SYSTEMS and isinstance(cell := others.get(key), str)]
     turns = (("user", prompt),) if isinstance(prompt, str) else prompt.turns
-    if not prompt or turns[0][0] == "system" or not any(map(str.strip, systems)):
-        return prompt
-    return Chat((("system", "\n".join(systems)), *turns))
+    systems = [] if not prompt or name in SYSTEMS or turns[0][0] == "system" else system_turns(others)
+    return Chat((*systems, *turns)) if systems else prompt
+
+
+def system_turns(row: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what other columns of a row say before its prompt."""
+    cells = [cell for key, cell in row.items() if key.strip().lower() in SYSTEMS]
+    return [("system", cell) for cell in cells if isinstance(cell, str) and cell.strip()]
 
 
 def _first_input(cell: Any) -> str:

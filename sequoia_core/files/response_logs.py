@@ -13,7 +13,19 @@ from typing import Any, NamedTuple
 
 from .json_models import naming
 from .prompt_files import check_text, json_rows
-from .prompt_rows import ANSWERS, ASSISTANTS, CHATS, Chat, is_chat, listed, prompt_of, text_of, turn_of, usual_column
+from .prompt_rows import (
+    ANSWERS,
+    ASSISTANTS,
+    CHATS,
+    Chat,
+    is_chat,
+    listed,
+    prompt_of,
+    system_turns,
+    text_of,
+    turn_of,
+    usual_column,
+)
 from .safe_files import gunzipped, read_bytes
 
 MAX_LOG_BYTES = 64 * 2**20
@@ -74,15 +86,19 @@ def _of_row(row: dict[str, Any]) -> Iterator[Recorded]:
             raise ValueError(f"found {len(prompts)} prompts and one answer, expected as many of each")
         yield Recorded(prompts[0], answer)
     elif turns := next((row[name] for name in CHATS if isinstance(row.get(name), list)), None):
-        yield from _of_chat(turns)
+        yield from _of_chat(_turns(row, turns))
     else:
         raise ValueError(f"found keys {listed(row)}, expected {EXPECTED}")
 
 
-def _of_chat(turns: list) -> Iterator[Recorded]:
+def _turns(row: dict[str, Any], chat: list) -> list[tuple[str, str]]:
+    turns = [(role, _text(text, "a turn")) for role, text in map(turn_of, chat)]
+    return turns if turns[0][0] == "system" else [*system_turns(row), *turns]
+
+
+def _of_chat(turns: list[tuple[str, str]]) -> Iterator[Recorded]:
     before: list[str] = []
-    for role, text in map(turn_of, turns):
-        check_text(text)
+    for role, text in turns:
         if role in ASSISTANTS:
             yield Recorded("\n".join(before), text)
         before.append(text)
@@ -109,7 +125,7 @@ def _prompts(row: dict[str, Any], answers: list[str]) -> list[str]:
     if not is_chat(prompt):
         asked = prompt_of(row, name)
         return ["\n".join(text for _, text in asked.turns) if isinstance(asked, Chat) else _text(asked, name)]
-    turns = [(role, _text(text, "a turn")) for role, text in map(turn_of, prompt)]
+    turns = _turns(row, prompt)
     if turns[-1][0] in ASSISTANTS:
         _, text = turns.pop()
         if text.strip() not in map(str.strip, answers):

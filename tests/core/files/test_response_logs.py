@@ -62,9 +62,14 @@ def test_the_second_question_is_no_part_of_the_first_answers_prompt():
 def test_a_system_prompt_and_a_context_are_read():
     rows = [
         {"system_prompt": "Be short.", "question": "A?", "response": "a"},
+        {"system": "Be short.", "messages": [{"role": "user", "content": "A?"}], "response": "a"},
+        {
+            "System": "Be short.",
+            "conversations": [{"from": "human", "value": "A?"}, {"from": "gpt", "value": "a"}],
+        },
         {"question": "Who?", "context": "Me.", "answer": "a"},
     ]
-    assert responses_from_bytes(lines(*rows), "log") == [("Be short.\nA?", "a"), ("Who?\nMe.", "a")]
+    assert responses_from_bytes(lines(*rows), "log") == [*[("Be short.\nA?", "a")] * 3, ("Who?\nMe.", "a")]
 
 
 def test_every_choice_of_a_request_is_read():
