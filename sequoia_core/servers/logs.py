@@ -25,7 +25,7 @@ from .counts import (
 )
 
 MAX_LINE = 16_384  # characters of a line that counts
-MAX_PERIODS = 1000  # of a log; more windows are added up
+MAX_PERIODS = 10_000  # of a log; more windows are added up
 _COUNTED = ("drafts", "draft_tokens", "accepted_tokens")
 RATE_ERROR, MEAN_ERROR = 0.00051, 0.0051  # of rates with three decimals and means with two, in sums of floats
 VLLM_MARK, SGLANG_MARK = "SpecDecoding metrics:", "accept len:"

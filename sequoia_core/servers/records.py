@@ -156,7 +156,8 @@ def _parts(row: Any) -> Iterable[tuple[str, dict[str, Any]]]:
         tokens = usage.get("completion_tokens", row.get("completion_tokens"))
         yield VLLM, fields | {"completion_tokens": tokens} | about
     timings = _fields(row.get("timings", row))  # without draft_n where nothing was drafted
-    if "predicted_n" in timings and "draft_rounds" not in timings:  # mlx-vlm's count rounds
+    chunk = row.get("stop") is False  # of a stream of /completion, which has no id
+    if "predicted_n" in timings and "draft_rounds" not in timings and not chunk:  # mlx-vlm's count rounds
         yield LLAMA_CPP, timings | about
 
 

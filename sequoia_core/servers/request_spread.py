@@ -155,6 +155,18 @@ def _scattered(parts: Sequence[ServerCounts]) -> Collapse | None:
     return Collapse(low, rest) if most < COLLAPSE_RATIO * least else None
 
 
+def unevenness(counts: ServerCounts) -> float:
+    """Return the standard deviation of the first position's rate over the periods, chance taken off; 0 for few."""
+    longest = len(counts.positions)
+    known = [(part.drafts, part.positions[0]) for part in counts.periods if part.drafts and part.positions]
+    if len(known) < MIN_REQUESTS or any(len(part.positions) != longest for part in counts.periods if part.drafts):
+        return 0.0
+    drafts, hits = np.array(known).T
+    mean = hits.sum() / drafts.sum()
+    excess = ((hits - drafts * mean) ** 2 - drafts * mean * (1 - mean)).sum() / max((drafts * (drafts - 1)).sum(), 1)
+    return float(max(excess, 0.0) ** 0.5)
+
+
 def steady(counts: ServerCounts) -> ServerCounts:
     """Return the counts to plan from: where acceptance collapses within a source, those of the rest of it."""
     found = collapse(counts)

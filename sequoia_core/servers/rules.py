@@ -26,7 +26,7 @@ from .evidence import (
     yield_of,
 )
 from .flags import NGRAM, method_of
-from .request_spread import FALSE_ALARM, Collapse, long_prompts
+from .request_spread import FALSE_ALARM, Collapse, long_prompts, unevenness
 
 DEVIATIONS = 2.576  # of a normal law: half of FALSE_ALARM, since few drafts have fatter tails
 LIMITED_RATE = 0.9  # of drafts accepted whole
@@ -40,6 +40,7 @@ MAX_LOOPING_SHARE = 0.2  # of answers that repeat themselves: a draft guesses a 
 MIN_SPEED = 0.97  # of the speed without a draft (mlx-lm#1132: .65)
 HEALTHY_RATE = 0.7  # at every position: what published heads reach, supposed where nothing better is known
 MIN_LATER_TRIALS = 500  # of later positions, below which a fall at one may not show (power: benchmarks/results)
+MAX_UNEVENNESS = 0.3  # of the first position between parts: answers of the demo pair have .22, any rates alike .29
 MIN_HEALTHY_DRAFTS = 100  # below which most faults do not show (power: benchmarks/results)
 
 HEALTHY, WIRED_WRONG, RUNS_OUT, LONGER = "healthy", "wired wrong", "runs out", "falls with prompt length"
@@ -300,6 +301,12 @@ def sound(counts: ServerCounts) -> Finding:
         first = drafted_tokens(counts)  # a share of all drafted tokens is no more than that of the first ones
     if first is None or not (counts.positions or first.low > MIN_FIRST_RATE):
         return Finding(UNKNOWN, (), "These counts say nothing by position.", "metrics, or answers with their counts")
+    if (uneven := unevenness(counts)) > MAX_UNEVENNESS:
+        seen = Evidence("standard deviation of the first position between parts", uneven)
+        says = "Parts of the source differ by more than kinds of text do: no one verdict fits them all."
+        return Finding(
+            UNKNOWN, (first, seen), says, "the parts by themselves: other models, drafts or kinds of request"
+        )
     normal = "The first position is accepted less often than the later ones together, which is normal: drafts begin "
     normal += "where text is hard."
     says = normal if later and first.high < later[0].low else "Nothing in the counts looks wrong."

@@ -136,6 +136,8 @@ def test_the_chunks_of_a_stream_are_one_answer():
     assert (counts.draft_tokens, counts.accepted_tokens, counts.tokens, counts.requests_done) == (80, 32, 64, 2)
     assert "14 chunks" in counts.notes[0]
     assert read([chunk["timings"] for chunk in chunks]).requests_done == 16
+    own = [{"timings": chunk["timings"], "stop": n == 7} for n, chunk in enumerate(chunks[:8])]
+    assert read(own).draft_tokens == 40 and read(own).notes[0] == "7 answers without counts were left out."
 
 
 def test_drafts_that_a_grammar_empties_are_read():

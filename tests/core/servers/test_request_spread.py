@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from sequoia_core.servers.counts import RequestTotals, ServerCounts, summed
-from sequoia_core.servers.request_spread import by_prompt_length, collapse, steady
+from sequoia_core.servers.diagnosis import diagnose
+from sequoia_core.servers.request_spread import by_prompt_length, collapse, steady, unevenness
 from tests.core.servers.samples import STEPS, read, step_record, vllm_text
 
 
@@ -52,6 +53,15 @@ def test_a_stretch_that_falls_is_named(name):
     else:
         assert found.low.source.startswith(low) and found.rest.source.startswith(rest)
         assert found.low.drafts + found.rest.drafts == counts.drafts
+
+
+def test_small_parts_in_turns_are_not_healthy():
+    """Of 30 drafts each no one surely fails, and together they differ by more than texts do."""
+    turns = log(*(window(f"line {n}", 30, 1 if n % 2 else 24) for n in range(20)))
+    assert collapse(turns) is None and unevenness(turns) > 0.37
+    assert diagnose(turns).verdict.title == "Cannot tell" and "no one verdict" in diagnose(turns).verdict.says
+    assert unevenness(read([step_record(steps) for steps in STEPS])) == pytest.approx(0.22, abs=0.01)
+    assert diagnose(SOURCES["texts in turns"][0]).verdict.title == "Healthy"
 
 
 def test_the_rest_is_planned_from_and_says_so():
