@@ -57,8 +57,7 @@ LIMITS = [  # what is taken, what is one above, and how that is refused
     (row(LARGEST, LARGEST), row(LARGEST + 2, LARGEST), "drafts and .* draft tokens, expected counts"),
     (row(LARGEST, LARGEST), row(LARGEST, LARGEST + 2), "drafts and .* draft tokens, expected counts"),
     (row(1, 1), row(-1, 1), "found -1 drafts"),
-    (row(1, 2), row(1, 3), "found 3 draft tokens in 1 drafts of K = 2, expected 1 to 2"),
-    (row(2, 2), row(2, 1), "found 1 draft tokens in 2 drafts of K = 2, expected 2 to 4"),
+    (row(1, 2), row(1, 3), "found 3 draft tokens in 1 drafts of K = 2, expected at most 2"),
     ("1\n1\n0\n", "1.01\n1\n0\n", "outside 0 to 1"),
     ("[100, 0]", "[100.1, 0]", r"expected rates by position$"),
     (line(16_384), line(16_385), "found 16,385 characters, expected at most 16,384"),
@@ -84,7 +83,6 @@ PARTS = [  # counts that add up, and the change by which they do not
     ({"accepted_tokens": 9}, {"accepted_tokens": 10}),
     ({"positions": (10, 0), "accepted_tokens": 10}, {"positions": (11, 0), "accepted_tokens": 11}),
     ({"positions": (5, 5), "accepted_tokens": 10}, {"positions": (5, 6), "accepted_tokens": 11}),
-    ({"draft_tokens": 10}, {"draft_tokens": 9}),
     ({"draft_tokens": 20}, {"draft_tokens": 21}),
     ({"steps": 10}, {"steps": 9}),
     ({"tokens": 18}, {"tokens": 17}),  # 95 % of 19

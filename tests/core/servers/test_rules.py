@@ -93,7 +93,7 @@ EDGES = [  # what is counted, how the verdict begins
     ({"drafts": 1000, "accepted_tokens": 900, "draft_tokens": 3000}, SURE),  # a share of 30 % of all
     ({"drafts": 1000, "accepted_tokens": 690, "draft_tokens": 3000}, "Cannot tell; These counts say nothing"),  # 23.0 %
     ({"mean_length": 1.21}, "Cannot tell; Averages alone"),
-    ({"mean_length": 1.19}, "Wired wrong"),
+    ({"mean_length": 1.19}, "Cannot tell; Averages alone"),
     ({}, "Cannot tell; These counts say nothing by position."),
 ]
 
