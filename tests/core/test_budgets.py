@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-CODE_TOKENS = {("sequoia_core",): 224_800, ("ui", "pages"): 89_300, ("tests",): 234_700}
+CODE_TOKENS = {("sequoia_core",): 238_700, ("ui", "pages"): 90_500, ("tests",): 273_000}
 SLACK = 1.02  # so that a fix fits without a decision
 FILE_LINES = 350  # of the engine and the app
 WORDS = 14_500
