@@ -199,7 +199,7 @@ def _jsonl_rows(data: bytes, column: str | None) -> Rows:
             name = usual_column(key for key, value in row.items() if value) or usual_column(row)
         with naming(f"{where} (keys: {listed(row)})"):
             if name is None:
-                name = only = only or _jsonl_columns(data).choose(None)
+                name = only = _jsonl_columns(data).choose(None) if only is None else only
             if name not in row:
                 raise ValueError(f'found {str(row)[:40]!r}, expected an object with a "{name}" of text')
         yield where, row, name

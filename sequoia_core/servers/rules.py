@@ -71,6 +71,9 @@ class Finding:
     def title(self) -> str:
         return self.verdict[0].upper() + self.verdict[1:] + (f" at position {self.position}" if self.position else "")
 
+    def __str__(self) -> str:
+        return f"{self.title}: {self.evidence[0]}. {self.says} Check {self.check}."
+
 
 def never_drafted(counts: ServerCounts) -> Finding | None:
     """Fire where nothing was proposed (mlx-engine#280: the draft failed to load almost in silence)."""

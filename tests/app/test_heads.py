@@ -60,7 +60,7 @@ def test_its_acceptance_is_shown_by_depth_and_planned_by() -> None:
 
 @pytest.mark.slow
 def test_it_is_timed_decoded_and_raced() -> None:
-    page = run_job(opened("machine"), "profile", "Measure (10 s)")
+    page = run_job(opened("machine"), "profile", "Measure first")
     assert page.session_state["studio_profile"].meta["draft"] == "demo head"
     run = run_job(opened("decode", tokens="16"), "decode").session_state["studio_last_run"]
     assert run["head"] and run_from_bytes(run_to_bytes(run), "run")["head"]
