@@ -6,13 +6,14 @@ from typing import Any
 import streamlit as st
 
 from sequoia_core.design.conditions import TRAVERSAL
+from sequoia_core.design.plain_trees import GUESSED_CHAIN
 from ui import controls, menu, page_setup, prompts
 from ui.decode import chat, expectation, live_run
 from ui.jobs import decode_job, job_panel, session_jobs
 from ui.jobs.jobs import Job
 from ui.markdown import escaped
 from ui.runs import kept_runs, runs
-from ui.session import earlier_answers, model_pairs, predictions, session, tree_choice, tree_in_use, tree_kinds
+from ui.session import earlier_answers, model_pairs, predictions, session, tree_choice, tree_kinds
 from ui.token_tree.steering import Steering
 
 PROMPT_CHARS = 18  # of the prompt on its button
@@ -117,7 +118,7 @@ with controls_row:
         draw = st.button if predictions.lacks_measurement() else controls.primary_button
         guessed = choice.origin == tree_kinds.GUESS
         start = draw(
-            f"Decode with a chain of {tree_in_use.GUESSED_CHAIN}" if guessed else "Start",
+            f"Decode with a chain of {GUESSED_CHAIN}" if guessed else "Start",
             icon=":material/play_arrow:",
             key="decode_start",
             disabled=blocked,

@@ -3,7 +3,7 @@
 import streamlit as st
 
 from sequoia_core.servers.diagnosis import diagnose
-from sequoia_core.servers.flags import DRAFT_MODEL, NGRAM, method_of
+from sequoia_core.servers.flags import NGRAM, assumed_method, method_of
 from sequoia_core.servers.plan import at_once, plan_server
 from ui import menu, page_setup
 from ui.markdown import escaped
@@ -39,7 +39,7 @@ except ValueError as error:
             figures.unplanned(counts, str(error))
     menu.draw_next("My server")
     st.stop()
-guess = method_of(counts.drafter) or (NGRAM if chains.drafted_share < 1 else DRAFT_MODEL)
+guess = method_of(counts.drafter) or assumed_method(chains.drafted_share)
 method = missing.method or guess
 free = method == NGRAM
 st.subheader("What a step costs")

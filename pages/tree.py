@@ -7,7 +7,7 @@ from streamlit.delta_generator import DeltaGenerator
 from sequoia_core import AcceptanceVector, TokenTree
 from sequoia_core.design.growth import next_node_value
 from sequoia_core.design.optimal_trees import expected_tokens, ranks_not_measured
-from sequoia_core.design.plain_trees import chain_tree
+from sequoia_core.design.plain_trees import GUESSED_CHAIN, chain_tree
 from ui import controls, menu, page_setup
 from ui.cards import Card, cards, draw_card
 from ui.markdown import escaped
@@ -160,7 +160,7 @@ draw_card(right, speedup_card(tree))
 with resting:
     state_chip.draw()
     if tree_in_use.is_guessed():
-        words = f"Decode with a chain of {tree_in_use.GUESSED_CHAIN}"
+        words = f"Decode with a chain of {GUESSED_CHAIN}"
         controls.page_link(st.container(), "decode", words, ":material/play_arrow:")
 reach = max(tree.depth if tree_in_use.is_own() else tree_in_use.shape()[1], 1)
 next_value = next_node_value(table, size=tree.size, depth=reach)

@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
 CALIBRATED = 48  # shipped prompts on which `bench` measures acceptance, besides those it races
 CUT_CHARACTER = re.compile("(?<!\ufffd)\ufffd{1,3}\\Z")  # what decoding makes of its first 1 to 3 bytes
-DEFAULT_CHAIN = 4  # drafted tokens where nothing was measured: short enough to lose little with any draft
 
 
 @app.command("generate")
@@ -196,7 +195,7 @@ def default_tree(
             default profile of another machine.
         prompted: how the prompt was made; a vector of other prompts is used, and the source says so.
     """
-    from ..design.plain_trees import chain_tree
+    from ..design.plain_trees import GUESSED_CHAIN, chain_tree
     from ..design.planning import plan_tree
     from ..design.profile import HardwareProfile
     from ..models.device import describe_device
@@ -225,7 +224,7 @@ def default_tree(
     if vector is None or profile is None:
         lacking = [name for name, evidence in (("acceptance vector", vector), ("profile", profile)) if evidence is None]
         reason = " and no ".join(lacking)
-        return chain_tree(DEFAULT_CHAIN), f"a chain of {DEFAULT_CHAIN}, not planned: no {reason} of this decode"
+        return chain_tree(GUESSED_CHAIN), f"a chain of {GUESSED_CHAIN}, not planned: no {reason} of this decode"
     unlike = [
         f"{name.replace('_', ' ')} {vector.meta[name] or 'none'}, not {own or 'none'}"
         for name, own in prompted.items()

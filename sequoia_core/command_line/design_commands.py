@@ -128,7 +128,7 @@ def plan_command(
     prediction = predict(tree, vector, hardware, context=context)
     doubts = more_ranks_wanted(tree, vector), odd_times(hardware.sizes, hardware.verify_sec)
     warnings = [*pair_mismatches(vector, hardware), *filter(None, doubts)]
-    if not hardware.modelled and hardware.meta.get("installation") != installation_id():
+    if not hardware.modelled and not hardware.measured_by(installation_id()):
         warnings.append(f"Times: {hardware.device}; nothing says that this installation measured them.")
     result: dict[str, Any] = {
         "size": best.size,

@@ -148,7 +148,7 @@ def server_plan_command(
     from ..files.safe_files import write_atomic
     from ..servers.chain_acceptance import chain_acceptance
     from ..servers.costs import costs_of
-    from ..servers.flags import DRAFT_MODEL, METHODS, NGRAM, method_of
+    from ..servers.flags import METHODS, NGRAM, assumed_method, method_of
     from ..servers.plan import plan_server
     from ..servers.request_spread import steady
 
@@ -170,7 +170,7 @@ def server_plan_command(
     remarks = _remarks(counts)
     drafter = counts.drafter if method is None else ""
     if method is None and (method := method_of(drafter)) is None:
-        method = NGRAM if chains.drafted_share < 1 else DRAFT_MODEL
+        method = assumed_method(chains.drafted_share)
         remarks.append(f"The source does not name the drafter; the settings assume --method {method}.")
     settings = _settings(timed, chains)
     free = method == NGRAM

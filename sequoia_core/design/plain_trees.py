@@ -10,6 +10,8 @@ from .optimal_trees import MAX_NODES, Acceptance, check_whole, rows_by_levels_le
 from .tree import TokenTree
 from .tree_search import best_first
 
+GUESSED_CHAIN = 4  # drafted tokens where nothing was measured: short enough to lose little with any draft
+
 
 def chain_tree(length: int) -> TokenTree:
     """Return one chain of `length` drafted tokens (Leviathan et al.): n = length + 1, d = length."""

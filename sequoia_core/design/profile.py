@@ -236,6 +236,10 @@ class HardwareProfile:
         """Whether the times are of a device of that name, with or without its number of threads."""
         return self.device.split(", ")[0] == device.split(", ")[0]
 
+    def measured_by(self, installation: str) -> bool:
+        """Whether the file says that this installation, as `installation_id` names it, measured the times."""
+        return not self.modelled and self.meta.get("installation") == installation
+
     def differences(
         self,
         *,
@@ -268,7 +272,7 @@ class HardwareProfile:
             phrases.append(f"measured in {self.dtype}, not {dtype}")
         if not self.is_of(device):
             phrases.append(f"measured on {self.device}, not on {device}")
-        elif not self.modelled and installation not in (None, self.meta.get("installation")):
+        elif not self.modelled and installation is not None and not self.measured_by(installation):
             phrases.append("measured on a machine of the same name, perhaps not this one")
         own = self.meta.get("instructions")
         if own and instructions and own != instructions:

@@ -15,6 +15,7 @@ MAX_POSITIONS = 1024
 UNCENSORED = 0.95  # of K tokens in each draft: below, positions that were never drafted count as refused
 RATES = ("survival", "conditional")  # what rates by position may be: of all drafts, or given the position before
 SHARES = 10_000  # drafts that published rates are counted as
+MAX_LINE = 16_384  # characters of a line that counts
 SHOWN_LINES = 3  # lines left out that a note quotes
 _ADDED = (
     "drafts", "draft_tokens", "accepted_tokens", "tokens", "requests_done", "steps", "draft_sec", "run_sec",
@@ -186,7 +187,7 @@ class ServerCounts:
 
 
 def summed(parts: Sequence[ServerCounts], source: str = "") -> ServerCounts:
-    """Add up counts; what one part lacks is unknown of all, and averages are averaged.
+    """Add up counts; a field that any part lacks is None, and averages are averaged.
 
     Without a `source` it follows from those of the parts, in their order: line 1 and lines 2 to 4 are lines 1 to 4.
     """

@@ -109,7 +109,7 @@ def rounded_up(count: float) -> int:
 
 
 def yield_of(counts: ServerCounts, most: int) -> tuple[float, float] | None:
-    """Return the tokens accepted per draft up to `most` positions, and how unsure; without such, per drafted token.
+    """Return the tokens accepted per draft up to `most` positions, with the standard error; else per drafted token.
 
     The first positions of longer drafts are accepted a little less; all of them on the same texts never less.
     """

@@ -46,6 +46,11 @@ def method_of(drafter: str) -> str | None:
     return next((method for method in reversed(METHODS) if method in plain), EAGLE3 if "peagle" in plain else None)
 
 
+def assumed_method(drafted_share: float) -> str:
+    """Return the method to assume where the source names no drafter: n-grams leave steps without a draft."""
+    return NGRAM if drafted_share < 1 else DRAFT_MODEL
+
+
 def server_flags(engine: str, k: int, *, method: str = DRAFT_MODEL, drafter: str = "") -> str:
     """Return the options of an engine's command line that draft k tokens; k = 0 turns speculation off.
 

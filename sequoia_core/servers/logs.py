@@ -12,6 +12,7 @@ from math import ceil, inf
 
 from ..files.gguf_header import LLAMA_CPP
 from .counts import (
+    MAX_LINE,
     MAX_POSITIONS,
     SGLANG,
     UNCENSORED,
@@ -24,7 +25,6 @@ from .counts import (
     summed,
 )
 
-MAX_LINE = 16_384  # characters of a line that counts
 MAX_PERIODS = 10_000  # of a log; more windows are added up
 _COUNTED = ("drafts", "draft_tokens", "accepted_tokens")
 RATE_ERROR, MEAN_ERROR = 0.00051, 0.0051  # of rates with three decimals and means with two, in sums of floats

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from ..files.gguf_header import LLAMA_CPP
 from .counts import (
     MAX_COUNT,
+    MAX_LINE,
     MAX_POSITIONS,
     SGLANG,
     VLLM,
@@ -21,7 +22,6 @@ from .counts import (
 )
 
 MAX_METRICS_BYTES = 16 * 2**20
-MAX_LINE = 16_384  # characters
 # Runs are never given back (++, *+): a run of spaces that fits nowhere would be tried from each of its places.
 _SAMPLE = re.compile(
     r"([a-zA-Z_:][\w:]*+)(?:\s*+\{((?:[^\"}]|\"(?:[^\"\\]|\\.)*+\")*+)\})?+"

@@ -18,7 +18,7 @@ SHUFFLES = 2000
 # of what short prompts have, below which it is said (ik_llama.cpp#2296: .22 at 12K tokens, .8 at 1K; vllm#47602: .6)
 FAULTY_RATIO = 2 / 3
 MIN_FIRST_RATE = 0.2  # of drafts with their first token accepted: healthy heads have .5 to .85
-COLLAPSE_RATIO = 0.5  # of the acceptance in the rest of a source, below which a stretch of it is another thing
+COLLAPSE_RATIO = 0.5  # of the acceptance in the rest of a source, below which a stretch counts as a separate phase
 SHOWN_PARTS = 3  # of those that are no one stretch
 MAX_STRETCHES = 64  # compared with each other; where there are more, neighbours are joined
 
@@ -105,7 +105,7 @@ def long_prompts(totals: Sequence[RequestTotals]) -> LongPrompts | None:
 
 
 def collapse(counts: ServerCounts) -> Collapse | None:
-    """Return the part of a source that accepts far fewer drafts than the rest; None where none surely does.
+    """Return the part of a source that accepts far fewer drafts than the rest; None where none does with certainty.
 
     A stretch is a run of periods at the K of `counts`; what is compared is how often the first position is accepted.
     Exact bounds are corrected for the number of stretches, and widened by how much more periods differ than

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sequoia_core.decoding.tree_kinds import TREE_KINDS
-from sequoia_core.design.plain_trees import chain_tree
+from sequoia_core.design.plain_trees import GUESSED_CHAIN, chain_tree
 from sequoia_core.design.tree import TokenTree
 from ui.phrases import shape
 from ui.runs.runs import DecodeRequest
@@ -67,7 +67,7 @@ def _drafted(vector: AcceptanceVector | None, among: Collection[str]) -> dict[st
     planned = tree_in_use.current() if chosen.tree is None else chosen.tree
     origin = tree_in_use.source() if chosen.tree is None else chosen.origin
     if vector is None or profile is None or predictions.profile_of_another_pair():
-        chain, chain_name = chain_tree(tree_in_use.GUESSED_CHAIN), f"Chain of {tree_in_use.GUESSED_CHAIN}"
+        chain, chain_name = chain_tree(GUESSED_CHAIN), f"Chain of {GUESSED_CHAIN}"
     else:
         chain, chain_name = best_chain(vector, profile), f"Best chain{_mark()}"
     assert isinstance(planned, TokenTree), "the best tree for a hardware is a fixed one"

@@ -168,7 +168,7 @@ def _other_than_here(hardware: HardwareProfile, found: list[str]) -> str:
         return MODELLED
     if not hardware.is_of(machine.device_name()):
         return ANOTHER
-    if hardware.meta.get("installation") != installation_id():
+    if not hardware.measured_by(installation_id()):
         return "shipped, machine of the same name" if session.profile_name() else SAME_NAME
     return PLACED if len(found) == 1 and hardware.offload != session.pair_spec().offload else OTHERWISE
 

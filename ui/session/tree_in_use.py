@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from sequoia_core import TokenTree
     from sequoia_core.design.planning import BestShape
 
-GUESSED_CHAIN = 4  # drafted tokens where nothing was measured: short enough to lose little with any draft
 FALLBACK_SIZE_AND_DEPTH = (16, 5)  # only without any hardware profile to choose a shape by
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sequoia_core.decoding.tree_kinds import TREE_KINDS
-from sequoia_core.design.plain_trees import chain_tree
+from sequoia_core.design.plain_trees import GUESSED_CHAIN, chain_tree
 from sequoia_core.design.tree import TokenTree
 from ui.session import core_cache, predictions, session, tree_in_use
 from ui.session.state import get, put
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sequoia_core.decoding.tree_policy import TreePolicy
 
 STATIC = "static"
-GUESS = f"chain of {tree_in_use.GUESSED_CHAIN}, a guess (nothing was measured for this pair)"
+GUESS = f"chain of {GUESSED_CHAIN}, a guess (nothing was measured for this pair)"
 KINDS = {STATIC: "Static"} | {name: kind.title for name, kind in TREE_KINDS.items()}
 
 
@@ -32,7 +32,7 @@ def use(kind: str) -> None:
 def decoded(vector: AcceptanceVector | None) -> tuple[TokenTree | TreePolicy | None, str]:
     """Return what to decode with, and where it comes from; None and the reason where it cannot be had."""
     if current() == STATIC and tree_in_use.is_guessed():
-        return chain_tree(tree_in_use.GUESSED_CHAIN), GUESS
+        return chain_tree(GUESSED_CHAIN), GUESS
     if current() == STATIC:
         return tree_in_use.current(), tree_in_use.source()
     lacking = lacks(vector, KINDS[current()]) if TREE_KINDS[current()].calibrated else None
