@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
+import os
 import random
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:  # transformers, which takes seconds, is for the tests that us
 
 CASES = 4  # of a test that run by default, chosen by its name; the others are slow
 torch.set_num_threads(1)  # tiny models lose more to waiting threads than they gain
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the commands and servers that a test starts beside other tests
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m "not slow"` selects

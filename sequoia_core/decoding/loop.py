@@ -14,6 +14,7 @@ from ..design.tree import TokenTree
 from ..models.finite_weights import overflow_words
 from ..models.language_model import ModelPair
 from ..models.protocol import Session, prefill
+from ..native.threads import use_free_cores
 from .assemble import Parts, assemble, keep
 from .drafting import Drafter
 from .judging import RowJudge
@@ -203,6 +204,7 @@ def _steps(
     keep(parts)
 
 
+@use_free_cores()
 def take_step(
     drafter: Drafter,
     judge: RowJudge,

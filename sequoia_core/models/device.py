@@ -6,7 +6,6 @@ Imports torch only where there may be a GPU, and to describe a device of torch.
 import sys
 from pathlib import Path
 
-from ..native.notices import say_once
 from ..native.processor import allowed_cores, processor_flags, processor_name
 
 GPU_DRIVERS = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/nvhost-ctrl-gpu", "/dev/kfd", "/dev/dxg")
@@ -30,17 +29,6 @@ def device_name() -> str:
         return torch.cuda.get_device_name()
     count = allowed_cores()
     return f"{processor_name()}, {count} core{'s' if count > 1 else ''}"
-
-
-def limit_threads() -> None:
-    """Let torch use no more threads than there are cores for this process; more only wait for each other."""
-    import torch
-
-    threads, cores = torch.get_num_threads(), allowed_cores()
-    if threads > cores:
-        torch.set_num_threads(cores)
-        few = "1 core, so it uses 1" if cores == 1 else f"{cores} cores, so it uses {cores}"
-        say_once(f"PyTorch would use {threads} threads, but this process may use only {few}")
 
 
 def describe_device(device) -> str:

@@ -15,10 +15,10 @@ import torch
 from ..files.gguf_header import is_gguf, read_gguf_header
 from ..files.model_names import MTP, model_name
 from ..native.instruction_sets import check_environment
+from ..native.threads import limit_threads
 from .architectures import check_gguf_architecture
 from .checkpoint import COMPRESSED_TENSORS, SPREAD, Plan, load_weights, read_plan
 from .default_dtype import default_dtype
-from .device import limit_threads
 from .generation_settings import left_out_remark
 from .gguf.model import GGUFModel, gguf_path
 from .gguf.tokenizer import GGUFTokenizer

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from ..files.dtypes import DTYPES, check_dtype
+from ..native.threads import use_free_cores
 
 CHUNK = 512  # tokens of a text read at once: bounds the mask of a long one to 512 x context
 TORCH_DTYPES = {name: getattr(torch, name) for name in DTYPES}
@@ -233,7 +234,8 @@ def prefill(
         if cancel is not None and cancel.is_set():
             return False
         chunk, first = ids[start : start + CHUNK], session.length
-        session.forward(chunk, torch.arange(len(chunk)) + first, causal_mask(len(chunk)), keep=1)
-        if reader is not None and session.states is not None:
-            reader.see(first, session.states)
+        with use_free_cores():
+            session.forward(chunk, torch.arange(len(chunk)) + first, causal_mask(len(chunk)), keep=1)
+            if reader is not None and session.states is not None:
+                reader.see(first, session.states)
     return cancel is None or not cancel.is_set()

@@ -2,6 +2,6 @@
 
 Each module imports, of this room, only modules named before it:
 
-    short_spins, notices, plain_decoder, processor, compile_c, instruction_sets, sampling_ops, walker, text_index,
-    tree_expansion, llama_x86, linear, drafting_calls
+    short_spins, notices, plain_decoder, processor, threads, compile_c, instruction_sets, sampling_ops, walker,
+    text_index, tree_expansion, llama_x86, linear, drafting_calls
 """

@@ -17,6 +17,7 @@ from ..design.tree import TokenTree
 from ..files.faults import Cancelled
 from ..models.language_model import ModelPair
 from ..models.protocol import LanguageModel, causal_mask, prefill
+from ..native.threads import use_free_cores
 from .first_difference import Difference, first_difference
 from .prompt_loop import Progress, Report, one_by_one
 
@@ -163,7 +164,8 @@ class _ExpectedCells:
     def _row(self, prefix: tuple[int, ...]) -> np.ndarray:
         ids = torch.tensor([self.prompt[-1], *prefix])
         positions = torch.arange(len(ids)) + self.session.length
-        logits = self.session.forward(ids, positions, causal_mask(len(ids)), keep=1)
+        with use_free_cores():
+            logits = self.session.forward(ids, positions, causal_mask(len(ids)), keep=1)
         self.session.commit(len(self.prompt) - 1, [])
         check_logits(logits, "target")
         row = probabilities(logits, self.sampling)[0].double().cpu().numpy()

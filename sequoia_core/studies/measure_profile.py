@@ -24,6 +24,7 @@ from ..models.language_model import ModelPair
 from ..models.protocol import LanguageModel, dtype_name
 from ..native.instruction_sets import instructions_in_use
 from ..native.processor import allowed_cores
+from ..native.threads import OtherLoad
 from .step_timers import GREEDY, LEVELS, MOST_CHILDREN, GrownStep, GrowthTimer, StepTimer, even_tree, growing_tree
 
 DEFAULT_SIZES = (1, 2, 4, 8, 16, 32, 64)
@@ -108,19 +109,24 @@ def _target_alone(
             raise Cancelled("profile: cancelled, expected all its rounds")
         return done < repeats
 
+    load = OtherLoad()
     rounds = timed_rounds(target, sizes, context, more)
     verify = np.median(rounds, axis=0)
     return HardwareProfile(
         np.array(sizes), verify, float(verify[0]), device=describe_device(target.device), dtype=dtype_name(target),
         context=context, verify_samples=_rows(rounds),
-        meta={"target": target.name, "draft": NO_DRAFT, "repeats": repeats, **_passes_by(target)}
+        meta={"target": target.name, "draft": NO_DRAFT, "repeats": repeats, **_passes_by(target, load)}
         | _streaming(target, float(verify[0])),
     )  # fmt: skip
 
 
-def _passes_by(target: Any) -> dict[str, Any]:
-    """Return what the times depend on besides the models: what runs the passes, where, and on how many cores."""
+def _passes_by(target: Any, load: OtherLoad) -> dict[str, Any]:
+    """Return what the times depend on besides the models: what runs the passes, where, and on how many cores.
+
+    `load` is how many cores' worth of time other processes used meanwhile.
+    """
     made = {"passes_by": target.backend, "installation": installation_id(), "instructions": None}
+    made["load"] = round(load.since_last_look(), 2)
     if torch.device(target.device).type == "cpu":
         threads, cores = torch.get_num_threads(), allowed_cores()
         made |= {"instructions": instructions_in_use(), "threads": threads, "allowed_cores": cores}
@@ -163,6 +169,8 @@ def _joined(first: HardwareProfile, second: HardwareProfile) -> HardwareProfile:
     meta = second.meta | {"repeats": sum(counts)}
     if first.meta.get("installation") != meta["installation"]:
         meta["installation"] = None  # some of the rounds were timed elsewhere
+    if isinstance(before := first.meta.get("load"), int | float):
+        meta["load"] = round(float(np.average([before, meta["load"]], weights=counts)), 2)
     return replace(
         second, verify_sec=verify, draft_width_sec=draft, draft_sec=float(draft[0]), overhead_sec=overhead,
         draft_growth_sec=growth, meta=meta, **added, **samples,
@@ -202,7 +210,7 @@ class StepRounds:
         timers += [StepTimer(pair, trees[i], context, cancel, SamplingConfig(SAMPLED_AT)) for i in self.shown]
         if self.longer is not None:
             timers += [StepTimer(pair, trees[i], self.longer, cancel) for i in self.shown]
-        self.timers = timers
+        self.timers, self.load = timers, OtherLoad()
         grown = min(GROWN_SIZE, self.sizes[-1])
         self.growers = [
             GrowthTimer(pair, growing_tree(grown, sampling, pair.vocab_size), context, cancel, sampling)
@@ -215,6 +223,7 @@ class StepRounds:
         """Let every timer take its steps once, without recording them."""
         for timer in (*self.timers, *self.growers):
             timer.run()
+        self.load = OtherLoad()
 
     def take(self, timed: Callable[[int, float], None] | None = None) -> bool:
         """Let every timer take its steps, in turns; return False when cancelled, and then nothing is recorded."""
@@ -274,7 +283,7 @@ class StepRounds:
                 "draft": self.draft.name,
                 "repeats": len(self.taken),
                 "further_context": self.longer,
-                **_passes_by(self.target),
+                **_passes_by(self.target, self.load),
                 **_streaming(self.target, float(np.median(verify[:, 0] + overhead[:, 0], axis=0))),
             },
             **growth,

@@ -25,6 +25,7 @@ from ..design.tree import TokenTree
 from ..design.what_if import power_law
 from ..models.language_model import ModelPair
 from ..models.protocol import Session, causal_mask, prefill
+from ..native.threads import use_free_cores
 from .prompt_loop import Report
 
 CHUNK = 128  # positions in one pass
@@ -296,9 +297,10 @@ def _logits_along(
             return
         stop = min(start + CHUNK, len(ids))
         places, mask = torch.arange(start, stop), causal_mask(stop - start)
-        logits = session.forward(ids[start:stop], places, mask, keep=stop - start)
-        if reader is not None and session.states is not None:
-            reader.see(start, session.states)
+        with use_free_cores():
+            logits = session.forward(ids[start:stop], places, mask, keep=stop - start)
+            if reader is not None and session.states is not None:
+                reader.see(start, session.states)
         deeper = _chained(session, ids, max(first, start - depths + 1), start, depths) if depths > 1 else ()
         yield [logits, *deeper]
 

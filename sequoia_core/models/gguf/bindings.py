@@ -103,6 +103,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "llama_memory_seq_keep": (None, (c_void_p, c_int32)),
     "llama_decode": (c_int32, (c_void_p, Batch)),
     "llama_get_logits": (POINTER(c_float), (c_void_p,)),
+    "llama_set_n_threads": (None, (c_void_p, c_int32, c_int32)),
     "llama_synchronize": (None, (c_void_p,)),
     "llama_tokenize": (c_int32, (c_void_p, c_char_p, c_int32, c_void_p, c_int32, c_bool, c_bool)),
     "llama_token_to_piece": (c_int32, (c_void_p, c_int32, c_char_p, c_int32, c_int32, c_bool)),

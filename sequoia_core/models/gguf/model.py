@@ -113,7 +113,13 @@ class GGUFModel(LanguageModel):
         assert not states, "loading refuses a head for a GGUF file"
         make_context = partial(self._context, capacity)
         return LlamaCppSession(
-            self._library, make_context, capacity, rows=self._rows, vocab_size=self.vocab_size, owner=self.weights
+            self._library,
+            make_context,
+            capacity,
+            rows=self._rows,
+            vocab_size=self.vocab_size,
+            owner=self.weights,
+            threads=self.options.threads,
         )
 
     def _context(self, capacity: int, sequences: int) -> int:

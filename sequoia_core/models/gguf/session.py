@@ -23,6 +23,7 @@ class LlamaCppSession:
         make_context: takes how many sequences it may hold, returns a context of llama.cpp, freed with this session.
         vocab_size: logits of real tokens, of `rows` that the model has.
         owner: the model, which has to live as long.
+        threads: of its passes; None for as many as torch uses at the time.
     """
 
     logits_dtype = torch.float32
@@ -38,11 +39,12 @@ class LlamaCppSession:
         rows: int,
         vocab_size: int,
         owner: object,
+        threads: int | None = None,
     ) -> None:
         self._library, self._make_context, self._owner = library, make_context, owner
         self._hold(make_context(FIRST_SEQUENCES), FIRST_SEQUENCES)
         self.capacity, self._rows, self._vocab_size = capacity, rows, vocab_size
-        self.length = 0
+        self._threads, self.length = threads, 0
         self._through = np.zeros(capacity, np.int32)  # of each token held: a sequence that it belongs to
         self._positions = np.zeros(capacity, np.int32)
         self._ends: dict[int, int] = {}  # of tokens at which a sequence ends: that sequence
@@ -82,6 +84,8 @@ class LlamaCppSession:
         tokens, wanted = ids.numpy().astype(np.int32), np.zeros(count, np.int8)
         wanted[count - keep :] = 1
         addresses = (array.ctypes.data for array in (own, counts, rows, wanted))
+        threads = self._threads or torch.get_num_threads()
+        self._library.c.llama_set_n_threads(self._context, threads, threads)
         status = self._library.c.llama_decode(self._context, Batch(count, tokens.ctypes.data, None, *addresses))
         if status:
             raise RuntimeError(f"llama.cpp: a pass over {count} tokens failed ({status}: {self._library.error()})")

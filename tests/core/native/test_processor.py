@@ -43,7 +43,8 @@ def test_quotas_of_both_versions_limit_the_cores(groups, files, expected, tmp_pa
 
 LIMITED = """
 import warnings
-from sequoia_core.models.device import device_name, limit_threads
+from sequoia_core.models.device import device_name
+from sequoia_core.native.threads import limit_threads
 import torch
 with warnings.catch_warnings(record=True) as found:
     warnings.simplefilter("always")

@@ -19,8 +19,11 @@ from sequoia_core.decoding.judging import CompiledJudge, RowJudge
 from sequoia_core.design.profile import HardwareProfile
 from sequoia_core.models.installation import installation_id
 from sequoia_core.models.tree_cache import CacheSession
+from sequoia_core.native.threads import OtherLoad
 from sequoia_core.studies.measure_profile import draft_pass_times, measure_profile
 from tests.conftest import pair_of
+
+OTHERS = 0.25  # cores that other processes keep busy
 
 
 def test_measuring_refuses_what_the_models_cannot_hold(tiny_target, tiny_draft):
@@ -194,6 +197,7 @@ def test_what_a_temperature_and_growing_add_is_told_apart(monkeypatch):
 
 
 def test_rounds_of_an_earlier_profile_count(monkeypatch):
+    monkeypatch.setattr(OtherLoad, "since_last_look", lambda self: OTHERS)
     bench = Bench(lambda model, count, turn, cached: float(count + turn), monkeypatch, cold=0.0)
     first = bench.measure(repeats=2)
     whole = bench.measure(repeats=5, resume=first)
@@ -201,6 +205,9 @@ def test_rounds_of_an_earlier_profile_count(monkeypatch):
     assert whole.verify_samples[0][:2] == first.verify_samples[0]
     np.testing.assert_allclose(whole.verify_sec, np.median(np.array(whole.verify_samples), axis=1))
     assert first.meta["installation"] == whole.meta["installation"] == installation_id()
+    assert first.meta["load"] == whole.meta["load"] == OTHERS
+    busier = replace(first, meta=first.meta | {"load": 1.5})
+    assert bench.measure(repeats=5, resume=busier).meta["load"] == pytest.approx((2 * 1.5 + 3 * OTHERS) / 5, abs=0.01)
     foreign = replace(first, meta=first.meta | {"installation": "another"})
     assert bench.measure(repeats=5, resume=foreign).meta["installation"] is None
     with pytest.raises(ValueError, match="resume: found context 6, expected 7"):

@@ -1,0 +1,211 @@
+"""What one other busy process costs: decoding alone and beside others, with as many threads as there are free cores.
+
+    python benchmarks/busy.py                  # the demo pair and Gemma 3 270M; 20 minutes
+    python benchmarks/busy.py --quick          # the demo pair in one setting; a minute
+
+Conditions, in turns within each round: alone; beside one and two `yes` processes; beside one process that multiplies
+matrices with OpenMP on all cores. This script starts and ends them. Each setting is a process of its own: `api` is a
+program that imports the package and sets nothing, `app` imports what the app and the command import before PyTorch
+(waiting threads sleep after 2,000 looks), `spin 0` sets GOMP_SPINCOUNT=0, `pytorch` uses no compiled code. `free` is
+what runs by default: as many threads as there are free cores. `1`, `2` and so on are fixed numbers of threads.
+Tokens per second are those of steps, without reading the prompt. Trees are not measured on fixed threads beside others:
+a step can take minutes there. A table of tokens per second and of what is kept of the speed alone
+with all threads; one JSON line last.
+"""
+
+import argparse
+import contextlib
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+MATRICES = "import torch\na = torch.randn(700, 700)\nwhile True: a @ a"
+CONDITIONS = {"alone": [], "1 yes": ["yes"], "2 yes": ["yes", "yes"], "openmp": [sys.executable]}
+SETTINGS = {
+    "api": {},
+    "app": {"SEQUOIA_BUSY_APP": "1"},
+    "spin 0": {"GOMP_SPINCOUNT": "0"},
+    "pytorch": {"SEQUOIA_NATIVE": "0"},
+}
+
+
+@contextlib.contextmanager
+def neighbours(programs: list[str]) -> Iterator[None]:
+    """Run other processes meanwhile, which compute from before the start to the end."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("GOMP", "OMP"))}
+    commands = [[name] if name == "yes" else [name, "-c", MATRICES] for name in programs]
+    started = [subprocess.Popen(each, stdout=subprocess.DEVNULL, env=clean) for each in commands]
+    try:
+        time.sleep(4.0 if sys.executable in programs else 0.3)  # importing torch takes its time
+        yield
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+class Work:
+    """A pair with a planned tree, or a target alone, and what it decodes."""
+
+    def __init__(self, target: str | None, draft: str | None, seconds: float) -> None:
+        from sequoia_core import SamplingConfig, load_pair
+        from sequoia_core.decoding.tree_policy import ROOT_ONLY
+        from sequoia_core.files.prompt_files import load_prompts
+
+        self.pair, self.seconds, self.sampling = load_pair(target, draft), seconds, SamplingConfig(0.0)
+        texts = load_prompts(ROOT / "assets" / "prompts" / "prompts.jsonl")
+        self.prompts = [self.pair.tokenizer.encode(text)[:64] for text in texts]
+        self.trees = {"plain": ROOT_ONLY}
+        if self.pair.draft is not None:
+            self.trees["tree"] = self._plan()
+
+    def _plan(self):
+        from sequoia_core import measure_acceptance, measure_profile, plan_tree
+
+        vector = measure_acceptance(self.prompts[-4:], self.pair, sampling=self.sampling)
+        profile = measure_profile(self.pair, sizes=(1, 2, 4, 8, 16), repeats=3)
+        return plan_tree(vector, profile)
+
+    def tokens_per_sec(self, tree) -> tuple[float, float]:
+        """Return tokens per second, and the median milliseconds of a target pass."""
+        from sequoia_core import decode
+        from sequoia_core.decoding.record import TOKENS_ONLY
+
+        stop, tokens, spent, passes = time.perf_counter() + self.seconds, 0, 0.0, []
+        for prompt in self.prompts:
+            for step in decode(
+                prompt, self.pair, tree=tree, sampling=self.sampling, max_new_tokens=64, details=TOKENS_ONLY
+            ):
+                tokens += len(step.new_tokens)
+                spent += step.draft_sec + step.verify_sec + step.walk_sec + step.commit_sec
+                passes.append(step.verify_sec)
+                if time.perf_counter() > stop:
+                    return tokens / spent, 1000 * statistics.median(passes)
+        return tokens / spent, 1000 * statistics.median(passes)
+
+
+def work(asked: dict) -> None:
+    """Measure one setting in this process, and print what was found as one JSON line."""
+    if os.environ.get("SEQUOIA_BUSY_APP"):
+        import sequoia_core.native.short_spins  # noqa: F401  before torch
+    import torch
+
+    from sequoia_core.native import threads as engine
+
+    cores = torch.get_num_threads()
+    job = Work(asked["target"], asked["draft"], asked["seconds"])
+    counts: dict[str, int | None] = {"free": None, **{str(count): count for count in sorted({1, cores})}}
+    found: dict[str, list[tuple[float, float]]] = {}
+
+    def rounds() -> None:
+        for _ in range(asked["rounds"]):
+            for condition in asked["conditions"]:
+                with neighbours(CONDITIONS[condition]):
+                    for name, count in counts.items():
+                        for method, tree in job.trees.items():
+                            if method == "tree" and count not in (None, 1) and condition != "alone":
+                                continue
+                            with fixed(engine, count):
+                                value = job.tokens_per_sec(tree)
+                            found.setdefault(f"{method} | {name} | {condition}", []).append(value)
+
+    if os.environ.get("SEQUOIA_BUSY_APP"):  # the app decodes in a thread of its own
+        thread = threading.Thread(target=rounds)
+        thread.start()
+        thread.join()
+    else:
+        rounds()
+    medians = {key: [statistics.median(each) for each in zip(*values, strict=True)] for key, values in found.items()}
+    print(json.dumps({"threads": cores, "found": medians}))
+
+
+@contextlib.contextmanager
+def fixed(engine, count: int | None) -> Iterator[None]:
+    """Use a fixed number of threads; None for as many as there are free cores."""
+    import torch
+
+    before, look = torch.get_num_threads(), engine.LOOK_SEC
+    if count is not None:
+        engine.LOOK_SEC, engine._free_cores._looked = float("inf"), time.perf_counter()
+        engine._free_cores._free = count
+        torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        engine.LOOK_SEC = look
+        torch.set_num_threads(before)
+
+
+def models(quick: bool) -> dict[str, tuple[str | None, str | None, tuple[str, ...]]]:
+    """Return the target, the draft and the settings of each model that is measured."""
+    found: dict[str, tuple[str | None, str | None, tuple[str, ...]]] = {
+        "demo pair": (None, None, ("api",) if quick else ("api", "app", "spin 0"))
+    }
+    if not quick:
+        from sequoia_core.models import gemma
+
+        folder, file = map(str, gemma.make())
+        found["Gemma, folder drafted by file"] = folder, file, ("api", "app", "spin 0", "pytorch")
+        found["Gemma, file"] = file, "none", ("api", "app")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", default="", help="models whose name contains this")
+    parser.add_argument("--settings", help="comma-separated: " + ", ".join(SETTINGS))
+    parser.add_argument("--seconds", type=float, default=1.5, help="of each cell")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--out", type=Path, help="a file for the record")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.worker:
+        work(json.loads(args.worker))
+        return
+    from sequoia_core.native.processor import processor_name
+
+    record: dict = {"processor": processor_name(), "date": date.today().isoformat(), "found": {}}
+    conditions = ["alone", "1 yes"] if args.quick else list(CONDITIONS)
+    for model, (target, draft, settings) in models(args.quick).items():
+        if args.only not in model:
+            continue
+        for setting in args.settings.split(",") if args.settings else settings:
+            asked = {
+                "target": target, "draft": draft, "conditions": conditions,
+                "seconds": 0.3 if args.quick else args.seconds, "rounds": 1 if args.quick else args.rounds,
+            }  # fmt: skip
+            command = [sys.executable, __file__, "--worker", json.dumps(asked)]
+            environment = {**os.environ, "PYTHONPATH": str(ROOT), **SETTINGS[setting]}
+            done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+            result = json.loads(done.stdout.splitlines()[-1])
+            record["found"][f"{model}, {setting}"] = result
+            show(f"{model}, {setting}", result, conditions)
+    line = json.dumps(record)
+    if args.out:
+        args.out.write_text(line + "\n")
+    print(line)
+
+
+def show(title: str, result: dict, conditions: list[str]) -> None:
+    """Print a setting's table: tokens per second, milliseconds of a pass, and what is kept of the speed alone."""
+    found, cores = result["found"], result["threads"]
+    print(f"\n{title} ({cores} cores)\n{'':<14}" + "".join(f"{condition:>28}" for condition in conditions))
+    for row in dict.fromkeys(key.rpartition(" | ")[0] for key in found):
+        alone = found[f"{row.partition(' | ')[0]} | {cores} | alone"][0]
+        cells = (found.get(f"{row} | {condition}", (math.nan, math.nan)) for condition in conditions)
+        texts = (f"{speed:8.1f}/s {pass_ms:8.2f} ms {speed / alone:5.2f}" for speed, pass_ms in cells)
+        print(f"{row:<14}" + "".join(f"{text:>28}" for text in texts), flush=True)
+
+
+if __name__ == "__main__":
+    main()
