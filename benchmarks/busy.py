@@ -6,7 +6,7 @@
 Conditions, in turns within each round: alone; beside one and two `yes` processes; beside one process that multiplies
 matrices with OpenMP on all cores. This script starts and ends them. Each setting is a process of its own: `api` is a
 program that imports the package and sets nothing, `app` imports what the app and the command import before PyTorch
-(waiting threads sleep after 2,000 looks), `spin 0` sets GOMP_SPINCOUNT=0, `pytorch` uses no compiled code. `free` is
+(waiting threads sleep after 20,000 looks), `spin 0` sets GOMP_SPINCOUNT=0, `pytorch` uses no compiled code. `free` is
 what runs by default: as many threads as there are free cores. `1`, `2` and so on are fixed numbers of threads.
 Tokens per second are those of steps, without reading the prompt. Trees are not measured on fixed threads beside others:
 a step can take minutes there. A table of tokens per second and of what is kept of the speed alone
@@ -118,7 +118,7 @@ def work(asked: dict) -> None:
                                 value = job.tokens_per_sec(tree)
                             found.setdefault(f"{method} | {name} | {condition}", []).append(value)
 
-    if os.environ.get("SEQUOIA_BUSY_APP"):  # the app decodes in a thread of its own
+    if os.environ.get("SEQUOIA_BUSY_APP"):  # the app decodes in a thread that did not load the models
         thread = threading.Thread(target=rounds)
         thread.start()
         thread.join()

@@ -14,7 +14,7 @@ from ..design.tree import TokenTree
 from ..models.finite_weights import overflow_words
 from ..models.language_model import ModelPair
 from ..models.protocol import Session, prefill
-from ..native.threads import use_free_cores
+from ..native.threads import release_threads, use_free_cores
 from .assemble import Parts, assemble, keep
 from .drafting import Drafter
 from .judging import RowJudge
@@ -184,24 +184,27 @@ def _steps(
     cancel: threading.Event,
     details: StepDetails,
 ) -> Iterator[DecodeStep]:
-    drafter, judge, sessions = parts = choose_parts()
-    for session, context in zip(sessions, contexts, strict=False):
-        # the prompt's last token is the first root
-        if len(sequence) <= context and not prefill(session, sequence[:-1], reader=sessions[-1], cancel=cancel):
-            return
-    index, finished = 0, None
-    while finished is None and not cancel.is_set():
-        step = take_step(drafter, judge, sequence, end, sessions=sessions, index=index, cancel=cancel, details=details)
-        if step is None:
-            return
-        finished = step.finished
-        try:
-            yield step
-        except GeneratorExit:  # the caller has enough
-            keep(parts)
-            raise
-        index += 1
-    keep(parts)
+    with release_threads():
+        drafter, judge, sessions = parts = choose_parts()
+        for session, context in zip(sessions, contexts, strict=False):
+            # the prompt's last token is the first root
+            if len(sequence) <= context and not prefill(session, sequence[:-1], reader=sessions[-1], cancel=cancel):
+                return
+        index, finished = 0, None
+        while finished is None and not cancel.is_set():
+            step = take_step(
+                drafter, judge, sequence, end, sessions=sessions, index=index, cancel=cancel, details=details
+            )
+            if step is None:
+                return
+            finished = step.finished
+            try:
+                yield step
+            except GeneratorExit:  # the caller has enough
+                keep(parts)
+                raise
+            index += 1
+        keep(parts)
 
 
 @use_free_cores()

@@ -15,7 +15,7 @@ import torch
 from ..files.gguf_header import is_gguf, read_gguf_header
 from ..files.model_names import MTP, model_name
 from ..native.instruction_sets import check_environment
-from ..native.threads import limit_threads
+from ..native.threads import limit_threads, release_threads
 from .architectures import check_gguf_architecture
 from .checkpoint import COMPRESSED_TENSORS, SPREAD, Plan, load_weights, read_plan
 from .default_dtype import default_dtype
@@ -76,6 +76,7 @@ def load(spec: PairSpec, *, progress: Callable[[float, str], None] | None = None
     return _load(spec, device, tell)
 
 
+@release_threads()
 def _load(spec: PairSpec, device: torch.device, tell: Callable[[float, str], None]) -> ModelPair:
     def open_file(name: str | os.PathLike) -> GGUFModel:
         asked = None if spec.device == SPREAD else spec.device

@@ -4,11 +4,13 @@ A pass whose threads wait for each other is as slow as its slowest thread. Where
 thread waits for whole time slices, so one thread fewer is faster. Results do not depend on the number of threads.
 """
 
+import ctypes
 import math
+import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -29,6 +31,20 @@ def limit_threads() -> None:
         torch.set_num_threads(cores)
         few = "1 core, so it uses 1" if cores == 1 else f"{cores} cores, so it uses {cores}"
         say_once(f"PyTorch would use {threads} threads, but this process may use only {few}")
+
+
+@contextmanager
+def release_threads() -> Iterator[None]:
+    """End, afterwards, the OpenMP threads that wait for this thread's next parallel region, which starts them anew.
+
+    Where all threads that were started are more than the cores, libgomp lets those that wait sleep after a few
+    microseconds. So the threads of a loader that is done would slow down a run in another thread, up to four times.
+    """
+    try:
+        yield
+    finally:
+        with suppress(OSError, AttributeError):  # another library, or an old one
+            ctypes.CDLL("libgomp.so.1", mode=os.RTLD_NOLOAD).omp_pause_resource_all(1)
 
 
 class OtherLoad:

@@ -22,6 +22,7 @@ from ..design.conditions import Conditions, measured_as
 from ..files.model_names import needed_draft
 from ..models.language_model import ModelPair
 from ..models.protocol import LanguageModel, dtype_name
+from ..native.threads import release_threads
 from .prompt_loop import Progress, Report, one_by_one, require_a_prompt, room_after
 from .ranks_along_text import calibration_question, outcome_question, prompt_generators, rank_questions, ranks_on_text
 
@@ -51,6 +52,7 @@ class Checkpoints:
     prompted: Mapping[str, Any] | None = None
 
 
+@release_threads()
 def measure_acceptance(
     prompts: Sequence[Sequence[int]],
     pair: ModelPair,

@@ -24,7 +24,7 @@ from ..models.language_model import ModelPair
 from ..models.protocol import LanguageModel, dtype_name
 from ..native.instruction_sets import instructions_in_use
 from ..native.processor import allowed_cores
-from ..native.threads import OtherLoad
+from ..native.threads import OtherLoad, release_threads
 from .step_timers import GREEDY, LEVELS, MOST_CHILDREN, GrownStep, GrowthTimer, StepTimer, even_tree, growing_tree
 
 DEFAULT_SIZES = (1, 2, 4, 8, 16, 32, 64)
@@ -36,6 +36,7 @@ DISTURBED_RATIO = 1.5  # times the median round: other work used the machine
 MAX_MEASURED = 4096  # tokens of a pass that is timed: its mask alone is 64 MiB
 
 
+@release_threads()
 def measure_profile(
     pair: ModelPair,
     *,

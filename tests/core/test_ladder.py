@@ -109,4 +109,4 @@ def test_waiting_threads_soon_sleep_in_app_and_command(start):
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=CORE.parent
     )
-    assert done.stdout.strip() == "2000", done.stderr
+    assert done.stdout.strip() == "20000", done.stderr

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import namedtuple
 from itertools import cycle
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,8 +15,9 @@ from sequoia_core import SamplingConfig, decode, load_pair
 from sequoia_core.decoding.tree_policy import ROOT_ONLY
 from sequoia_core.design.plain_trees import k_ary_tree
 from sequoia_core.native import threads
-from sequoia_core.native.threads import OtherLoad, use_free_cores
+from sequoia_core.native.threads import OtherLoad, release_threads, use_free_cores
 
+TASKS = Path("/proc/self/task")
 Times = namedtuple("Times", "user nice idle iowait steal guest")
 
 
@@ -166,6 +168,40 @@ def test_what_runs_elsewhere_includes_a_busy_process_and_not_our_own_threads():
 def test_a_system_without_proc_is_taken_to_be_idle(monkeypatch, tmp_path):
     monkeypatch.setattr(threads, "Path", lambda name: tmp_path / name.lstrip("/"))
     assert threads._running_elsewhere() == 0
+
+
+def pool_of(job) -> int:
+    """Return how many threads a job in a thread of its own leaves behind while that thread lives."""
+    done, stop, before = threading.Event(), threading.Event(), len(list(TASKS.iterdir()))
+
+    def work() -> None:
+        job()
+        done.set()
+        stop.wait()
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    done.wait()
+    try:
+        return len(list(TASKS.iterdir())) - before - 1
+    finally:
+        stop.set()
+        worker.join()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads are counted in /proc")
+def test_a_thread_that_is_done_keeps_no_others_waiting():
+    matrix = torch.ones(500, 500)
+
+    def multiply() -> None:
+        torch.set_num_threads(3)
+        matrix @ matrix
+
+    try:
+        assert pool_of(multiply) == 2
+        assert pool_of(release_threads()(multiply)) == 0
+    finally:
+        torch.set_num_threads(1)
 
 
 @pytest.mark.parametrize("tree", [ROOT_ONLY, k_ary_tree(2, 3)], ids=["plain", "tree"])
