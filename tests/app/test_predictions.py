@@ -68,6 +68,7 @@ def test_a_vector_that_says_nothing_of_its_pair_predicts_nothing(assets, monkeyp
     bare = replace(DEMO_VECTOR, holds_for=None)
     monkeypatch.setattr(session, "acceptance", lambda: bare)
     assert predictions.vector_faults() and predictions.predicted(chain_tree(3)) is None
+    assert predictions.if_of_pair(chain_tree(63)) and predictions.if_of_pair(chain_tree(64)) is None
 
 
 def test_traversal_is_predicted_by_the_vector_of_sequoia(assets, monkeypatch) -> None:

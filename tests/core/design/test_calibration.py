@@ -36,6 +36,7 @@ def test_tables_recover_the_chance_behind_the_probability():
     assert falling.tables().after(np.array([[0.1]]))[0, 0] > 0.8 > 0.3 > falling.tables().after(np.array([[0.9]]))[0, 0]
     rows = falling.rows[:, 0]  # of the whole text
     np.testing.assert_allclose(rows, np.linspace(0.05, 0.95, ROWS_PER_PROMPT), atol=0.005)
+    np.testing.assert_allclose(rows[[0, -1]], [0.05, 0.95], atol=1e-4)
 
 
 def test_each_rank_reads_its_own_table_and_the_mass_left_decides_which():

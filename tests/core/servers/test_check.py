@@ -109,6 +109,18 @@ def test_answers_of_one_token_are_left_out_of_every_setting(settings):
     assert found["rows"] == compare({k: answers[1:] for k, answers in settings.items()})["rows"]
 
 
+def test_an_answer_without_drafts_adds_no_step_to_those_with_drafts(settings):
+    first, *others = settings[4]
+    counts = replace(
+        first.counts, drafts=0, draft_tokens=0, accepted_tokens=0, positions=(0,) * 4,
+        requests=(ServerRequest((), (), first.tokens),),
+    )  # fmt: skip
+    added = compare(settings | {4: [replace(first, counts=counts), *others]})
+    without = compare({k: answers[1:] for k, answers in settings.items()})
+    rows = [next(row for row in found["rows"] if row["k"] == 4) for found in (added, without)]
+    assert rows[0]["tokens_per_step"] == rows[1]["tokens_per_step"]
+
+
 def test_nothing_is_predicted_where_drafts_end_early_or_none_is_made(settings):
     def early(each: Served) -> Served:
         drafted = max(each.counts.drafts, each.counts.draft_tokens * 9 // 10)
