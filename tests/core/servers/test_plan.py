@@ -1,5 +1,6 @@
 """Costs of a server's steps and the draft length that pays: lines, passes, batches, intervals, what would help."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -77,6 +78,17 @@ def test_off_is_among_the_answers_and_the_batch_from_which_it_is_best_is_named()
     weak = geometric(0.35)
     plan = plan_server(weak, costs_of(profile(slope=0.15, draft=0.05)), [1, 2, 4])
     assert plan.best[1] > 0 and plan.best[4] == 0 and plan.off_from in (2, 4)
+
+
+def test_the_sentence_tells_what_to_set_at_each_batch_size():
+    wide = plan_server(geometric(0.7), costs_of(profile(slope=0.1)), [1, 8])
+    assert re.sub(r", \d.\d\d to \d.\d\d", "", wide.sentence(4)) == (
+        "Set K = 3 for one request at a time (1.58× the speed without; K = 4 now reaches 97% of the best), "
+        "K = 1 for 8 at once (1.11× the speed without)."
+    )
+    assert "now reaches" not in plan_server(geometric(0.7), costs_of(profile(slope=0.1))).sentence(3)
+    weak = plan_server(geometric(0.35), costs_of(profile(slope=0.15, draft=0.05)), [4]).sentence(0)
+    assert weak == "Set no speculation for 4 at once. Turn it off from 4 at once on."
 
 
 def test_off_means_off_at_every_larger_batch_size():
