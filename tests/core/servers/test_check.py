@@ -119,6 +119,9 @@ def test_an_answer_without_drafts_adds_no_step_to_those_with_drafts(settings):
     without = compare({k: answers[1:] for k, answers in settings.items()})
     rows = [next(row for row in found["rows"] if row["k"] == 4) for found in (added, without)]
     assert rows[0]["tokens_per_step"] == rows[1]["tokens_per_step"]
+    none = compare(settings | {4: [replace(each, counts=counts) for each in settings[4]]})
+    row = next(row for row in none["rows"] if row["k"] == 4)
+    assert (row["drafts"], row["tokens_per_step"], row["survival"]) == (0, None, [])
 
 
 def test_nothing_is_predicted_where_drafts_end_early_or_none_is_made(settings):
