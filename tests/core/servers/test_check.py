@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from sequoia_core.servers.check import (
+    REQUEST_SEC,
     Served,
     ask_servers,
     compare,
@@ -142,6 +143,9 @@ def test_answers_that_tell_too_little_are_refused():
     for engine, answer in (("vllm", ANSWER), ("llama.cpp", ANSWER | {"timings": {"predicted_ms": -1}})):
         with pytest.raises(ValueError, match="without metrics.generation_time_ms|found 3 tokens in -0.001 s"):
             read_answer(json.dumps(answer).encode(), "http://127.0.0.1:1", engine)
+    endless = json.dumps(ANSWER | {"timings": {"predicted_ms": 1000 * REQUEST_SEC}})
+    with pytest.raises(ValueError, match=f"found 3 tokens in {REQUEST_SEC:g} s"):
+        read_answer(endless.encode(), "http://127.0.0.1:1", "llama.cpp")
     twice = json.dumps(ANSWER | {"timings": {"predicted_ms": 9}})[:-1] + ', "usage": {"completion_tokens": 30}}'
     for content, said in ((twice, "found the key 'usage' twice"), ("<html>", "found no readable JSON")):
         with pytest.raises(ValueError, match=f"^http://127.0.0.1:1: {said}"):
@@ -181,6 +185,7 @@ def test_a_server_is_asked_and_its_counts_are_read(detailed):
     for each in found[2]:
         assert (each.counts.drafts, each.counts.positions, each.counts.ordered) == (2, (1, 1), detailed)
         assert sorted(each.counts.requests[0].accepted) == [0, 2] and each.counts.requests[0].tokens == 4
+    assert (counts_of(found[2]).tokens, counts_of(found[2]).requests_done) == (10, 2)
 
 
 def test_commands_turn_speculation_and_its_records_on():
