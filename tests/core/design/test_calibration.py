@@ -1,6 +1,7 @@
 """Calibrations: what tables recover, what they say of other prompts, and what is refused when read."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -92,3 +93,10 @@ def test_files_that_are_wrong_are_refused(field, value, message):
     data = json.dumps({"format": "sequoia-acceptance", "version": 2, "probs": [0.5], "calibration": fields})
     with pytest.raises(ValueError, match=f"v.json: calibration: .*{message}"):
         AcceptanceVector.loads(data.encode(), "v.json")
+
+
+def test_rounding_may_leave_a_thousandth_more_accepted_than_there_were():
+    known = calibration_of(0.6)
+    replace(known, accepted=known.counts + 1e-3)
+    with pytest.raises(ValueError, match="more accepted than"):
+        replace(known, accepted=known.counts + 2e-3)

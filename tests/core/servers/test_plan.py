@@ -10,7 +10,7 @@ from sequoia_core import HardwareProfile
 from sequoia_core.servers.chain_acceptance import chain_acceptance
 from sequoia_core.servers.costs import TimedSetting, costs_of, timed_setting
 from sequoia_core.servers.counts import ServerCounts
-from sequoia_core.servers.plan import ServerPlan, plan_server
+from sequoia_core.servers.plan import MAX_BATCH, ServerPlan, plan_server
 from tests.core.servers.samples import NGRAM, read, step_records, vllm_text
 
 SIZES = np.array([1, 2, 4, 8, 16, 32])
@@ -101,8 +101,12 @@ def test_off_means_off_at_every_larger_batch_size():
 def test_batches_that_nothing_is_known_of_are_named(chains):
     plan = plan_server(chains, costs_of(profile()), [1, 64])
     assert plan.unknown == (64,) and list(plan.best) == [1]
+    assert plan.notes[-1] == "Batch size 64: passes that large were not timed."
     with pytest.raises(ValueError, match="found no costs at batch size 64"):
         plan_server(chains, costs_of(profile()), [64])
+    for batches in ([], [0], [1, MAX_BATCH + 1]):
+        with pytest.raises(ValueError, match="batch: found .*, expected sizes from 1 to"):
+            plan_server(chains, costs_of(profile()), batches)
 
 
 def test_more_requests_settle_what_few_leave_open():
