@@ -11,6 +11,7 @@ from sequoia_core.decoding.growing.policies import SpecExecTree
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.design.plain_trees import k_ary_tree
+from sequoia_core.models.heads import compiled_head
 from sequoia_core.models.heads.compiled_head import CompiledHead, CompiledHeadSession
 from sequoia_core.models.heads.session import HeadSession
 from sequoia_core.models.language_model import HuggingFaceModel
@@ -88,7 +89,18 @@ def test_a_tree_drafted_in_one_call_is_that_drafted_level_by_level(tree, tempera
     assert run() == at_once and sum(len(step[0]) for step in at_once) > 24
 
 
-def test_heads_that_compiled_passes_do_not_fit_keep_pytorchs(target):
+def test_heads_that_compiled_passes_do_not_fit_keep_pytorchs(target, monkeypatch):
     fits = partial(CompiledHead.supports)
     assert fits(head_of(target).head) and not fits(head_of(target).head.float()) and not fits(target.model)
     assert not fits(head_of(target, layer={"head_dim": 24}).head)
+    head = head_of(target).head
+    weights = (*head.weights_at_ends(), *head.layers.parameters())
+    sizes = {
+        "MAX_ROTATIONS": head.settings.context * head.settings.head_dim,
+        "MAX_PACKED_BYTES": sum(weight.nbytes for weight in weights),
+    }
+    for name, size in sizes.items():
+        for limit in (size, size - 1):
+            monkeypatch.setattr(compiled_head, name, limit)
+            assert fits(head) == (limit == size)
+        monkeypatch.setattr(compiled_head, name, size)
