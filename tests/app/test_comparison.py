@@ -13,12 +13,13 @@ from sequoia_core.sweeps.plan import read_plan
 from sequoia_core.sweeps.results import Results, read_rows
 from sequoia_core.sweeps.which_pays import predict_speeds, which_pays
 from tests.app.conftest import metrics, open_page, profile, settled, wait_for
-from tests.core.sweeps.hand_made import decoded, measured, row
+from tests.core.sweeps import hand_made
+from tests.core.sweeps.hand_made import decoded, measured, row, table
 from ui.draft.sweep_here import example
 from ui.jobs.jobs import Job, JobContext
 from ui.jobs.sweep_job import sweep_work
 from ui.markdown import escaped
-from ui.session import session
+from ui.session import session, sweeps
 
 pytestmark = pytest.mark.usefixtures("assets")
 PLAN = """
@@ -79,6 +80,15 @@ def test_two_machines_of_one_name_are_two(tmp_path: Path) -> None:
     options = [name for name in page.selectbox(key="compare_hardware").options if name.startswith("This sweep")]
     device = profile().device
     assert sorted(options) == [f"This sweep: {device}, {more}" for more in ("AMX, h", "AMX, other", "AVX-512")]
+
+
+def test_pairs_of_other_weights_are_two_pairs_of_one_machine() -> None:
+    names = {"target": "big", "draft": "small"}
+    comparison = compare(table(*[measured("a", [1, 0, 1], pair=pair) | names for pair in ("one", "two")]))
+    timed = [hand_made.profile() for _ in comparison.drafters]
+    hashes = [{"target_hash": "t", "draft_hash": pair, "host": pair} for pair in ("one", "two")]
+    profiles = tuple(replace(each, meta=each.meta | more) for each, more in zip(timed, hashes, strict=True))
+    assert sweeps.machines(sweeps.Sweep(comparison, profiles, None)) == {"This sweep: a machine": profiles}
 
 
 def test_a_cell_shows_its_prompts_as_text_and_its_vector_is_used_and_planned(swept: Path) -> None:

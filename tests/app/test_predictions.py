@@ -46,6 +46,7 @@ def test_a_run_that_names_no_place_of_weights_had_them_in_memory(offload: str, a
 def test_a_profile_predicts_up_to_its_largest_size(assets) -> None:
     assert predictions.no_prediction(chain_tree(63)) is None  # 64 nodes
     assert predictions.no_prediction(chain_tree(64)) == "the profile ends at n = 64"
+    assert predictions.supposed(chain_tree(63)) and predictions.supposed(chain_tree(64)) is None
 
 
 def test_one_prompt_is_less_sure_than_the_average_of_many(assets) -> None:
@@ -68,6 +69,7 @@ def test_a_vector_that_says_nothing_of_its_pair_predicts_nothing(assets, monkeyp
     bare = replace(DEMO_VECTOR, holds_for=None)
     monkeypatch.setattr(session, "acceptance", lambda: bare)
     assert predictions.vector_faults() and predictions.predicted(chain_tree(3)) is None
+    assert predictions.if_of_pair(chain_tree(63)) and predictions.if_of_pair(chain_tree(64)) is None
 
 
 def test_traversal_is_predicted_by_the_vector_of_sequoia(assets, monkeypatch) -> None:

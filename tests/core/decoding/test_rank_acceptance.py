@@ -116,6 +116,11 @@ def test_rows_of_groups_answer_as_the_whole_rows_do(spread):
     ]
     assert averages[0] == pytest.approx(averages[1], abs=0.02) and np.all(averages[1] <= near + 1e-6)
     assert torch.equal(torch.stack(grouped(*whole[:, :256])), whole[:, :256]), "few tokens are left as they are"
+    first = whole[1] * (whole[1] > whole[1].median())
+    some = torch.stack(grouped(*whole, first))
+    assert some.shape == (3, 385) and some.sum(1).tolist() == pytest.approx(
+        torch.stack([*whole, first]).sum(1).tolist()
+    )
 
 
 @pytest.mark.parametrize("name", ["sequoia", "specinfer", "topk"])

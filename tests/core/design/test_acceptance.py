@@ -69,6 +69,7 @@ def test_bootstrap_interval_matches_the_normal_approximation():
 
 
 def test_without_two_prompts_there_is_no_interval_however_many_positions():
+    assert AcceptanceVector(np.array([0.5]), trials=1).trials == 1
     one = AcceptanceVector(np.array([0.97]), prompt_sums=[[97.0]], prompt_trials=[100])
     assert one.of_one_prompt
     for vector in (one, AcceptanceVector(np.array(PROBS))):

@@ -1,6 +1,7 @@
 """Calibrations: what tables recover, what they say of other prompts, and what is refused when read."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -36,6 +37,7 @@ def test_tables_recover_the_chance_behind_the_probability():
     assert falling.tables().after(np.array([[0.1]]))[0, 0] > 0.8 > 0.3 > falling.tables().after(np.array([[0.9]]))[0, 0]
     rows = falling.rows[:, 0]  # of the whole text
     np.testing.assert_allclose(rows, np.linspace(0.05, 0.95, ROWS_PER_PROMPT), atol=0.005)
+    np.testing.assert_allclose(rows[[0, -1]], [0.05, 0.95], atol=1e-4)
 
 
 def test_each_rank_reads_its_own_table_and_the_mass_left_decides_which():
@@ -91,3 +93,10 @@ def test_files_that_are_wrong_are_refused(field, value, message):
     data = json.dumps({"format": "sequoia-acceptance", "version": 2, "probs": [0.5], "calibration": fields})
     with pytest.raises(ValueError, match=f"v.json: calibration: .*{message}"):
         AcceptanceVector.loads(data.encode(), "v.json")
+
+
+def test_rounding_may_leave_a_thousandth_more_accepted_than_there_were():
+    known = calibration_of(0.6)
+    replace(known, accepted=known.counts + 1e-3)
+    with pytest.raises(ValueError, match="more accepted than"):
+        replace(known, accepted=known.counts + 2e-3)

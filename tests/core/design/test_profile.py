@@ -17,6 +17,7 @@ def test_times_are_smoothed_to_never_decrease_and_interpolated():
     assert p.smooth_verify_sec.tolist() == pytest.approx([0.0095, 0.0095, 0.020])
     assert p.t(np.array([1, 4, 6])).tolist() == pytest.approx([1.0, 1.0, (0.0095 + 0.020) / 2 / 0.0095])
     assert p.c == pytest.approx(0.001 / 0.0095) == p.draft_cost(7) and p.max_size == 8
+    assert not p.sizes.flags.writeable and not p.verify_sec.flags.writeable
     wide = profile(draft_widths=[1, 4], draft_width_sec=[0.001, 0.002])
     assert wide.draft_cost(2.5) == pytest.approx(0.0015 / 0.0095)
 

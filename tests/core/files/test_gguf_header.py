@@ -54,12 +54,17 @@ def test_a_head_tells_format_and_cache(tmp_path):
         ({"split.no": (U16, 3), "split.count": (U16, 3)}, "split.no = 3 and split.count = 3"),
         ({"split.count": (U32, 10**6)}, "split.no = 0 and split.count = 1000000"),
         ({"tokens": (LIST, (TEXT, [""] * 6))}, "an array of 6 texts"),
+        (
+            {"five": (LIST, (TEXT, [""] * 5)), "long": (TEXT, "a" * 40), "longer": (TEXT, "a" * 41)},
+            "a text of 41 bytes",
+        ),
         ({name: (LIST, (TEXT, [""] * 3)) for name in ("tokens", "merges")}, "arrays of more than 5 entries"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
 def test_a_head_that_nothing_can_count_with_is_named(fields, said, tmp_path, monkeypatch):
     monkeypatch.setattr(gguf_header, "MAX_ENTRIES", 5)
+    monkeypatch.setattr(gguf_header, "MAX_TEXT_BYTES", 40)
     with pytest.raises(ValueError, match=f"a.gguf: found {said}.*, expected a GGUF file"):
         read_gguf_header(written(tmp_path / "a.gguf", SOUND | fields))
 

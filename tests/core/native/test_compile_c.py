@@ -143,8 +143,9 @@ def test_code_that_others_could_have_written_is_not_run(source, tmp_path):
 
 
 def test_switched_off(load, monkeypatch):
+    assert native.can_compile() == has_compiler()
     monkeypatch.setenv("SEQUOIA_NATIVE", "0")
-    assert load() == (None, "switched off by SEQUOIA_NATIVE=0")
+    assert load() == (None, "switched off by SEQUOIA_NATIVE=0") and not native.can_compile()
 
 
 @needs_compiler

@@ -11,6 +11,7 @@ from sequoia_core.decoding.growing.policies import SpecExecTree
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.design.plain_trees import k_ary_tree
+from sequoia_core.models.heads import compiled_head
 from sequoia_core.models.heads.compiled_head import CompiledHead, CompiledHeadSession
 from sequoia_core.models.heads.session import HeadSession
 from sequoia_core.models.language_model import HuggingFaceModel
@@ -58,7 +59,8 @@ def test_passes_are_the_heads_to_rounding(fields, target):
         rows += [session.forward(tree[1:2], places[1:2], torch.zeros(1, 1), keep=1).clone()]
         session.see(12, torch.ones(1, 3, 128))
         session.commit(13, [])
-        rows += [session.forward(tree[1:3], places[1:3], causal_mask(2), keep=2).clone()]
+        for start in (13, 15):
+            rows += [session.forward(tree[1:3], torch.arange(start, start + 2), causal_mask(2), keep=2).clone()]
         found.append(torch.cat(rows))
     ours, plain = (rows.masked_fill(~rows.isfinite(), 0.0) for rows in found)
     assert torch.equal(found[0].isfinite(), found[1].isfinite()) and plain.std() > 0.5
@@ -87,7 +89,18 @@ def test_a_tree_drafted_in_one_call_is_that_drafted_level_by_level(tree, tempera
     assert run() == at_once and sum(len(step[0]) for step in at_once) > 24
 
 
-def test_heads_that_compiled_passes_do_not_fit_keep_pytorchs(target):
+def test_heads_that_compiled_passes_do_not_fit_keep_pytorchs(target, monkeypatch):
     fits = partial(CompiledHead.supports)
     assert fits(head_of(target).head) and not fits(head_of(target).head.float()) and not fits(target.model)
     assert not fits(head_of(target, layer={"head_dim": 24}).head)
+    head = head_of(target).head
+    weights = (*head.weights_at_ends(), *head.layers.parameters())
+    sizes = {
+        "MAX_ROTATIONS": head.settings.context * head.settings.head_dim,
+        "MAX_PACKED_BYTES": sum(weight.nbytes for weight in weights),
+    }
+    for name, size in sizes.items():
+        for limit in (size, size - 1):
+            monkeypatch.setattr(compiled_head, name, limit)
+            assert fits(head) == (limit == size)
+        monkeypatch.setattr(compiled_head, name, size)

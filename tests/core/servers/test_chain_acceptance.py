@@ -96,6 +96,8 @@ def test_one_request_has_no_interval_over_requests():
 def test_an_answer_of_one_token_takes_no_part():
     found = chain_acceptance(of_records(LONG, SHORT, ServerRequest((), (), 0), positions=(3, 2, 1, 1)))
     assert found.tokens(4).value == pytest.approx(8 / 3)
+    unread = ServerRequest((), (), None)
+    assert chain_acceptance(of_records(LONG, unread, positions=(2, 2, 1, 1))).tokens(4).value == pytest.approx(8 / 3)
     with pytest.raises(ValueError, match="expected answers of two tokens or more"):
         chain_acceptance(of_records(SHORT, positions=(1, 0, 0, 0)))
 

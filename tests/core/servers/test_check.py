@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from sequoia_core.servers.check import (
+    REQUEST_SEC,
     Served,
     ask_servers,
     compare,
@@ -109,6 +110,21 @@ def test_answers_of_one_token_are_left_out_of_every_setting(settings):
     assert found["rows"] == compare({k: answers[1:] for k, answers in settings.items()})["rows"]
 
 
+def test_an_answer_without_drafts_adds_no_step_to_those_with_drafts(settings):
+    first, *others = settings[4]
+    counts = replace(
+        first.counts, drafts=0, draft_tokens=0, accepted_tokens=0, positions=(0,) * 4,
+        requests=(ServerRequest((), (), first.tokens),),
+    )  # fmt: skip
+    added = compare(settings | {4: [replace(first, counts=counts), *others]})
+    without = compare({k: answers[1:] for k, answers in settings.items()})
+    rows = [next(row for row in found["rows"] if row["k"] == 4) for found in (added, without)]
+    assert rows[0]["tokens_per_step"] == rows[1]["tokens_per_step"]
+    none = compare(settings | {4: [replace(each, counts=counts) for each in settings[4]]})
+    row = next(row for row in none["rows"] if row["k"] == 4)
+    assert (row["drafts"], row["tokens_per_step"], row["survival"]) == (0, None, [])
+
+
 def test_nothing_is_predicted_where_drafts_end_early_or_none_is_made(settings):
     def early(each: Served) -> Served:
         drafted = max(each.counts.drafts, each.counts.draft_tokens * 9 // 10)
@@ -127,6 +143,9 @@ def test_answers_that_tell_too_little_are_refused():
     for engine, answer in (("vllm", ANSWER), ("llama.cpp", ANSWER | {"timings": {"predicted_ms": -1}})):
         with pytest.raises(ValueError, match="without metrics.generation_time_ms|found 3 tokens in -0.001 s"):
             read_answer(json.dumps(answer).encode(), "http://127.0.0.1:1", engine)
+    endless = json.dumps(ANSWER | {"timings": {"predicted_ms": 1000 * REQUEST_SEC}})
+    with pytest.raises(ValueError, match=f"found 3 tokens in {REQUEST_SEC:g} s"):
+        read_answer(endless.encode(), "http://127.0.0.1:1", "llama.cpp")
     twice = json.dumps(ANSWER | {"timings": {"predicted_ms": 9}})[:-1] + ', "usage": {"completion_tokens": 30}}'
     for content, said in ((twice, "found the key 'usage' twice"), ("<html>", "found no readable JSON")):
         with pytest.raises(ValueError, match=f"^http://127.0.0.1:1: {said}"):
@@ -166,6 +185,7 @@ def test_a_server_is_asked_and_its_counts_are_read(detailed):
     for each in found[2]:
         assert (each.counts.drafts, each.counts.positions, each.counts.ordered) == (2, (1, 1), detailed)
         assert sorted(each.counts.requests[0].accepted) == [0, 2] and each.counts.requests[0].tokens == 4
+    assert (counts_of(found[2]).tokens, counts_of(found[2]).requests_done) == (10, 2)
 
 
 def test_commands_turn_speculation_and_its_records_on():

@@ -1,5 +1,6 @@
 """Costs of a server's steps and the draft length that pays: lines, passes, batches, intervals, what would help."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,7 @@ from sequoia_core import HardwareProfile
 from sequoia_core.servers.chain_acceptance import chain_acceptance
 from sequoia_core.servers.costs import TimedSetting, costs_of, timed_setting
 from sequoia_core.servers.counts import ServerCounts
-from sequoia_core.servers.plan import ServerPlan, plan_server
+from sequoia_core.servers.plan import MAX_BATCH, ServerPlan, plan_server
 from tests.core.servers.samples import NGRAM, read, step_records, vllm_text
 
 SIZES = np.array([1, 2, 4, 8, 16, 32])
@@ -79,6 +80,17 @@ def test_off_is_among_the_answers_and_the_batch_from_which_it_is_best_is_named()
     assert plan.best[1] > 0 and plan.best[4] == 0 and plan.off_from in (2, 4)
 
 
+def test_the_sentence_tells_what_to_set_at_each_batch_size():
+    wide = plan_server(geometric(0.7), costs_of(profile(slope=0.1)), [1, 8])
+    assert re.sub(r", \d.\d\d to \d.\d\d", "", wide.sentence(4)) == (
+        "Set K = 3 for one request at a time (1.58× the speed without; K = 4 now reaches 97% of the best), "
+        "K = 1 for 8 at once (1.11× the speed without)."
+    )
+    assert "now reaches" not in plan_server(geometric(0.7), costs_of(profile(slope=0.1))).sentence(3)
+    weak = plan_server(geometric(0.35), costs_of(profile(slope=0.15, draft=0.05)), [4]).sentence(0)
+    assert weak == "Set no speculation for 4 at once. Turn it off from 4 at once on."
+
+
 def test_off_means_off_at_every_larger_batch_size():
     one = plan_server(geometric(0.5), costs_of(profile(draft=0.3))).batches[0]
     rows = tuple(replace(one, batch=batch, best=best) for batch, best in ((1, 0), (2, 3), (4, 0), (8, 0)))
@@ -89,8 +101,12 @@ def test_off_means_off_at_every_larger_batch_size():
 def test_batches_that_nothing_is_known_of_are_named(chains):
     plan = plan_server(chains, costs_of(profile()), [1, 64])
     assert plan.unknown == (64,) and list(plan.best) == [1]
+    assert plan.notes[-1] == "Batch size 64: passes that large were not timed."
     with pytest.raises(ValueError, match="found no costs at batch size 64"):
         plan_server(chains, costs_of(profile()), [64])
+    for batches in ([], [0], [1, MAX_BATCH + 1]):
+        with pytest.raises(ValueError, match="batch: found .*, expected sizes from 1 to"):
+            plan_server(chains, costs_of(profile()), batches)
 
 
 def test_more_requests_settle_what_few_leave_open():

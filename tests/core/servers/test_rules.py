@@ -8,6 +8,7 @@ import pytest
 from sequoia_core.servers.counts import RequestTotals, ServerCounts
 from sequoia_core.servers.diagnosis import diagnose
 from sequoia_core.servers.request_spread import by_prompt_length, spread
+from sequoia_core.servers.rules import HEALTHY_RATE, runs_out, too_long, wired_wrong
 
 
 def judged(fields: dict, earlier: dict | None = None, timed: tuple = ()) -> str:
@@ -140,6 +141,16 @@ SPEEDS = [  # timed settings (k, tokens per second, batch), and whether they cos
 @pytest.mark.parametrize(("timed", "dear"), SPEEDS)
 def test_speculation_that_is_slower_by_three_percent_costs_too_much(timed, dear):
     assert judged({"positions": (600, 400)}, timed=timed).startswith("Fine but costs too much" if dear else "Healthy")
+
+
+def test_findings_suppose_and_keep_what_the_counts_imply():
+    found = runs_out(ServerCounts("vllm", "counters", **filled({"positions": (800, 640, 128, 96)})))
+    assert found.position == 3 and found.supposed == "80% from there on, as before"
+    assert found.mended == pytest.approx([0.8**position for position in range(1, 5)])
+    found = wired_wrong(ServerCounts("vllm", "counters", **filled({"positions": (30, 3)})))
+    assert found.mended == pytest.approx([HEALTHY_RATE, HEALTHY_RATE**2])
+    found = too_long(ServerCounts("vllm", "counters", **filled({"positions": (800, 640, 256, 51)})))
+    assert found.check.endswith("K = 2 keeps 89% of the tokens per step")  # 2,440 of 2,747
 
 
 def test_parts_by_length_need_eight_requests_that_tell_theirs():

@@ -15,9 +15,10 @@ from tests.sweep_plans import PROMPTS, write_plan
 
 DRAFTERS = 'drafters = ["model", "lookup", "both"]'
 SIZE, NAME = "max_size = 16", 'name = "demo"'
+MISTAKES = "\n".join(f"unknown{number} = 1" for number in range(12))  # as many as are named at once
 
 
-@pytest.mark.sample(15, cover=False)
+@pytest.mark.sample(17, cover=False)
 @pytest.mark.parametrize(
     "old, new, said",
     [
@@ -31,6 +32,8 @@ SIZE, NAME = "max_size = 16", 'name = "demo"'
         ("[[pairs]]", "[[pairs]", "found no readable TOML (Expected ']]' at the end of an array"),
         (SIZE, "a." * 50_000 + "a = 1", "line 4: found 50,000 dots, expected at most 200"),
         (SIZE, f"max_size = {list(range(2, 25002))}", "temperatures: found 100,002 settings"),
+        (SIZE, MISTAKES, "unknown11: found '1', expected: Extra inputs are not permitted\n"),
+        (SIZE, f"{MISTAKES}\nlast = 1\nreally = 1", "not permitted; and 2 more\n"),
     ],
 )  # fmt: skip
 def test_mistakes_of_a_plan_are_named_by_place(old, new, said, tmp_path, capsys):

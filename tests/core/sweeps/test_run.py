@@ -1,6 +1,7 @@
 """How jobs are given out, counted and written: runs go on after anything, failures are recorded, and what is said."""
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -200,6 +201,23 @@ def test_threads_beyond_the_cores_are_refused(monkeypatch):
     monkeypatch.setattr(executors, "allowed_cores", lambda: 2)
     with pytest.raises(ValueError, match="threads: found 3, expected at most 2: the cores that it may use"):
         LocalWorkers(1, threads=3)
+
+
+def begin(cores):
+    """Prepare a worker, and let what watches its parent run."""
+    executors._begin(cores)
+    time.sleep(0.2)
+    os._exit(0)
+
+
+def test_a_worker_does_not_end_before_its_parent():
+    context = multiprocessing.get_context("fork")
+    cores = context.Queue()
+    cores.put(os.sched_getaffinity(0))
+    process = context.Process(target=begin, args=(cores,))
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0
 
 
 SCRIPT = """

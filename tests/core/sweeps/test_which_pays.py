@@ -73,6 +73,7 @@ def test_the_answer_is_the_fastest_and_how_far_the_next_is_behind():
     assert found.best.name == "small"
     assert found.words.startswith("At T = 0, code: small pays: ") and " to " in found.words
     assert "Next comes lookup, " in found.beside and "cannot be told apart" not in found.beside
+    assert ". Trees of one size only were decoded of lookup; another may be faster here" in found.beside
 
 
 def test_none_pays_where_no_interval_lies_above_1():
@@ -124,6 +125,7 @@ def test_of_several_sizes_the_fastest_here_counts():
     object.__setattr__(dear, "verify_sec", 0.01 * dear.sizes)
     found = [speeds_of(rows, times)[1]["lookup"] for times in (profile(), dear)]
     assert [speed.sizes for speed in found] == [(8, 2), (4, 2)]
+    assert answer(rows, profile()).beside == ""
     assert found[0].prompts["steps"].tolist() == [6] * 3 and found[1].prompts["steps"].tolist() == [8] * 3
     larger = table(*(decoded(p, [9], nodes=n, max_size=n) for p in "ab" for n in (16, 32)))
     assert speeds_of(larger, profile())[1]["lookup"].sizes == (16, 1)  # beyond the profile nothing is known

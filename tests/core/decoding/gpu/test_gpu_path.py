@@ -171,6 +171,14 @@ def test_sampled_text_follows_the_target(verifier, used):
     assert bool(used["_OneSize._decide"]) == (verifier in ("sequoia", "topk"))
 
 
+@pytest.mark.sample(len(VERIFIERS))
+@pytest.mark.parametrize("verifier", VERIFIERS)
+def test_only_rules_written_as_phases_are_walked_by_them(verifier, used, tiny_target, tiny_draft):
+    options = {"sampling": SamplingConfig(0.7), "verifier": verifier, "max_new_tokens": 6}
+    steps = list(decode(PROMPT, pair_of(tiny_target, tiny_draft), tree=TREES["ragged"], **options))
+    assert used["_OneSize._decide"] == (len(steps) if verifier in ("sequoia", "topk") else 0)
+
+
 def test_logits_that_are_not_finite_are_reported_for_either_model(used, tiny_target, tiny_draft, monkeypatch):
     for broken, sampling in itertools.product(("target", "draft"), (SamplingConfig(), SamplingConfig(1.0))):
         model = by_transformers(tiny_llama(3 if broken == "target" else 4))

@@ -152,6 +152,7 @@ def test_what_recipes_are_expected_to_do_is_what_it_was(recipe, monkeypatch):
     for costs in (None, COSTS):
         each = expectation(own, BOUNDS, known, costs, seed=3)
         found += [each.tokens_per_step, each.size, each.value, *each.controller]
+    assert expectation(own, BOUNDS, known, None) == expectation(own, BOUNDS, known, None, seed=0)
     made = own.expansions(BOUNDS, known)(Controller(0.8, 0.05), COSTS.token_costs(0.8))
     options = {"kind": own.kind, "context": 100.0, "prompts": 5, "seed": 2}
     foreseen = predict_growing(made, BOUNDS, known, linear_profile(0.05), **options)

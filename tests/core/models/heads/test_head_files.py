@@ -182,6 +182,10 @@ def test_damaged_weights_are_refused_in_one_line(target, tmp_path):
     folder = written(tmp_path / "nan", target, change={"norm.weight": torch.full((32,), torch.nan)})
     with pytest.raises(ValueError, match="found numbers that are not finite in norm.weight"):
         load_head(folder, target)
+    for dtype in (torch.int32, torch.float8_e4m3fn):
+        folder = written(tmp_path / str(dtype), target, change={"norm.weight": torch.ones(32).to(dtype)})
+        with pytest.raises(ValueError, match=f"norm.weight stored as {dtype}"):
+            load_head(folder, target)
     folder = written(tmp_path / "cut", target, pickled=True)
     (folder / "pytorch_model.bin").write_bytes((folder / "pytorch_model.bin").read_bytes()[:-100])
     with pytest.raises(ValueError, match="pytorch_model.bin: found a damaged or foreign file"):

@@ -87,6 +87,9 @@ def test_sessions_say_what_the_head_says_without_one(fields):
             wanted = plain_row(head, [*text[:8], text[8], *path], true=8)
             torch.testing.assert_close(row, wanted, rtol=1e-4, atol=1e-5)
         own.commit(8, [])
+    own.forward(torch.tensor(tree), places, mask, keep=4)
+    own.commit(8, [0, 1])  # drops what was drafted, also where it was accepted
+    assert own.length == 9
 
 
 def test_a_head_stops_where_its_own_context_ends():
