@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import compress, pairwise, zip_longest
+from itertools import compress, zip_longest
 from typing import Any
 
 import numpy as np
@@ -25,10 +25,19 @@ from ..models.protocol import LanguageModel, dtype_name
 from ..native.instruction_sets import instructions_in_use
 from ..native.processor import allowed_cores
 from ..native.threads import OtherLoad, release_threads
-from .step_timers import GREEDY, LEVELS, MOST_CHILDREN, GrownStep, GrowthTimer, StepTimer, even_tree, growing_tree
+from .step_timers import (
+    GREEDY,
+    LEVELS,
+    MOST_CHILDREN,
+    GrownStep,
+    GrowthTimer,
+    StepTimer,
+    draft_pass_times,
+    even_tree,
+    growing_tree,
+)
 
 DEFAULT_SIZES = (1, 2, 4, 8, 16, 32, 64)
-DRAFT_WIDTHS = (1, 2, 4, 8, 16, 32)
 GROWN_SIZE = 16  # nodes of the dynamic trees that are timed, at most
 SAMPLED_AT = 0.6  # any temperature above 0 draws and walks in the same way
 GROWN_AT = (GREEDY, SamplingConfig(SAMPLED_AT))
@@ -323,34 +332,3 @@ def checked_sizes(sizes: Sequence[int]) -> list[int]:
 def _rows(samples: np.ndarray) -> tuple[tuple[float, ...], ...]:
     """Turn samples by round, float64 [r, k], into one tuple of rounds for each of the k."""
     return tuple(map(tuple, samples.T.tolist()))
-
-
-def draft_pass_times(levels: Sequence[Sequence[int]], seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Compute the time of a draft pass over w tokens from the times of drafting whole trees.
-
-    It is taken to be linear between `DRAFT_WIDTHS` and never to fall with w, by least squares of the relative errors.
-
-    Args:
-        levels: for each tree, how many tokens each of its draft passes ran over; may be empty.
-        seconds: float64, what drafting each of these trees took.
-
-    Returns:
-        Widths int64 [j], 1 and those of `DRAFT_WIDTHS` that bound widths which were timed, and seconds float64 [j].
-    """
-    from scipy.optimize import nnls
-
-    timed = {width for tree in levels for width in tree}
-    knots = [1]
-    for width in (*DRAFT_WIDTHS, max(timed)):
-        if any(knots[-1] < w <= width for w in timed):
-            knots.append(width)
-    # The time of a pass is that for one token plus the part that w covers of each interval between two knots.
-    trees = [(tree, time) for tree, time in zip(levels, seconds, strict=True) if tree]
-    covered = [
-        [sum(np.clip((w - low) / (high - low), 0.0, 1.0) for w in tree) for low, high in pairwise(knots)]
-        for tree, _ in trees
-    ]
-    terms = np.array([[len(tree), *parts] for (tree, _), parts in zip(trees, covered, strict=True)])
-    times = np.array([time for _, time in trees])
-    rises, _ = nnls(terms / times[:, None], np.ones(len(times)))
-    return np.array(knots), np.cumsum(rises)

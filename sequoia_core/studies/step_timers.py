@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +24,7 @@ from ..design.tree import TokenTree
 from ..models.language_model import ModelPair
 from ..models.protocol import prefill
 
+DRAFT_WIDTHS = (1, 2, 4, 8, 16, 32)
 LEVELS, MOST_CHILDREN = 4, 8  # of the trees that are timed
 STEPS = 3  # in a row make one sample, after one with cold caches that is not timed: decoding repeats such steps
 GREEDY = SamplingConfig(0.0)
@@ -138,3 +141,34 @@ class GrownStep(NamedTuple):
         """Return its seconds beyond those that the profile has for a static tree of that size and widths."""
         drafting = profile.draft_at(np.array(self.widths)).sum()
         return self.seconds - float(drafting + profile.overhead_at(self.size, greedy=greedy))
+
+
+def draft_pass_times(levels: Sequence[Sequence[int]], seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Compute the time of a draft pass over w tokens from the times of drafting whole trees.
+
+    It is taken to be linear between `DRAFT_WIDTHS` and never to fall with w, by least squares of the relative errors.
+
+    Args:
+        levels: for each tree, how many tokens each of its draft passes ran over; may be empty.
+        seconds: float64, what drafting each of these trees took.
+
+    Returns:
+        Widths int64 [j], 1 and those of `DRAFT_WIDTHS` that bound widths which were timed, and seconds float64 [j].
+    """
+    from scipy.optimize import nnls
+
+    timed = {width for tree in levels for width in tree}
+    knots = [1]
+    for width in (*DRAFT_WIDTHS, max(timed)):
+        if any(knots[-1] < w <= width for w in timed):
+            knots.append(width)
+    # The time of a pass is that for one token plus the part that w covers of each interval between two knots.
+    trees = [(tree, time) for tree, time in zip(levels, seconds, strict=True) if tree]
+    covered = [
+        [sum(np.clip((w - low) / (high - low), 0.0, 1.0) for w in tree) for low, high in pairwise(knots)]
+        for tree, _ in trees
+    ]
+    terms = np.array([[len(tree), *parts] for (tree, _), parts in zip(trees, covered, strict=True)])
+    times = np.array([time for _, time in trees])
+    rises, _ = nnls(terms / times[:, None], np.ones(len(times)))
+    return np.array(knots), np.cumsum(rises)

@@ -20,7 +20,8 @@ from sequoia_core.design.profile import HardwareProfile
 from sequoia_core.models.installation import installation_id
 from sequoia_core.models.tree_cache import CacheSession
 from sequoia_core.native.threads import OtherLoad
-from sequoia_core.studies.measure_profile import draft_pass_times, measure_profile
+from sequoia_core.studies.measure_profile import measure_profile
+from sequoia_core.studies.step_timers import draft_pass_times
 from tests.conftest import pair_of
 
 OTHERS = 0.25  # cores that other processes keep busy
