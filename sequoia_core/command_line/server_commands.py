@@ -27,7 +27,7 @@ After = Annotated[
     Path,
     typer.Option(
         "--after",
-        help="Metrics, answers as JSON, acceptance.csv or a log of a server; or a saved matrix or measured vector.",
+        help="Metrics, answers as JSON or a log of a server; or a saved matrix or measured vector.",
         **READ,
     ),
 ]

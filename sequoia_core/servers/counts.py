@@ -236,12 +236,10 @@ def counts_of_one_k(parts: Sequence[ServerCounts], source: str, notes: Iterable[
     return replace(whole, notes=(note, *whole.notes))
 
 
-def read_each(
-    lines: Iterable[Any], read: Callable[[Any], Any], odd: list[str], start: int = 1
-) -> list[tuple[int, Any]]:
+def read_each(lines: Iterable[str], read: Callable[[str], Any], odd: list[str]) -> list[tuple[int, Any]]:
     """Return number and content of the lines that have any; `odd` says which cannot be read and why."""
     found = []
-    for number, line in enumerate(lines, start):
+    for number, line in enumerate(lines, start=1):
         try:
             found.append((number, read(line)))
         except ValueError as error:

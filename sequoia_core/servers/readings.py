@@ -1,4 +1,4 @@
-"""Read a server's counts of speculative decoding: JSON, Prometheus text, a table with rates by position, or a log."""
+"""Read a server's counts of speculative decoding: JSON, Prometheus text, rates by position, or a log."""
 
 import re
 from dataclasses import replace
@@ -12,13 +12,12 @@ from .chain_acceptance import MATCH, counts_of_matrix, counts_of_vector, other_r
 from .counts import ENGINES, ServerCounts, Unrecognised
 from .logs import counts_of_log
 from .metrics import MAX_METRICS_BYTES, counts_between, looks_like_metrics
-from .records import counts_of_answers, counts_of_rates, counts_of_table
+from .records import counts_of_answers, counts_of_rates
 
 MAX_READING_BYTES = 64 * 2**20
 MAX_RATES_BYTES = 2**16
 EXPECTED = (
-    "metrics, a log or answers that count of vLLM, llama.cpp's server or SGLang, acceptance.csv, or rates by position "
-    "from 0 to 1"
+    "metrics, a log or answers that count of vLLM, llama.cpp's server or SGLang, or rates by position from 0 to 1"
 )
 
 
@@ -34,7 +33,7 @@ def read_counts(
     rule: str | None = None,
     vectors: bool = True,
 ) -> ServerCounts:
-    """Read a server's counts: metrics, answers as JSON, `acceptance.csv`, a log, or rates by position alone.
+    """Read a server's counts: metrics, answers as JSON, a log, or rates by position alone.
 
     Also read is a matrix that was saved of such counts, and what a measured vector implies.
 
@@ -103,8 +102,6 @@ def _counts(text: str, data: bytes, then: str | None, engine: str, model: str | 
         return counts_of_answers(text.encode(), model)
     if kind not in ("text", "JSON"):
         raise Unrecognised(f"found {kind}")
-    if "acceptance_at_pos_" in text[:4096]:
-        return counts_of_table(text)
     return counts_of_log(text, model)
 
 
@@ -125,7 +122,7 @@ def _bare_numbers(data: bytes) -> list[float] | None:
 def _text(data: bytes) -> str:
     if len(data) > MAX_READING_BYTES:
         raise ValueError(f"found {len(data):,} bytes, expected at most {MAX_READING_BYTES:,}")
-    text = decode_text(data, "metrics, answers, acceptance.csv or a log of a server")
+    text = decode_text(data, "metrics, answers or a log of a server")
     if "\0" in text:
         raise ValueError("found binary data, expected text")
     return text

@@ -1,9 +1,6 @@
-"""Servers' counts outside metrics and logs: answers as JSON, `acceptance.csv`, rates by position."""
+"""Servers' counts outside metrics and logs: answers as JSON, and rates by position alone."""
 
-import csv
-import io
 import re
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from decimal import Decimal
@@ -22,12 +19,10 @@ from .counts import (
     ServerCounts,
     ServerRequest,
     Unrecognised,
-    check_places,
     counts_of_one_k,
     counts_of_survival,
     notes_of_left_out,
     read_each,
-    summed,
 )
 from .logs import counts_of_log
 
@@ -39,8 +34,6 @@ LOG_FIELDS = ("log", "line", "message", "msg")  # of Docker, Loki and others tha
 TIME_FIELDS = ("time", "timestamp", "ts")
 NUMBER = re.compile(r"\d{1,20}(?:\.\d{1,20})?", re.ASCII)
 FULL_TIME = re.compile(r"\d{4}-\d\d-\d\d|\d{10}", re.ASCII)  # with its date, or since 1970
-SUM_ROW = re.compile(r"(?i)\s*(overall|total|all|sum)\s*")  # of a table: of all subsets
-WHOLE_ROW = re.compile(rf"{SUM_ROW.pattern}|\s*(average|mean)\s*")
 
 
 def counts_of_answers(data: bytes, model: str | None = None) -> ServerCounts:
@@ -227,80 +220,10 @@ def _totals(fields: dict[str, Any], steps: int, accepted: int) -> RequestTotals:
     return RequestTotals(max(steps, 0), accepted, prompt if known else None, fields["looped"])
 
 
-def counts_of_table(text: str) -> ServerCounts:
-    """Read `acceptance.csv` of vLLM's speculators: a row for each subset, with drafts and rates by position."""
-    try:
-        table = csv.DictReader(io.StringIO(text, newline=None))  # of any line ends
-        rows = list(table)
-    except csv.Error as error:
-        raise ValueError(f"found a table that cannot be read ({error}), expected acceptance.csv") from error
-    header = [name for name in table.fieldnames or () if name]
-    if twice := [name for name, count in Counter(header).items() if count > 1]:
-        raise ValueError(f"found column {twice[0][:40]} twice, expected each once")
-    places = sorted(
-        int(place) for name in header for place in re.findall(r"^acceptance_at_pos_(0|[1-9]\d{0,3})$", name)
-    )
-    check_places(places)
-    odd: list[str] = []
-    parts = [part for _, part in read_each(rows, lambda row: _row(row, len(places)), odd, start=2)]
-    if odd and not parts:
-        raise ValueError(odd[0])
-    if not parts or not places:
-        raise ValueError("found another table, expected columns num_drafts, acceptance_at_pos_0, …")
-    subsets = [part for part in parts if not WHOLE_ROW.fullmatch(part.source)] or parts
-    if len(subsets) == len(parts):
-        subsets = _without_sum(parts)
-    notes = [f"{len(subsets)} subsets, summed."] if len(subsets) > 1 else []
-    if len(subsets) < len(parts):
-        notes.append("The row of all subsets together was left out.")
-    counts = summed(subsets, "acceptance.csv")
-    for part in parts if not odd else ():
-        if SUM_ROW.fullmatch(part.source) and part not in subsets and not _is_sum(part, subsets):
-            raise ValueError(
-                f"found row {part.source[:40]!r} of {part.drafts:,} drafts, which is not the sum of the other rows "
-                f"({counts.drafts:,} drafts), expected their sum or no such row"
-            )
-    if not counts.drafts:
-        raise ValueError("found no drafts counted, expected at least one")
-    return replace(counts, notes=(*notes, *notes_of_left_out(odd)))
-
-
-def _row(row: dict[str, Any], longest: int) -> ServerCounts:
-    names = ["num_drafts", *(f"acceptance_at_pos_{place}" for place in range(longest))]
-    try:
-        drafts, *rates = (float(row[name]) for name in names)
-        drafted = float(row.get("num_draft_tokens", drafts * longest))
-    except (LookupError, TypeError, ValueError):
-        raise ValueError("found no row of counts and rates, expected num_drafts, acceptance_at_pos_0, …") from None
-    _check_rates(rates)
-    if not 0 <= drafts <= MAX_COUNT or not 0 <= drafted <= MAX_COUNT:
-        raise ValueError(f"found {drafts:g} drafts and {drafted:g} draft tokens, expected counts")
-    positions = tuple(round(rate * drafts) for rate in rates)
-    name = next(iter(row.values()))
-    return ServerCounts(VLLM, str(name), round(drafts), round(drafted), sum(positions), positions)
-
-
 def _check_rates(rates: Sequence[float]) -> None:
     if not all(0 <= rate <= 1 for rate in rates):
         percent = ": percentages, to be divided by 100" if all(0 <= rate <= 100 for rate in rates) else ""
         raise ValueError(f"found numbers outside 0 to 1, expected rates by position{percent}")
-
-
-def _without_sum(rows: list[ServerCounts]) -> list[ServerCounts]:
-    """Leave out the last row that is the sum of the others, but for rates that are rounded."""
-    drafts = sum(row.drafts or 0 for row in rows)
-    for row in reversed(rows if len(rows) > 2 else []):  # two equal rows are two subsets
-        others = [other for other in rows if other is not row]
-        if 2 * (row.drafts or 0) == drafts and _is_sum(row, others):
-            return others
-    return rows
-
-
-def _is_sum(row: ServerCounts, others: Sequence[ServerCounts]) -> bool:
-    total = summed(others, "all")
-    near = len(others) + 0.001 * (total.drafts or 0)
-    pairs = zip(row.positions, total.positions, strict=True)
-    return row.drafts == total.drafts and all(abs(one - both) <= near for one, both in pairs)
 
 
 def counts_of_rates(values: Sequence[float], rates: str | None = None, *, engine: str = "unknown") -> ServerCounts:

@@ -75,7 +75,7 @@ def _files() -> Reading | None:
         "Last reading, or the only file",
         key="server_after",
         help="Metrics of vLLM, SGLang or llama.cpp's server (curl …/metrics), answers as JSON (best: vLLM with "
-        "--per-request-spec-decode-metrics detailed), acceptance.csv of speculators, a log, or what this page saved.",
+        "--per-request-spec-decode-metrics detailed), a log, or what this page saved.",
     )
     before = middle.file_uploader(
         "First reading (metrics alone)",
