@@ -1,9 +1,7 @@
 """Servers' counts outside metrics and logs: answers as JSON, and rates by position alone."""
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from decimal import Decimal
 from itertools import accumulate
 from operator import mul
 from typing import Any
@@ -30,16 +28,12 @@ MAX_REQUESTS = 10_000  # each is in every resample: 80 MB
 MAX_STEPS = 5_000_000  # of all requests
 MIN_LOOP_CHARS = 64  # characters, below which a repeated text says little
 MAX_ROWS = 200_000  # of JSON, where they are lines of a log
-LOG_FIELDS = ("log", "line", "message", "msg")  # of Docker, Loki and others that keep each line of a log as JSON
-TIME_FIELDS = ("time", "timestamp", "ts")
-NUMBER = re.compile(r"\d{1,20}(?:\.\d{1,20})?", re.ASCII)
-FULL_TIME = re.compile(r"\d{4}-\d\d-\d\d|\d{10}", re.ASCII)  # with its date, or since 1970
 
 
 def counts_of_answers(data: bytes, model: str | None = None) -> ServerCounts:
     """Read JSON: one answer, a list of answers, or one answer on each line; whole answers or the part that counts.
 
-    Also read is a log of which each line is wrapped in JSON; `model` is one of its drafters.
+    Also read is a log of which Docker wrapped each line in JSON; `model` is one of its drafters.
     """
     rows, odd = _rows(data)
     parts = [part for row in rows for part in _parts(row)]
@@ -105,29 +99,12 @@ def _rows(data: bytes) -> tuple[list[Any], list[str]]:
 
 
 def _log_lines(rows: Sequence[Any]) -> list[str]:
-    """Return the lines of a log that are wrapped in JSON, the oldest first; nothing where there are none."""
-    lines: list[tuple[str, str]] = []
-    streams_found = 0
-    for row in map(_fields, rows):
-        streams = _fields(row.get("data")).get("result")  # what Loki answers
-        for stream in map(_fields, streams if isinstance(streams, list) else []):
-            streams_found += 1
-            values = stream.get("values")
-            pairs = [value for value in values if isinstance(value, list)] if isinstance(values, list) else []
-            lines += [(str(pair[0]), str(pair[1])) for pair in pairs if len(pair) > 1]
-        text = next((row[name] for name in LOG_FIELDS if isinstance(row.get(name), str)), None)
-        if text is not None:
-            lines.append((next((str(row[name]) for name in TIME_FIELDS if name in row), ""), text))
-    times = [time for time, _ in lines]
-    numbers = all(NUMBER.fullmatch(time) for time in times)
-    # times without a date may begin again, so one stream of them stays as it is
-    if lines and (all(FULL_TIME.match(time) for time in times) or (numbers and streams_found > 1)):
-        order = [Decimal(time) if numbers else time.rstrip("Z") for time in times]
-        places = list(range(len(lines)))
-        if order[0] > order[-1]:  # type: ignore[operator]  # the newest first, also of lines of one time
-            places.reverse()
-        lines = [lines[place] for place in sorted(places, key=order.__getitem__)]  # type: ignore[arg-type]
-    return [text.rstrip("\n") for _, text in lines]
+    """Return the lines of a log that Docker wrapped in JSON; nothing where there are none."""
+    wrapped = [row for row in map(_fields, rows) if isinstance(row.get("log"), str)]
+    times = [str(row.get("time")) for row in wrapped]
+    if times and times[0] > times[-1]:
+        raise ValueError("found a log that begins with its newest line, expected the oldest line first")
+    return [row["log"].rstrip("\n") for row in wrapped]
 
 
 def _fields(value: Any) -> dict[str, Any]:

@@ -66,25 +66,11 @@ def test_odd_lines_are_left_out():
     assert counts.notes[1].startswith("Left out: line 4:")
 
 
-@pytest.mark.parametrize("field", ["log", "line"])
-def test_a_log_wrapped_in_json_is_read(field):
-    rows = [json.dumps({field: line, "time": f"2026-01-0{day}"}) for day, line in enumerate(LLAMA_LOG.splitlines(), 1)]
-    plain = read(LLAMA_LOG)
-    assert read("\n".join(rows)) == plain == read("\n".join(reversed(rows)))
-    assert read("\n".join([*rows, rows[0][:20]])).notes[-1].startswith("Left out: line 6")
-    values = [[str(time), line] for time, line in enumerate(LLAMA_LOG.splitlines(), 1)]
-    streams = [{"stream": {}, "values": values[1::2]}, {"stream": {}, "values": values[::2]}]
-    assert read({"status": "success", "data": {"result": streams}}) == plain
-
-
-@pytest.mark.parametrize("times", [(9.9, 9.95, 10.0, 10.5, 11), ("23:59:58", "23:59:59", "00:00:00", "00:00:01", "1")])
-def test_times_without_a_date_leave_the_lines_of_one_stream_as_they_are(times):
-    lines = LLAMA_LOG.splitlines()
-    rows = [json.dumps({"message": line, "ts": time}) for line, time in zip(lines, times, strict=True)]
+@pytest.mark.parametrize("time", [{}, {"time": "2026-01-01T00:00:00.1Z"}])
+def test_a_log_that_docker_wrapped_in_json_is_read(time):
+    rows = [json.dumps({"log": f"{line}\n", "stream": "stderr"} | time) for line in LLAMA_LOG.splitlines()]
     assert read("\n".join(rows)) == read(LLAMA_LOG)
-    values = [[str(number), line] for number, line in enumerate(lines, 8)]  # 8 to 12 are no texts in order
-    streams = [{"values": [*values[1::2], [3], "x"]}, {"values": values[::2]}]
-    assert read({"data": {"result": streams}}) == read(LLAMA_LOG)
+    assert read("\n".join([*rows, rows[0][:20]])).notes[-1].startswith("Left out: line 6")
 
 
 def test_answers_of_several_k_are_kept_apart():
@@ -167,7 +153,7 @@ def changed(**fields):
         ("<html>404</html>", "found HTML or XML"),
         ("hello", "found no line of speculative decoding"),
         ("[{}, 3]", "found 2 objects without counts"),
-        ({"data": {"result": [3, {"values": [3, ["1"]]}, {"values": 3}]}}, "found 1 objects without counts"),
+        ([{"log": "b", "time": "2026-01-02"}, {"log": "a", "time": "2026-01-01"}], "begins with its newest line"),
         ('{"num_spec_steps": 1e400}', "found 1e400"),
         (changed(num_spec_steps=4), "request 1: num_spec_steps: found 4, expected 3"),
         (changed(per_step_accepted=[9, 0, 0]), "step 1: found 9 accepted of 8"),
@@ -238,7 +224,7 @@ def test_too_many_steps_are_refused(monkeypatch):
         read(step_records())
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(9)
 @pytest.mark.parametrize(
     ("content", "named"),
     [
@@ -248,10 +234,11 @@ def test_too_many_steps_are_refused(monkeypatch):
         ("Counter(name='vllm:spec_decode_num_drafts', labels={}, value=1)\n", "a print-out of vLLM"),
         ('vllm:x{server="http://a:80"} 1\n', "metrics of a router"),
         ("83.4%\n71%\n", "percentages"),
+        ({"data": {"resultType": "streams", "result": []}}, "a log wrapped in JSON"),
         ("subset,num_drafts,acceptance_at_pos_0\ncode,1000,0.6\n", "acceptance.csv of speculators"),
         ("Speculative metrics: Draft acceptance rate: 0.5\n", "a log of vLLM's first engine"),
     ],
-    ids=range(8),
+    ids=range(9),
 )
 def test_a_form_that_is_not_read_is_named(content, named):
     with pytest.raises(ValueError, match=f"^after: found {named}.*, expected metrics, a log"):
