@@ -133,11 +133,13 @@ def test_several_models_or_engines_are_a_choice():
     with pytest.raises(ValueError, match="found models demo, other, expected one: say which model .--model"):
         read(models)
     assert read(models, model="other").drafts == 352
+    with pytest.raises(ValueError, match="found counters of vllm demo, vllm other, .* engine auto, model third"):
+        read(models, model="third")
     engines = vllm_text(*AFTER) + llama_text(*LLAMA_AFTER)
     with pytest.raises(ValueError, match="found engines llama.cpp, vllm, expected one: say which engine .--engine"):
         read(engines)
     assert read(engines, engine="llama.cpp").drafts == 2732
-    with pytest.raises(ValueError, match="found counters of llama.cpp, vllm, expected those of sglang"):
+    with pytest.raises(ValueError, match="found counters of llama.cpp, vllm demo, expected those of engine sglang"):
         read(engines, engine="sglang")
 
 
