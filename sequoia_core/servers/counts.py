@@ -3,7 +3,8 @@
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, zip_longest
+from itertools import chain, groupby, zip_longest
+from math import ceil
 from typing import Any, NamedTuple
 
 from ..files.gguf_header import LLAMA_CPP
@@ -12,6 +13,7 @@ VLLM, SGLANG = "vllm", "sglang"
 ENGINES = (VLLM, LLAMA_CPP, SGLANG)
 MAX_COUNT = 2**53  # beyond, a float64 no longer counts by ones
 MAX_POSITIONS = 1024
+MAX_PERIODS = 10_000  # of a source; more parts are added up
 UNCENSORED = 0.95  # of K tokens in each draft: below, positions that were never drafted count as refused
 RATES = ("survival", "conditional")  # what rates by position may be: of all drafts, or given the position before
 SHARES = 10_000  # drafts that published rates are counted as
@@ -214,7 +216,10 @@ def summed(parts: Sequence[ServerCounts], source: str = "") -> ServerCounts:
 
 
 def counts_of_one_k(parts: Sequence[ServerCounts], source: str, notes: Iterable[str] = ()) -> ServerCounts:
-    """Add up the parts of the K with the most draft tokens; `periods` has all parts, where there are several."""
+    """Add up the parts of the K with the most draft tokens.
+
+    `periods` has all parts in their order, where there are several; of very many, neighbours of one K are added up.
+    """
     drafted = [part for part in parts if part.drafts != 0]
     if not drafted:
         return replace(summed(parts, source), notes=tuple(notes))
@@ -224,16 +229,17 @@ def counts_of_one_k(parts: Sequence[ServerCounts], source: str, notes: Iterable[
     most = max(sums, key=lambda each: (each.draft_tokens or 0, len(each.positions) > 0))
     # what was generated without a draft belongs to the steps, whatever the K
     idle = [replace(part, positions=()) for part in parts if part.drafts == 0]
-    whole = replace(
-        summed([*idle, *by_k[len(most.positions)]], source),
-        notes=tuple(notes),
-        periods=tuple(parts) if len(parts) > 1 else (),
-    )
-    if len(sums) == 1:
-        return whole
-    each = ", ".join(f"{each.source} ({each.draft_tokens or 0:,} draft tokens)" for each in sums)
-    note = f"Several settings: {each}. The counts are those of {most.source} alone."
-    return replace(whole, notes=(note, *whole.notes))
+    if len(sums) > 1:
+        each = ", ".join(f"{each.source} ({each.draft_tokens or 0:,} draft tokens)" for each in sums)
+        notes = (f"Several settings: {each}. The counts are those of {most.source} alone.", *notes)
+    whole = summed([*idle, *by_k[len(most.positions)]], source)
+    return replace(whole, notes=tuple(notes), periods=_periods(parts) if len(parts) > 1 else ())
+
+
+def _periods(parts: Sequence[ServerCounts]) -> tuple[ServerCounts, ...]:
+    size = ceil(len(parts) / MAX_PERIODS)
+    runs = [list(run) for _, run in groupby(parts, key=lambda part: len(part.positions))]
+    return tuple(summed(run[start : start + size]) for run in runs for start in range(0, len(run), size))
 
 
 def read_each(lines: Iterable[str], read: Callable[[str], Any], odd: list[str]) -> list[tuple[int, Any]]:

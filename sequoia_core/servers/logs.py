@@ -7,7 +7,6 @@ llama.cpp's lines of requests come in three forms: totals alone, with the mean l
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import groupby
 from math import ceil, inf
 
 from ..files.gguf_header import LLAMA_CPP
@@ -22,10 +21,8 @@ from .counts import (
     Unrecognised,
     counts_of_one_k,
     notes_of_left_out,
-    summed,
 )
 
-MAX_PERIODS = 10_000  # of a log; more windows are added up
 _COUNTED = ("drafts", "draft_tokens", "accepted_tokens")
 RATE_ERROR, MEAN_ERROR = 0.00051, 0.0051  # of rates with three decimals and means with two, in sums of floats
 VLLM_MARK, SGLANG_MARK = "SpecDecoding metrics:", "accept len:"
@@ -55,7 +52,7 @@ def counts_of_log(text: str, model: str | None = None, odd: Sequence[str] = ()) 
     found = _read(text, odd)
     if windows := _of(found, VLLM_MARK):
         note = f"{len(windows)} windows of a log, summed: rates are rounded there, and times between windows missing."
-        counts = replace(counts_of_one_k(windows, "log windows", [note]), periods=_periods(windows))
+        counts = counts_of_one_k(windows, "log windows", [note])
     elif llama := _llama_log(found, odd, model):
         counts = llama
     elif averages := _of(found, SGLANG_MARK):
@@ -63,7 +60,7 @@ def counts_of_log(text: str, model: str | None = None, odd: Sequence[str] = ()) 
         notes = ["SGLang's log shows averages: no counts, no positions, and so no interval."]
         if min(means) < max(means):
             notes.append(f"The averages go from {min(means):.2f} to {max(means):.2f} tokens per step.")
-        counts = replace(summed(averages, "averages"), notes=tuple(notes), periods=_periods(averages))
+        counts = counts_of_one_k(averages, "averages", notes)
     elif odd:
         raise ValueError(odd[0])
     else:
@@ -90,14 +87,6 @@ def _read(text: str, odd: list[str]) -> Found:
 
 def _of(found: Found, wanted: str) -> list[ServerCounts]:
     return [counts for mark, counts in found if mark == wanted and counts is not None]
-
-
-def _periods(windows: Sequence[ServerCounts]) -> tuple[ServerCounts, ...]:
-    """Return the windows of a log in their order, each of one K; nothing where there is only one."""
-    size = ceil(len(windows) / MAX_PERIODS)
-    runs = [list(run) for _, run in groupby(windows, key=lambda window: len(window.positions))]
-    periods = [summed(run[start : start + size]) for run in runs for start in range(0, len(run), size)]
-    return tuple(periods) if len(windows) > 1 else ()
 
 
 def _match(pattern: re.Pattern, text: str) -> re.Match:
@@ -163,7 +152,7 @@ def _llama_log(found: Found, odd: list[str], model: str | None) -> ServerCounts 
     notes: list[str] = []
     asked = ServerCounts(LLAMA_CPP, "totals")
     if requests:
-        asked = replace(counts_of_one_k(requests, "totals"), periods=_periods(requests))
+        asked = counts_of_one_k(requests, "totals")
     counts = asked
     drafted = sum(each.draft_tokens or 0 for each in requests)
     if len(drafters) > 1:

@@ -21,7 +21,6 @@ from .counts import (
     summed,
 )
 
-MAX_METRICS_BYTES = 16 * 2**20
 # Runs are never given back (++, *+): a run of spaces that fits nowhere would be tried from each of its places.
 _SAMPLE = re.compile(
     r"([a-zA-Z_:][\w:]*+)(?:\s*+\{((?:[^\"}]|\"(?:[^\"\\]|\\.)*+\")*+)\})?+"

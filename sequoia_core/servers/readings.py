@@ -11,7 +11,7 @@ from ..files.safe_files import read_json
 from .chain_acceptance import MATCH, counts_of_matrix, counts_of_vector, other_rule_note
 from .counts import ENGINES, ServerCounts, Unrecognised
 from .logs import counts_of_log
-from .metrics import MAX_METRICS_BYTES, counts_between, looks_like_metrics
+from .metrics import counts_between, looks_like_metrics
 from .records import counts_of_answers, counts_of_rates
 
 MAX_READING_BYTES = 64 * 2**20
@@ -25,7 +25,6 @@ def read_counts(
     data: bytes,
     name: str,
     before: bytes | None = None,
-    before_name: str = "before",
     *,
     engine: str = "auto",
     model: str | None = None,
@@ -38,7 +37,7 @@ def read_counts(
     Also read is a matrix that was saved of such counts, and what a measured vector implies.
 
     Args:
-        name, before_name: for errors.
+        name: for errors.
         before: an earlier reading of metrics, to be subtracted; only metrics have one.
         engine: which one wrote it; "auto" finds out, another name refuses what is not of it.
         model: which of several models, or of several drafters in a log.
@@ -61,16 +60,12 @@ def read_counts(
     if rule is not None:
         raise ValueError(f"--rule: found {rule[:40]!r} for what a server counted, expected it for a vector alone")
     try:
-        then = None if before is None else _text(before)
-    except ValueError as error:
-        raise ValueError(f"{before_name}: {error}") from error
-    try:
         text = _text(data)
-        numbers = _bare_numbers(data) if then is None else None
+        numbers = _bare_numbers(data) if before is None else None
         if numbers is None and rates is not None:
             raise ValueError("found more than rates by position, expected those alone for --rates")
         if numbers is None:
-            counts = _counts(text, data, then, engine, model)
+            counts = _counts(text, data, before, engine, model)
         else:
             counts = counts_of_rates(numbers, rates, engine=named)
         if model not in (None, counts.model, counts.drafter):
@@ -78,7 +73,7 @@ def read_counts(
             raise ValueError(f"--model: found counts of {found}, expected {model[:40]!r}")
     except Unrecognised as error:
         form = describe(data)
-        found = str(error) if form == kind_of(data) else f"found {form}"
+        found = str(error) if form in ("text", "JSON") else f"found {form}"
         raise ValueError(f"{name}: {found}, expected {EXPECTED}") from error
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
@@ -87,21 +82,17 @@ def read_counts(
     return counts
 
 
-def _counts(text: str, data: bytes, then: str | None, engine: str, model: str | None) -> ServerCounts:
-    kind = kind_of(data)
+def _counts(text: str, data: bytes, before: bytes | None, engine: str, model: str | None) -> ServerCounts:
+    then = None if before is None else _text(before)
     metrics = looks_like_metrics(text)
     if then is not None and not metrics:
         raise ValueError(f"found {describe(data)} with an earlier reading, expected two readings of metrics")
     if then is not None and not looks_like_metrics(then):
         raise ValueError("the earlier reading: found no metrics, expected two readings of metrics")
-    if metrics and len(data) > MAX_METRICS_BYTES:
-        raise ValueError(f"found {len(data):,} bytes of metrics, expected at most {MAX_METRICS_BYTES:,}")
     if metrics:
         return counts_between(text, then, engine=engine, model=model)
     if re.match(r"\s*(?:\{|\[\s*\{)", text):  # a log may begin with the time in brackets
         return counts_of_answers(text.encode(), model)
-    if kind not in ("text", "JSON"):
-        raise Unrecognised(f"found {kind}")
     return counts_of_log(text, model)
 
 

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from sequoia_core.servers import logs, readings, records
+from sequoia_core.servers import counts, readings, records
 from sequoia_core.servers.chain_acceptance import chain_acceptance
 from sequoia_core.servers.check import server_command
 from sequoia_core.servers.costs import TimedSetting, costs_of
@@ -97,11 +97,10 @@ def test_counts_add_up(fine, wrong):
         (records, "MAX_STEPS", [step_record("205")] * 2, 6),
         (records, "MAX_REQUESTS", [step_record("205")] * 4, 4),
         (records, "MAX_ROWS", f"{json.dumps(step_record('205'))}\n" * 3, 3),
-        (readings, "MAX_METRICS_BYTES", METRICS, len(METRICS)),
         (readings, "MAX_READING_BYTES", METRICS, len(METRICS)),
     ],
 )
-@pytest.mark.sample(5)
+@pytest.mark.sample(4)
 def test_a_source_as_large_as_may_be_is_read(module, limit, content, size, monkeypatch):
     monkeypatch.setattr(module, limit, size)
     assert read(content).drafts
@@ -111,7 +110,7 @@ def test_a_source_as_large_as_may_be_is_read(module, limit, content, size, monke
 
 
 def test_windows_beyond_the_most_periods_are_joined(monkeypatch):
-    monkeypatch.setattr(logs, "MAX_PERIODS", 2)
+    monkeypatch.setattr(counts, "MAX_PERIODS", 2)
     assert [each.source for each in read(VLLM_LOG * 2).periods] == ["line 1", "line 2"]
     assert [each.source for each in read(VLLM_LOG * 3).periods] == ["lines 1 to 2", "line 3"]
 

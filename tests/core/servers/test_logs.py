@@ -2,7 +2,7 @@
 
 import pytest
 
-from sequoia_core.servers import logs
+from sequoia_core.servers import counts
 from sequoia_core.servers.logs import counts_of_log
 from sequoia_core.servers.rules import never_drafted
 
@@ -111,7 +111,7 @@ def test_the_largest_setting_has_the_most_draft_tokens():
 
 
 def test_many_windows_are_added_up_to_stretches_of_one_k(monkeypatch):
-    monkeypatch.setattr(logs, "MAX_PERIODS", 1000)
+    monkeypatch.setattr(counts, "MAX_PERIODS", 1000)
     text = window(120, 200, "0.800, 0.400") * 2001 + window(60, 100, "0.600")
     found = counts_of_log(text)
     assert len(found.periods) == 668 and found.periods[0].source == "lines 1 to 3"
