@@ -108,9 +108,8 @@ class ServerCounts:
         above = self.drafts
         for position, count in enumerate(self.positions, start=1):
             if above is not None and count > above:
-                what = "drafts" if position == 1 else f"accepted at position {position - 1}"
                 raise ValueError(
-                    f"found {count:,} accepted at position {position} of {above:,} {what}, expected no more"
+                    f"found {count:,} accepted at position {position}, expected at most the {above:,} before it"
                 )
             above = count
         if self.positions and self.accepted_tokens not in (None, sum(self.positions)):
@@ -130,7 +129,7 @@ class ServerCounts:
         if drafted is None:
             return
         if (self.accepted_tokens or 0) > drafted:
-            raise ValueError(f"found {self.accepted_tokens:,} accepted of {drafted:,} draft tokens")
+            raise ValueError(f"found {self.accepted_tokens:,} accepted of {drafted:,} draft tokens, expected no more")
         # fewer than drafts are no error: vLLM takes off the drafts that a grammar rules out
         most = (len(self.positions) or drafted) * (drafts or 0)
         if drafts is not None and drafted > most:
@@ -238,11 +237,11 @@ def counts_of_one_k(parts: Sequence[ServerCounts], source: str, notes: Iterable[
 
 def _periods(parts: Sequence[ServerCounts]) -> tuple[ServerCounts, ...]:
     size = ceil(len(parts) / MAX_PERIODS)
-    runs = [list(run) for _, run in groupby(parts, key=lambda part: len(part.positions))]
-    return tuple(summed(run[start : start + size]) for run in runs for start in range(0, len(run), size))
+    runs = groupby(enumerate(parts), key=lambda each: (each[0] // size, len(each[1].positions)))
+    return tuple(summed([part for _, part in run]) for _, run in runs)
 
 
-def read_each(lines: Iterable[str], read: Callable[[str], Any], odd: list[str]) -> list[tuple[int, Any]]:
+def read_each(lines: Iterable[Any], read: Callable[[Any], Any], odd: list[str]) -> list[tuple[int, Any]]:
     """Return number and content of the lines that have any; `odd` says which cannot be read and why."""
     found = []
     for number, line in enumerate(lines, start=1):
@@ -251,12 +250,6 @@ def read_each(lines: Iterable[str], read: Callable[[str], Any], odd: list[str]) 
         except ValueError as error:
             odd.append(f"line {number}: {error}")
     return [(number, content) for number, content in found if content is not None]
-
-
-def check_places(places: Sequence[int]) -> None:
-    """Refuse positions, counted from 0 as servers do, with gaps."""
-    if list(places) != list(range(len(places))):
-        raise ValueError(f"found positions {list(places)[:8]}, expected 0, 1, 2, … without gaps")
 
 
 def notes_of_left_out(lines: Sequence[str]) -> list[str]:

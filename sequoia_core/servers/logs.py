@@ -57,10 +57,8 @@ def counts_of_log(text: str, model: str | None = None, odd: Sequence[str] = ()) 
         counts = llama
     elif averages := _of(found, SGLANG_MARK):
         means = [each.mean_length or 1 for each in averages]
-        notes = ["SGLang's log shows averages: no counts, no positions, and so no interval."]
-        if min(means) < max(means):
-            notes.append(f"The averages go from {min(means):.2f} to {max(means):.2f} tokens per step.")
-        counts = counts_of_one_k(averages, "averages", notes)
+        note = f"SGLang's log shows averages, from {min(means):.2f} to {max(means):.2f}: no counts, so no interval."
+        counts = counts_of_one_k(averages, "averages", [note])
     elif odd:
         raise ValueError(odd[0])
     else:
@@ -117,8 +115,10 @@ def _window(text: str) -> ServerCounts:
     accepted, drafted, listed = _match(_VLLM, text).groups()
     rates = _rates(listed)
     drafts = _drafts(int(accepted), int(drafted), rates) or 0
+    counts = ServerCounts(VLLM, "", drafts, int(drafted), int(accepted))
     positions = tuple(round(rate * drafts) for rate in rates)
-    return ServerCounts(VLLM, "", drafts, max(int(drafted), sum(positions)), sum(positions), positions)
+    total = sum(positions)
+    return replace(counts, draft_tokens=max(int(drafted), total), accepted_tokens=total, positions=positions)
 
 
 def _drafts(accepted: int, drafted: int, rates: Sequence[float], mean: float | None = None) -> int | None:
@@ -126,8 +126,6 @@ def _drafts(accepted: int, drafted: int, rates: Sequence[float], mean: float | N
 
     The rates, or the mean less 1, are accepted ÷ drafts, rounded.
     """
-    if accepted > drafted:
-        raise ValueError(f"found {accepted:,} accepted of {drafted:,} draft tokens, expected no more")
     share, error = (sum(rates), RATE_ERROR * len(rates)) if mean is None else (mean - 1, MEAN_ERROR)
     if not rates and (mean is None or share <= error):
         return None
@@ -174,7 +172,7 @@ def _llama_log(found: Found, odd: list[str], model: str | None) -> ServerCounts 
                 running, tokens=asked.tokens, requests_done=asked.requests_done, run_sec=asked.run_sec,
                 totals=asked.totals, steps=None if together else running.steps, periods=asked.periods,
             )  # fmt: skip
-        elif len(_lengths(running)) >= len(_lengths(asked)):
+        elif running.periods or drafted == (asked.draft_tokens or 0):  # not one total of several K
             counts = replace(running, totals=asked.totals)
             if requests:
                 notes.append("The running totals count more than the log's requests: since the server's start.")
@@ -186,10 +184,6 @@ def _llama_log(found: Found, odd: list[str], model: str | None) -> ServerCounts 
     if mean is None:
         notes.append("Neither mean lengths nor the answers' lengths are in the log: tokens per step are unknown.")
     return replace(counts, mean_length=mean, notes=(*counts.notes, *notes))
-
-
-def _lengths(counts: ServerCounts) -> set[int]:
-    return {len(part.positions) for part in counts.periods if part.drafts != 0}
 
 
 def _requests(found: Found, odd: list[str]) -> list[ServerCounts]:
@@ -222,10 +216,11 @@ def _time(text: str) -> ServerCounts:
 
 def _answered(counts: ServerCounts, answer: ServerCounts | None, prompt: ServerCounts | None) -> ServerCounts:
     """Add the length and the time of an answer, and the length of its prompt."""
-    if answer is None or answer.tokens is None:
+    if answer is None:
         return counts
     accepted = counts.accepted_tokens or 0
-    totals = RequestTotals(max(answer.tokens - 1 - accepted, 0), accepted, None if prompt is None else prompt.tokens)
+    steps = (answer.tokens or 0) - 1 - accepted
+    totals = RequestTotals(max(steps, 0), accepted, None if prompt is None else prompt.tokens)
     return replace(counts, tokens=answer.tokens, run_sec=answer.run_sec, totals=(totals,))
 
 

@@ -14,11 +14,9 @@ from .counts import (
     VLLM,
     ServerCounts,
     Unrecognised,
-    check_places,
     counts_of_one_k,
     notes_of_left_out,
     read_each,
-    summed,
 )
 
 # Runs are never given back (++, *+): a run of spaces that fits nowhere would be tried from each of its places.
@@ -67,8 +65,7 @@ def counts_between(after: str, before: str | None, *, engine: str = "auto", mode
     reading = _reading(after, odd)
     later = _wanted(reading, engine, model)
     if not reading:
-        names = re.findall(r"^[^\s{#]++", after, re.MULTILINE)
-        raise Unrecognised(f"found {', '.join(dict.fromkeys(names))[:60] or 'nothing'}")
+        raise Unrecognised("found metrics without counters of speculative decoding")
     if not later:
         found = sorted({f"{series.engine} {series.model}".strip() for series in reading})
         asked = f"engine {engine}, model {(model or 'any')[:40]}"
@@ -126,7 +123,8 @@ def counts_between(after: str, before: str | None, *, engine: str = "auto", mode
 
 def _counts(series: Series, total: Values, notes: list[str]) -> ServerCounts:
     places = sorted(name for name in total if isinstance(name, int))
-    check_places(places)
+    if places != list(range(len(places))):
+        raise ValueError(f"found positions {places[:8]}, expected 0, 1, 2, … without gaps")
     known = {name: int(value) for name, value in total.items()}
     missing = [name for name in _DRAFTED if name not in known]
     if missing and known.get("drafts") != 0 and (places or len(missing) < len(_DRAFTED)):
@@ -156,8 +154,10 @@ def _averages(later: Reading, odd: list[str]) -> ServerCounts:
     if len(lengths) > 1:
         notes.append(f"{len(drafted)} of {len(lengths)} ranks, averaged: {min(drafted):.2f} to {max(drafted):.2f}.")
     series = next(iter(later))
-    parts = [ServerCounts(series.engine, "averages", mean_length=length, model=series.model) for length in drafted]
-    return replace(summed(parts, "averages"), notes=(*notes, *notes_of_left_out(odd)))
+    return ServerCounts(
+        series.engine, "averages", mean_length=sum(drafted) / len(drafted), model=series.model,
+        notes=(*notes, *notes_of_left_out(odd)),
+    )  # fmt: skip
 
 
 def _reading(text: str, odd: list[str]) -> Reading:

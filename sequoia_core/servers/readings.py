@@ -60,14 +60,13 @@ def read_counts(
     if rule is not None:
         raise ValueError(f"--rule: found {rule[:40]!r} for what a server counted, expected it for a vector alone")
     try:
-        text = _text(data)
         numbers = _bare_numbers(data) if before is None else None
-        if numbers is None and rates is not None:
-            raise ValueError("found more than rates by position, expected those alone for --rates")
-        if numbers is None:
-            counts = _counts(text, data, before, engine, model)
-        else:
+        if numbers is not None:
             counts = counts_of_rates(numbers, rates, engine=named)
+        elif rates is not None:
+            raise ValueError("found more than rates by position, expected those alone for --rates")
+        else:
+            counts = _counts(data, before, engine, model)
         if model not in (None, counts.model, counts.drafter):
             found = (counts.model or counts.drafter or "a model without a name")[:80]
             raise ValueError(f"--model: found counts of {found}, expected {model[:40]!r}")
@@ -82,7 +81,8 @@ def read_counts(
     return counts
 
 
-def _counts(text: str, data: bytes, before: bytes | None, engine: str, model: str | None) -> ServerCounts:
+def _counts(data: bytes, before: bytes | None, engine: str, model: str | None) -> ServerCounts:
+    text = _text(data)
     then = None if before is None else _text(before)
     metrics = looks_like_metrics(text)
     if then is not None and not metrics:

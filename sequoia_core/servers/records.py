@@ -73,12 +73,7 @@ def counts_of_answers(data: bytes, model: str | None = None) -> ServerCounts:
         return replace(counts, source="records by request", ordered=False, notes=(*counts.notes, note))
     if counts.drafts == 0:
         return counts
-    if not counts.all_steps:
-        raise ValueError(
-            f"found {counts.tokens:,} tokens, {counts.draft_tokens:,} drafted, {counts.accepted_tokens:,} accepted, "
-            "expected answers that were speculated"
-        )
-    note = "llama.cpp's timings are totals: tokens per step of the present setting, nothing by position."
+    note = "llama.cpp's timings are totals of the present setting: nothing by position."
     return replace(counts, mean_length=counts.tokens_per_step, notes=(*counts.notes, note))
 
 
@@ -117,9 +112,8 @@ def _parts(row: Any) -> Iterable[tuple[str, dict[str, Any]]]:
     row = _fields(row.get("response")) or row
     usage = _fields(row.get("usage"))
     prompt = usage.get("prompt_tokens", row.get("tokens_evaluated"))
-    name = row.get("id")
-    about = {"model": row.get("model", ""), "prompt_tokens": prompt, "looped": _looped(row)}
-    about["id"] = name if isinstance(name, str) else None
+    name = row["id"] if isinstance(row.get("id"), str) else None
+    about = {"id": name, "model": row.get("model"), "prompt_tokens": prompt, "looped": _looped(row)}
     metrics = row.get("metrics")
     fields = _fields(metrics.get("speculative_decoding")) if isinstance(metrics, dict) else row
     if "num_spec_steps" in fields:
@@ -197,12 +191,6 @@ def _totals(fields: dict[str, Any], steps: int, accepted: int) -> RequestTotals:
     return RequestTotals(max(steps, 0), accepted, prompt if known else None, fields["looped"])
 
 
-def _check_rates(rates: Sequence[float]) -> None:
-    if not all(0 <= rate <= 1 for rate in rates):
-        percent = ": percentages, to be divided by 100" if all(0 <= rate <= 100 for rate in rates) else ""
-        raise ValueError(f"found numbers outside 0 to 1, expected rates by position{percent}")
-
-
 def counts_of_rates(values: Sequence[float], rates: str | None = None, *, engine: str = "unknown") -> ServerCounts:
     """Return published rates by position as counts, without an interval.
 
@@ -210,7 +198,9 @@ def counts_of_rates(values: Sequence[float], rates: str | None = None, *, engine
     """
     if rates not in (None, *RATES):
         raise ValueError(f"--rates: found {rates[:40]!r}, expected {' or '.join(RATES)}")
-    _check_rates(values)
+    if not all(0 <= rate <= 1 for rate in values):
+        percent = ": percentages, to be divided by 100" if all(0 <= rate <= 100 for rate in values) else ""
+        raise ValueError(f"found numbers outside 0 to 1, expected rates by position{percent}")
     given_before = rates == "conditional"
     rise = next((position for position in range(1, len(values)) if values[position] > values[position - 1]), None)
     if rise is not None and not given_before:
@@ -228,7 +218,7 @@ def counts_of_rates(values: Sequence[float], rates: str | None = None, *, engine
 
 
 def _model(answers: Sequence[dict[str, Any]]) -> str:
-    names = {fields["model"] for fields in answers if isinstance(fields.get("model"), str) and fields["model"]}
+    names = {fields["model"] for fields in answers if isinstance(fields["model"], str)} - {""}
     if len(names) > 1:
         raise ValueError(f"found models {', '.join(sorted(names))[:80]}, expected one")
     return next(iter(names), "")[:4096]
@@ -243,6 +233,6 @@ def _whole(fields: dict[str, Any], name: str, *, most: int = MAX_COUNT) -> int:
 
 def _whole_list(fields: dict[str, Any], name: str) -> list[int]:
     values = fields.get(name)
-    if not isinstance(values, list) or not all(type(value) is int and 0 <= value <= MAX_COUNT for value in values):
+    if not isinstance(values, list):
         raise ValueError(f"{name}: found {str(values)[:40]!r}, expected a list of whole numbers from 0")
-    return values
+    return [_whole({name: value}, name) for value in values]
