@@ -240,10 +240,9 @@ def _running_totals(found: Found, odd: list[str]) -> dict[str, ServerCounts]:
         if runs and all((getattr(runs[-1], name) or 0) <= (getattr(total, name) or 0) for name in _COUNTED):
             runs.pop()
         runs.append(total)
-    for runs in by_drafter.values():
-        odd += _odd_rates(runs)
     totals = {}
     for name, runs in by_drafter.items():
+        odd += _odd_rates(runs)
         note = f"The totals of {name} began again: the log has {len(runs)} runs of them, summed."
         totals[name] = counts_of_one_k(runs, "running totals", [note] * (len(runs) > 1))
     return {name: total for name, total in totals.items() if total.draft_tokens} or dict(list(totals.items())[:1])
