@@ -27,7 +27,7 @@ After = Annotated[
     Path,
     typer.Option(
         "--after",
-        help="Metrics, answers as JSON, acceptance.csv or a log of a server; or a saved matrix or measured vector.",
+        help="Metrics, answers as JSON or a log of a server; or a saved matrix or measured vector.",
         **READ,
     ),
 ]
@@ -233,7 +233,7 @@ def _counts(
 
     data = read_bytes(after, limit=MAX_READING_BYTES)
     earlier = None if before is None else read_bytes(before, limit=MAX_READING_BYTES)
-    return read_counts(data, str(after), earlier, str(before), engine=engine, model=model, rates=rates, rule=rule)
+    return read_counts(data, str(after), earlier, engine=engine, model=model, rates=rates, rule=rule)
 
 
 def _about(counts: ServerCounts) -> dict[str, Any]:

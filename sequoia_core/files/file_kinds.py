@@ -35,6 +35,11 @@ _FORMS = (
     ("metrics of Triton", rb"(?m)^(?:# (?:HELP|TYPE) )?nv_inference_"),
     ("output of llama-batched-bench", rb"\|\s*PP\s*\|\s*TG\s*\|\s*B\s*\||\"is_pp_shared\""),
     (LLAMA_BENCH, rb"\|\s*test\s*\|\s*t/s\s*\||\bavg_ns\b"),
+    (
+        "a log wrapped in JSON (give its lines as text, the oldest first)",
+        rb'"resultType":\s*"streams"|"(?:line|message|msg)":\s*"[^"\n]*(?:SpecDecoding|draft acc|accept len|eval time)',
+    ),
+    ("acceptance.csv of speculators (give its rates by position with --rates survival)", rb"\bacceptance_at_pos_\d"),
     ("a bare list of numbers", rb"\A[\[\s]*[\d.eE+-]+(?:\s*,\s*[\d.eE+-]+)+[\]\s]*\Z"),
 )
 

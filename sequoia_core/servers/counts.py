@@ -3,7 +3,8 @@
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, zip_longest
+from itertools import chain, groupby, zip_longest
+from math import ceil
 from typing import Any, NamedTuple
 
 from ..files.gguf_header import LLAMA_CPP
@@ -12,6 +13,7 @@ VLLM, SGLANG = "vllm", "sglang"
 ENGINES = (VLLM, LLAMA_CPP, SGLANG)
 MAX_COUNT = 2**53  # beyond, a float64 no longer counts by ones
 MAX_POSITIONS = 1024
+MAX_PERIODS = 10_000  # of a source; more parts are added up
 UNCENSORED = 0.95  # of K tokens in each draft: below, positions that were never drafted count as refused
 RATES = ("survival", "conditional")  # what rates by position may be: of all drafts, or given the position before
 SHARES = 10_000  # drafts that published rates are counted as
@@ -106,9 +108,8 @@ class ServerCounts:
         above = self.drafts
         for position, count in enumerate(self.positions, start=1):
             if above is not None and count > above:
-                what = "drafts" if position == 1 else f"accepted at position {position - 1}"
                 raise ValueError(
-                    f"found {count:,} accepted at position {position} of {above:,} {what}, expected no more"
+                    f"found {count:,} accepted at position {position}, expected at most the {above:,} before it"
                 )
             above = count
         if self.positions and self.accepted_tokens not in (None, sum(self.positions)):
@@ -128,7 +129,7 @@ class ServerCounts:
         if drafted is None:
             return
         if (self.accepted_tokens or 0) > drafted:
-            raise ValueError(f"found {self.accepted_tokens:,} accepted of {drafted:,} draft tokens")
+            raise ValueError(f"found {self.accepted_tokens:,} accepted of {drafted:,} draft tokens, expected no more")
         # fewer than drafts are no error: vLLM takes off the drafts that a grammar rules out
         most = (len(self.positions) or drafted) * (drafts or 0)
         if drafts is not None and drafted > most:
@@ -214,7 +215,10 @@ def summed(parts: Sequence[ServerCounts], source: str = "") -> ServerCounts:
 
 
 def counts_of_one_k(parts: Sequence[ServerCounts], source: str, notes: Iterable[str] = ()) -> ServerCounts:
-    """Add up the parts of the K with the most draft tokens; `periods` has all parts, where there are several."""
+    """Add up the parts of the K with the most draft tokens.
+
+    `periods` has all parts in their order, where there are several; of very many, neighbours of one K are added up.
+    """
     drafted = [part for part in parts if part.drafts != 0]
     if not drafted:
         return replace(summed(parts, source), notes=tuple(notes))
@@ -224,35 +228,28 @@ def counts_of_one_k(parts: Sequence[ServerCounts], source: str, notes: Iterable[
     most = max(sums, key=lambda each: (each.draft_tokens or 0, len(each.positions) > 0))
     # what was generated without a draft belongs to the steps, whatever the K
     idle = [replace(part, positions=()) for part in parts if part.drafts == 0]
-    whole = replace(
-        summed([*idle, *by_k[len(most.positions)]], source),
-        notes=tuple(notes),
-        periods=tuple(parts) if len(parts) > 1 else (),
-    )
-    if len(sums) == 1:
-        return whole
-    each = ", ".join(f"{each.source} ({each.draft_tokens or 0:,} draft tokens)" for each in sums)
-    note = f"Several settings: {each}. The counts are those of {most.source} alone."
-    return replace(whole, notes=(note, *whole.notes))
+    if len(sums) > 1:
+        each = ", ".join(f"{each.source} ({each.draft_tokens or 0:,} draft tokens)" for each in sums)
+        notes = (f"Several settings: {each}. The counts are those of {most.source} alone.", *notes)
+    whole = summed([*idle, *by_k[len(most.positions)]], source)
+    return replace(whole, notes=tuple(notes), periods=_periods(parts) if len(parts) > 1 else ())
 
 
-def read_each(
-    lines: Iterable[Any], read: Callable[[Any], Any], odd: list[str], start: int = 1
-) -> list[tuple[int, Any]]:
+def _periods(parts: Sequence[ServerCounts]) -> tuple[ServerCounts, ...]:
+    size = ceil(len(parts) / MAX_PERIODS)
+    runs = groupby(enumerate(parts), key=lambda each: (each[0] // size, len(each[1].positions)))
+    return tuple(summed([part for _, part in run]) for _, run in runs)
+
+
+def read_each(lines: Iterable[Any], read: Callable[[Any], Any], odd: list[str]) -> list[tuple[int, Any]]:
     """Return number and content of the lines that have any; `odd` says which cannot be read and why."""
     found = []
-    for number, line in enumerate(lines, start):
+    for number, line in enumerate(lines, start=1):
         try:
             found.append((number, read(line)))
         except ValueError as error:
             odd.append(f"line {number}: {error}")
     return [(number, content) for number, content in found if content is not None]
-
-
-def check_places(places: Sequence[int]) -> None:
-    """Refuse positions, counted from 0 as servers do, with gaps."""
-    if list(places) != list(range(len(places))):
-        raise ValueError(f"found positions {list(places)[:8]}, expected 0, 1, 2, … without gaps")
 
 
 def notes_of_left_out(lines: Sequence[str]) -> list[str]:

@@ -7,7 +7,6 @@ llama.cpp's lines of requests come in three forms: totals alone, with the mean l
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import groupby
 from math import ceil, inf
 
 from ..files.gguf_header import LLAMA_CPP
@@ -22,10 +21,8 @@ from .counts import (
     Unrecognised,
     counts_of_one_k,
     notes_of_left_out,
-    summed,
 )
 
-MAX_PERIODS = 10_000  # of a log; more windows are added up
 _COUNTED = ("drafts", "draft_tokens", "accepted_tokens")
 RATE_ERROR, MEAN_ERROR = 0.00051, 0.0051  # of rates with three decimals and means with two, in sums of floats
 VLLM_MARK, SGLANG_MARK = "SpecDecoding metrics:", "accept len:"
@@ -55,15 +52,13 @@ def counts_of_log(text: str, model: str | None = None, odd: Sequence[str] = ()) 
     found = _read(text, odd)
     if windows := _of(found, VLLM_MARK):
         note = f"{len(windows)} windows of a log, summed: rates are rounded there, and times between windows missing."
-        counts = replace(counts_of_one_k(windows, "log windows", [note]), periods=_periods(windows))
+        counts = counts_of_one_k(windows, "log windows", [note])
     elif llama := _llama_log(found, odd, model):
         counts = llama
     elif averages := _of(found, SGLANG_MARK):
         means = [each.mean_length or 1 for each in averages]
-        notes = ["SGLang's log shows averages: no counts, no positions, and so no interval."]
-        if min(means) < max(means):
-            notes.append(f"The averages go from {min(means):.2f} to {max(means):.2f} tokens per step.")
-        counts = replace(summed(averages, "averages"), notes=tuple(notes), periods=_periods(averages))
+        note = f"SGLang's log shows averages, from {min(means):.2f} to {max(means):.2f}: no counts, so no interval."
+        counts = counts_of_one_k(averages, "averages", [note])
     elif odd:
         raise ValueError(odd[0])
     else:
@@ -90,14 +85,6 @@ def _read(text: str, odd: list[str]) -> Found:
 
 def _of(found: Found, wanted: str) -> list[ServerCounts]:
     return [counts for mark, counts in found if mark == wanted and counts is not None]
-
-
-def _periods(windows: Sequence[ServerCounts]) -> tuple[ServerCounts, ...]:
-    """Return the windows of a log in their order, each of one K; nothing where there is only one."""
-    size = ceil(len(windows) / MAX_PERIODS)
-    runs = [list(run) for _, run in groupby(windows, key=lambda window: len(window.positions))]
-    periods = [summed(run[start : start + size]) for run in runs for start in range(0, len(run), size)]
-    return tuple(periods) if len(windows) > 1 else ()
 
 
 def _match(pattern: re.Pattern, text: str) -> re.Match:
@@ -128,8 +115,10 @@ def _window(text: str) -> ServerCounts:
     accepted, drafted, listed = _match(_VLLM, text).groups()
     rates = _rates(listed)
     drafts = _drafts(int(accepted), int(drafted), rates) or 0
+    counts = ServerCounts(VLLM, "", drafts, int(drafted), int(accepted))
     positions = tuple(round(rate * drafts) for rate in rates)
-    return ServerCounts(VLLM, "", drafts, max(int(drafted), sum(positions)), sum(positions), positions)
+    total = sum(positions)
+    return replace(counts, draft_tokens=max(int(drafted), total), accepted_tokens=total, positions=positions)
 
 
 def _drafts(accepted: int, drafted: int, rates: Sequence[float], mean: float | None = None) -> int | None:
@@ -137,8 +126,6 @@ def _drafts(accepted: int, drafted: int, rates: Sequence[float], mean: float | N
 
     The rates, or the mean less 1, are accepted ÷ drafts, rounded.
     """
-    if accepted > drafted:
-        raise ValueError(f"found {accepted:,} accepted of {drafted:,} draft tokens, expected no more")
     share, error = (sum(rates), RATE_ERROR * len(rates)) if mean is None else (mean - 1, MEAN_ERROR)
     if not rates and (mean is None or share <= error):
         return None
@@ -163,7 +150,7 @@ def _llama_log(found: Found, odd: list[str], model: str | None) -> ServerCounts 
     notes: list[str] = []
     asked = ServerCounts(LLAMA_CPP, "totals")
     if requests:
-        asked = replace(counts_of_one_k(requests, "totals"), periods=_periods(requests))
+        asked = counts_of_one_k(requests, "totals")
     counts = asked
     drafted = sum(each.draft_tokens or 0 for each in requests)
     if len(drafters) > 1:
@@ -185,7 +172,7 @@ def _llama_log(found: Found, odd: list[str], model: str | None) -> ServerCounts 
                 running, tokens=asked.tokens, requests_done=asked.requests_done, run_sec=asked.run_sec,
                 totals=asked.totals, steps=None if together else running.steps, periods=asked.periods,
             )  # fmt: skip
-        elif len(_lengths(running)) >= len(_lengths(asked)):
+        elif running.periods or drafted == (asked.draft_tokens or 0):  # not one total of several K
             counts = replace(running, totals=asked.totals)
             if requests:
                 notes.append("The running totals count more than the log's requests: since the server's start.")
@@ -197,10 +184,6 @@ def _llama_log(found: Found, odd: list[str], model: str | None) -> ServerCounts 
     if mean is None:
         notes.append("Neither mean lengths nor the answers' lengths are in the log: tokens per step are unknown.")
     return replace(counts, mean_length=mean, notes=(*counts.notes, *notes))
-
-
-def _lengths(counts: ServerCounts) -> set[int]:
-    return {len(part.positions) for part in counts.periods if part.drafts != 0}
 
 
 def _requests(found: Found, odd: list[str]) -> list[ServerCounts]:
@@ -233,10 +216,11 @@ def _time(text: str) -> ServerCounts:
 
 def _answered(counts: ServerCounts, answer: ServerCounts | None, prompt: ServerCounts | None) -> ServerCounts:
     """Add the length and the time of an answer, and the length of its prompt."""
-    if answer is None or answer.tokens is None:
+    if answer is None:
         return counts
     accepted = counts.accepted_tokens or 0
-    totals = RequestTotals(max(answer.tokens - 1 - accepted, 0), accepted, None if prompt is None else prompt.tokens)
+    steps = (answer.tokens or 0) - 1 - accepted
+    totals = RequestTotals(max(steps, 0), accepted, None if prompt is None else prompt.tokens)
     return replace(counts, tokens=answer.tokens, run_sec=answer.run_sec, totals=(totals,))
 
 
@@ -256,10 +240,9 @@ def _running_totals(found: Found, odd: list[str]) -> dict[str, ServerCounts]:
         if runs and all((getattr(runs[-1], name) or 0) <= (getattr(total, name) or 0) for name in _COUNTED):
             runs.pop()
         runs.append(total)
-    for runs in by_drafter.values():
-        odd += _odd_rates(runs)
     totals = {}
     for name, runs in by_drafter.items():
+        odd += _odd_rates(runs)
         note = f"The totals of {name} began again: the log has {len(runs)} runs of them, summed."
         totals[name] = counts_of_one_k(runs, "running totals", [note] * (len(runs) > 1))
     return {name: total for name, total in totals.items() if total.draft_tokens} or dict(list(totals.items())[:1])

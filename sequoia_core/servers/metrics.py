@@ -14,14 +14,11 @@ from .counts import (
     VLLM,
     ServerCounts,
     Unrecognised,
-    check_places,
     counts_of_one_k,
     notes_of_left_out,
     read_each,
-    summed,
 )
 
-MAX_METRICS_BYTES = 16 * 2**20
 # Runs are never given back (++, *+): a run of spaces that fits nowhere would be tried from each of its places.
 _SAMPLE = re.compile(
     r"([a-zA-Z_:][\w:]*+)(?:\s*+\{((?:[^\"}]|\"(?:[^\"\\]|\\.)*+\")*+)\})?+"
@@ -30,12 +27,16 @@ _SAMPLE = re.compile(
 )
 _LABEL = re.compile(r'\s*+([a-zA-Z_]\w*+)\s*+=\s*+"((?:[^"\\]|\\.)*+)"\s*+(?:,|$)', re.ASCII)
 _LABELS = re.compile(f"(?:{_LABEL.pattern})*+", re.ASCII)
-_COUNTER = re.compile(
-    r"(.*?)[:_]?spec_decode_num_(drafts(?:_created)?|draft_tokens|accepted_tokens(?:_per_pos)?)(?:_total)?"
-)
-_TOKENS = {"generation_tokens_total": "tokens", "tokens_predicted_total": "tokens", "request_success_total": "requests"}
 _AVERAGE = "spec_accept_length"
-_OURS = re.compile("|".join(["spec_decode_num_", *_TOKENS, _AVERAGE]))
+_KEYS = {
+    "generation_tokens_total": "tokens", "tokens_predicted_total": "tokens", "request_success_total": "requests",
+    _AVERAGE: _AVERAGE,
+}  # fmt: skip
+_OURS = re.compile("|".join(["spec_decode_num_", *_KEYS]))
+_NAME = re.compile(
+    r"(.*?)(?:[:_]?spec_decode_num_(drafts(?:_created)?|draft_tokens|accepted_tokens(?:_per_pos)?)(?:_total)?"
+    f"|:({'|'.join(_KEYS)}))"
+)
 _CREATED = "drafts_created"  # a time, of Prometheus' own; in llama.cpp's metrics there is none
 _DRAFTED = ("accepted_tokens", "draft_tokens", "drafts")
 
@@ -64,13 +65,11 @@ def counts_between(after: str, before: str | None, *, engine: str = "auto", mode
     reading = _reading(after, odd)
     later = _wanted(reading, engine, model)
     if not reading:
-        names = re.findall(r"^[^\s{#]++", after, re.MULTILINE)
-        raise Unrecognised(f"found {', '.join(dict.fromkeys(names))[:60] or 'nothing'}")
-    models, engines = {series.model for series in reading}, {series.engine for series in reading}
-    if model is not None and model not in models:
-        raise ValueError(f"model: found {', '.join(sorted(models))[:80]}, expected {model[:40]!r} among them")
+        raise Unrecognised("found metrics without counters of speculative decoding")
     if not later:
-        raise ValueError(f"found counters of {', '.join(sorted(engines))[:80]}, expected those of {engine}")
+        found = sorted({f"{series.engine} {series.model}".strip() for series in reading})
+        asked = f"engine {engine}, model {(model or 'any')[:40]}"
+        raise ValueError(f"found counters of {', '.join(found)[:80]}, expected those of {asked}")
     notes = []
     earlier: Reading = {}
     if before is None:
@@ -90,16 +89,17 @@ def counts_between(after: str, before: str | None, *, engine: str = "auto", mode
     parts = []
     for series, values in later.items():
         then = earlier.get(series, {})
-        if _fell(then, values) and then.get(_CREATED, 0.0) == values.get(_CREATED):
+        fell = any(then[name] > values[name] for name in then.keys() & values.keys())
+        if fell and then.get(_CREATED, 0.0) == values.get(_CREATED):
             raise ValueError(
                 f"the counters of {_named(series)}: found lower counts than in the earlier reading of the same start, "
                 "expected the earlier reading first (--before)"
             )
-        if _was_reset(then, values):
+        if fell or then.get(_CREATED, math.inf) < values.get(_CREATED, 0.0):
             notes.append(f"The counters of {_named(series)} began again between the readings: counted from there.")
             then = {}
         # an earlier reading may hold no draft yet, but tokens count from the start of a server
-        kept = {name for name in values if not then or name in then or name not in _TOKENS.values()}
+        kept = {name for name in values if not then or name in then or name not in _KEYS.values()}
         try:
             part = _counts(series, {name: values[name] - then.get(name, 0) for name in kept}, notes)
             parts.append(replace(part, source=_named(series)))
@@ -123,7 +123,8 @@ def counts_between(after: str, before: str | None, *, engine: str = "auto", mode
 
 def _counts(series: Series, total: Values, notes: list[str]) -> ServerCounts:
     places = sorted(name for name in total if isinstance(name, int))
-    check_places(places)
+    if places != list(range(len(places))):
+        raise ValueError(f"found positions {places[:8]}, expected 0, 1, 2, … without gaps")
     known = {name: int(value) for name, value in total.items()}
     missing = [name for name in _DRAFTED if name not in known]
     if missing and known.get("drafts") != 0 and (places or len(missing) < len(_DRAFTED)):
@@ -153,8 +154,10 @@ def _averages(later: Reading, odd: list[str]) -> ServerCounts:
     if len(lengths) > 1:
         notes.append(f"{len(drafted)} of {len(lengths)} ranks, averaged: {min(drafted):.2f} to {max(drafted):.2f}.")
     series = next(iter(later))
-    parts = [ServerCounts(series.engine, "averages", mean_length=length, model=series.model) for length in drafted]
-    return replace(summed(parts, "averages"), notes=(*notes, *notes_of_left_out(odd)))
+    return ServerCounts(
+        series.engine, "averages", mean_length=sum(drafted) / len(drafted), model=series.model,
+        notes=(*notes, *notes_of_left_out(odd)),
+    )  # fmt: skip
 
 
 def _reading(text: str, odd: list[str]) -> Reading:
@@ -185,13 +188,10 @@ def _sample(line: str) -> tuple[str, Series, str | int, float] | None:
     if sample is None:
         raise ValueError(f"found {line[:60]!r}, expected name{{labels}} value")
     name, labels, value = sample[1], (sample[2] or "").strip(), sample[3]
-    prefix, _, rest = name.rpartition(":")
-    match = _COUNTER.fullmatch(name)
-    key: str | int | None = _TOKENS.get(rest) or (rest if rest == _AVERAGE else None)
-    if match is not None:
-        prefix, key = match.groups()
-    if key is None:
+    match = _NAME.fullmatch(name)
+    if match is None:
         return None
+    key: str | int = match[2] or _KEYS[match[3]]
     number = _count(name, value, whole=key not in (_AVERAGE, _CREATED))
     pairs = _LABEL.findall(labels)
     tags = dict(pairs)
@@ -205,7 +205,7 @@ def _sample(line: str) -> tuple[str, Series, str | int, float] | None:
         key = int(position)
     if key == "requests":
         tags.pop("finished_reason", None)
-    return name, Series(_engine(prefix), model, tuple(sorted(tags.items()))), key, number
+    return name, Series(_engine(match[1]), model, tuple(sorted(tags.items()))), key, number
 
 
 def _engine(prefix: str) -> str:
@@ -240,16 +240,6 @@ def _wanted(reading: Reading, engine: str, model: str | None) -> Reading:
             listed = ", ".join(names)[:80]
             raise ValueError(f"found {what}s {listed}, expected one: say which {what} (--{what})")
     return speculating
-
-
-def _was_reset(then: Values, now: Values) -> bool:
-    if then.get(_CREATED, math.inf) < now.get(_CREATED, -math.inf):
-        return True
-    return _fell(then, now)
-
-
-def _fell(then: Values, now: Values) -> bool:
-    return any(then[name] > now[name] for name in then.keys() & now.keys())
 
 
 def _named(series: Series) -> str:

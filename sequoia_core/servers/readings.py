@@ -1,4 +1,4 @@
-"""Read a server's counts of speculative decoding: JSON, Prometheus text, a table with rates by position, or a log."""
+"""Read a server's counts of speculative decoding: JSON, Prometheus text, rates by position, or a log."""
 
 import re
 from dataclasses import replace
@@ -11,14 +11,13 @@ from ..files.safe_files import read_json
 from .chain_acceptance import MATCH, counts_of_matrix, counts_of_vector, other_rule_note
 from .counts import ENGINES, ServerCounts, Unrecognised
 from .logs import counts_of_log
-from .metrics import MAX_METRICS_BYTES, counts_between, looks_like_metrics
-from .records import counts_of_answers, counts_of_rates, counts_of_table
+from .metrics import counts_between, looks_like_metrics
+from .records import counts_of_answers, counts_of_rates
 
 MAX_READING_BYTES = 64 * 2**20
 MAX_RATES_BYTES = 2**16
 EXPECTED = (
-    "metrics, a log or answers that count of vLLM, llama.cpp's server or SGLang, acceptance.csv, or rates by position "
-    "from 0 to 1"
+    "metrics, a log or answers that count of vLLM, llama.cpp's server or SGLang, or rates by position from 0 to 1"
 )
 
 
@@ -26,7 +25,6 @@ def read_counts(
     data: bytes,
     name: str,
     before: bytes | None = None,
-    before_name: str = "before",
     *,
     engine: str = "auto",
     model: str | None = None,
@@ -34,12 +32,12 @@ def read_counts(
     rule: str | None = None,
     vectors: bool = True,
 ) -> ServerCounts:
-    """Read a server's counts: metrics, answers as JSON, `acceptance.csv`, a log, or rates by position alone.
+    """Read a server's counts: metrics, answers as JSON, a log, or rates by position alone.
 
     Also read is a matrix that was saved of such counts, and what a measured vector implies.
 
     Args:
-        name, before_name: for errors.
+        name: for errors.
         before: an earlier reading of metrics, to be subtracted; only metrics have one.
         engine: which one wrote it; "auto" finds out, another name refuses what is not of it.
         model: which of several models, or of several drafters in a log.
@@ -62,24 +60,19 @@ def read_counts(
     if rule is not None:
         raise ValueError(f"--rule: found {rule[:40]!r} for what a server counted, expected it for a vector alone")
     try:
-        then = None if before is None else _text(before)
-    except ValueError as error:
-        raise ValueError(f"{before_name}: {error}") from error
-    try:
-        text = _text(data)
-        numbers = _bare_numbers(data) if then is None else None
-        if numbers is None and rates is not None:
-            raise ValueError("found more than rates by position, expected those alone for --rates")
-        if numbers is None:
-            counts = _counts(text, data, then, engine, model)
-        else:
+        numbers = _bare_numbers(data) if before is None else None
+        if numbers is not None:
             counts = counts_of_rates(numbers, rates, engine=named)
+        elif rates is not None:
+            raise ValueError("found more than rates by position, expected those alone for --rates")
+        else:
+            counts = _counts(data, before, engine, model)
         if model not in (None, counts.model, counts.drafter):
             found = (counts.model or counts.drafter or "a model without a name")[:80]
             raise ValueError(f"--model: found counts of {found}, expected {model[:40]!r}")
     except Unrecognised as error:
         form = describe(data)
-        found = str(error) if form == kind_of(data) else f"found {form}"
+        found = str(error) if form in ("text", "JSON") else f"found {form}"
         raise ValueError(f"{name}: {found}, expected {EXPECTED}") from error
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
@@ -88,23 +81,18 @@ def read_counts(
     return counts
 
 
-def _counts(text: str, data: bytes, then: str | None, engine: str, model: str | None) -> ServerCounts:
-    kind = kind_of(data)
+def _counts(data: bytes, before: bytes | None, engine: str, model: str | None) -> ServerCounts:
+    text = _text(data)
+    then = None if before is None else _text(before)
     metrics = looks_like_metrics(text)
     if then is not None and not metrics:
         raise ValueError(f"found {describe(data)} with an earlier reading, expected two readings of metrics")
     if then is not None and not looks_like_metrics(then):
         raise ValueError("the earlier reading: found no metrics, expected two readings of metrics")
-    if metrics and len(data) > MAX_METRICS_BYTES:
-        raise ValueError(f"found {len(data):,} bytes of metrics, expected at most {MAX_METRICS_BYTES:,}")
     if metrics:
         return counts_between(text, then, engine=engine, model=model)
     if re.match(r"\s*(?:\{|\[\s*\{)", text):  # a log may begin with the time in brackets
         return counts_of_answers(text.encode(), model)
-    if kind not in ("text", "JSON"):
-        raise Unrecognised(f"found {kind}")
-    if "acceptance_at_pos_" in text[:4096]:
-        return counts_of_table(text)
     return counts_of_log(text, model)
 
 
@@ -125,7 +113,7 @@ def _bare_numbers(data: bytes) -> list[float] | None:
 def _text(data: bytes) -> str:
     if len(data) > MAX_READING_BYTES:
         raise ValueError(f"found {len(data):,} bytes, expected at most {MAX_READING_BYTES:,}")
-    text = decode_text(data, "metrics, answers, acceptance.csv or a log of a server")
+    text = decode_text(data, "metrics, answers or a log of a server")
     if "\0" in text:
         raise ValueError("found binary data, expected text")
     return text

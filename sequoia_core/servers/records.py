@@ -1,12 +1,7 @@
-"""Servers' counts outside metrics and logs: answers as JSON, `acceptance.csv`, rates by position."""
+"""Servers' counts outside metrics and logs: answers as JSON, and rates by position alone."""
 
-import csv
-import io
-import re
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from decimal import Decimal
 from itertools import accumulate
 from operator import mul
 from typing import Any
@@ -22,12 +17,10 @@ from .counts import (
     ServerCounts,
     ServerRequest,
     Unrecognised,
-    check_places,
     counts_of_one_k,
     counts_of_survival,
     notes_of_left_out,
     read_each,
-    summed,
 )
 from .logs import counts_of_log
 
@@ -35,18 +28,12 @@ MAX_REQUESTS = 10_000  # each is in every resample: 80 MB
 MAX_STEPS = 5_000_000  # of all requests
 MIN_LOOP_CHARS = 64  # characters, below which a repeated text says little
 MAX_ROWS = 200_000  # of JSON, where they are lines of a log
-LOG_FIELDS = ("log", "line", "message", "msg")  # of Docker, Loki and others that keep each line of a log as JSON
-TIME_FIELDS = ("time", "timestamp", "ts")
-NUMBER = re.compile(r"\d{1,20}(?:\.\d{1,20})?", re.ASCII)
-FULL_TIME = re.compile(r"\d{4}-\d\d-\d\d|\d{10}", re.ASCII)  # with its date, or since 1970
-SUM_ROW = re.compile(r"(?i)\s*(overall|total|all|sum)\s*")  # of a table: of all subsets
-WHOLE_ROW = re.compile(rf"{SUM_ROW.pattern}|\s*(average|mean)\s*")
 
 
 def counts_of_answers(data: bytes, model: str | None = None) -> ServerCounts:
     """Read JSON: one answer, a list of answers, or one answer on each line; whole answers or the part that counts.
 
-    Also read is a log of which each line is wrapped in JSON; `model` is one of its drafters.
+    Also read is a log of which Docker wrapped each line in JSON; `model` is one of its drafters.
     """
     rows, odd = _rows(data)
     parts = [part for row in rows for part in _parts(row)]
@@ -86,12 +73,7 @@ def counts_of_answers(data: bytes, model: str | None = None) -> ServerCounts:
         return replace(counts, source="records by request", ordered=False, notes=(*counts.notes, note))
     if counts.drafts == 0:
         return counts
-    if not counts.all_steps:
-        raise ValueError(
-            f"found {counts.tokens:,} tokens, {counts.draft_tokens:,} drafted, {counts.accepted_tokens:,} accepted, "
-            "expected answers that were speculated"
-        )
-    note = "llama.cpp's timings are totals: tokens per step of the present setting, nothing by position."
+    note = "llama.cpp's timings are totals of the present setting: nothing by position."
     return replace(counts, mean_length=counts.tokens_per_step, notes=(*counts.notes, note))
 
 
@@ -112,29 +94,12 @@ def _rows(data: bytes) -> tuple[list[Any], list[str]]:
 
 
 def _log_lines(rows: Sequence[Any]) -> list[str]:
-    """Return the lines of a log that are wrapped in JSON, the oldest first; nothing where there are none."""
-    lines: list[tuple[str, str]] = []
-    streams_found = 0
-    for row in map(_fields, rows):
-        streams = _fields(row.get("data")).get("result")  # what Loki answers
-        for stream in map(_fields, streams if isinstance(streams, list) else []):
-            streams_found += 1
-            values = stream.get("values")
-            pairs = [value for value in values if isinstance(value, list)] if isinstance(values, list) else []
-            lines += [(str(pair[0]), str(pair[1])) for pair in pairs if len(pair) > 1]
-        text = next((row[name] for name in LOG_FIELDS if isinstance(row.get(name), str)), None)
-        if text is not None:
-            lines.append((next((str(row[name]) for name in TIME_FIELDS if name in row), ""), text))
-    times = [time for time, _ in lines]
-    numbers = all(NUMBER.fullmatch(time) for time in times)
-    # times without a date may begin again, so one stream of them stays as it is
-    if lines and (all(FULL_TIME.match(time) for time in times) or (numbers and streams_found > 1)):
-        order = [Decimal(time) if numbers else time.rstrip("Z") for time in times]
-        places = list(range(len(lines)))
-        if order[0] > order[-1]:  # type: ignore[operator]  # the newest first, also of lines of one time
-            places.reverse()
-        lines = [lines[place] for place in sorted(places, key=order.__getitem__)]  # type: ignore[arg-type]
-    return [text.rstrip("\n") for _, text in lines]
+    """Return the lines of a log that Docker wrapped in JSON; nothing where there are none."""
+    wrapped = [row for row in map(_fields, rows) if isinstance(row.get("log"), str)]
+    times = [str(row.get("time")) for row in wrapped]
+    if times and times[0] > times[-1]:
+        raise ValueError("found a log that begins with its newest line, expected the oldest line first")
+    return [row["log"].rstrip("\n") for row in wrapped]
 
 
 def _fields(value: Any) -> dict[str, Any]:
@@ -147,9 +112,8 @@ def _parts(row: Any) -> Iterable[tuple[str, dict[str, Any]]]:
     row = _fields(row.get("response")) or row
     usage = _fields(row.get("usage"))
     prompt = usage.get("prompt_tokens", row.get("tokens_evaluated"))
-    name = row.get("id")
-    about = {"model": row.get("model", ""), "prompt_tokens": prompt, "looped": _looped(row)}
-    about["id"] = name if isinstance(name, str) else None
+    name = row["id"] if isinstance(row.get("id"), str) else None
+    about = {"id": name, "model": row.get("model"), "prompt_tokens": prompt, "looped": _looped(row)}
     metrics = row.get("metrics")
     fields = _fields(metrics.get("speculative_decoding")) if isinstance(metrics, dict) else row
     if "num_spec_steps" in fields:
@@ -227,82 +191,6 @@ def _totals(fields: dict[str, Any], steps: int, accepted: int) -> RequestTotals:
     return RequestTotals(max(steps, 0), accepted, prompt if known else None, fields["looped"])
 
 
-def counts_of_table(text: str) -> ServerCounts:
-    """Read `acceptance.csv` of vLLM's speculators: a row for each subset, with drafts and rates by position."""
-    try:
-        table = csv.DictReader(io.StringIO(text, newline=None))  # of any line ends
-        rows = list(table)
-    except csv.Error as error:
-        raise ValueError(f"found a table that cannot be read ({error}), expected acceptance.csv") from error
-    header = [name for name in table.fieldnames or () if name]
-    if twice := [name for name, count in Counter(header).items() if count > 1]:
-        raise ValueError(f"found column {twice[0][:40]} twice, expected each once")
-    places = sorted(
-        int(place) for name in header for place in re.findall(r"^acceptance_at_pos_(0|[1-9]\d{0,3})$", name)
-    )
-    check_places(places)
-    odd: list[str] = []
-    parts = [part for _, part in read_each(rows, lambda row: _row(row, len(places)), odd, start=2)]
-    if odd and not parts:
-        raise ValueError(odd[0])
-    if not parts or not places:
-        raise ValueError("found another table, expected columns num_drafts, acceptance_at_pos_0, …")
-    subsets = [part for part in parts if not WHOLE_ROW.fullmatch(part.source)] or parts
-    if len(subsets) == len(parts):
-        subsets = _without_sum(parts)
-    notes = [f"{len(subsets)} subsets, summed."] if len(subsets) > 1 else []
-    if len(subsets) < len(parts):
-        notes.append("The row of all subsets together was left out.")
-    counts = summed(subsets, "acceptance.csv")
-    for part in parts if not odd else ():
-        if SUM_ROW.fullmatch(part.source) and part not in subsets and not _is_sum(part, subsets):
-            raise ValueError(
-                f"found row {part.source[:40]!r} of {part.drafts:,} drafts, which is not the sum of the other rows "
-                f"({counts.drafts:,} drafts), expected their sum or no such row"
-            )
-    if not counts.drafts:
-        raise ValueError("found no drafts counted, expected at least one")
-    return replace(counts, notes=(*notes, *notes_of_left_out(odd)))
-
-
-def _row(row: dict[str, Any], longest: int) -> ServerCounts:
-    names = ["num_drafts", *(f"acceptance_at_pos_{place}" for place in range(longest))]
-    try:
-        drafts, *rates = (float(row[name]) for name in names)
-        drafted = float(row.get("num_draft_tokens", drafts * longest))
-    except (LookupError, TypeError, ValueError):
-        raise ValueError("found no row of counts and rates, expected num_drafts, acceptance_at_pos_0, …") from None
-    _check_rates(rates)
-    if not 0 <= drafts <= MAX_COUNT or not 0 <= drafted <= MAX_COUNT:
-        raise ValueError(f"found {drafts:g} drafts and {drafted:g} draft tokens, expected counts")
-    positions = tuple(round(rate * drafts) for rate in rates)
-    name = next(iter(row.values()))
-    return ServerCounts(VLLM, str(name), round(drafts), round(drafted), sum(positions), positions)
-
-
-def _check_rates(rates: Sequence[float]) -> None:
-    if not all(0 <= rate <= 1 for rate in rates):
-        percent = ": percentages, to be divided by 100" if all(0 <= rate <= 100 for rate in rates) else ""
-        raise ValueError(f"found numbers outside 0 to 1, expected rates by position{percent}")
-
-
-def _without_sum(rows: list[ServerCounts]) -> list[ServerCounts]:
-    """Leave out the last row that is the sum of the others, but for rates that are rounded."""
-    drafts = sum(row.drafts or 0 for row in rows)
-    for row in reversed(rows if len(rows) > 2 else []):  # two equal rows are two subsets
-        others = [other for other in rows if other is not row]
-        if 2 * (row.drafts or 0) == drafts and _is_sum(row, others):
-            return others
-    return rows
-
-
-def _is_sum(row: ServerCounts, others: Sequence[ServerCounts]) -> bool:
-    total = summed(others, "all")
-    near = len(others) + 0.001 * (total.drafts or 0)
-    pairs = zip(row.positions, total.positions, strict=True)
-    return row.drafts == total.drafts and all(abs(one - both) <= near for one, both in pairs)
-
-
 def counts_of_rates(values: Sequence[float], rates: str | None = None, *, engine: str = "unknown") -> ServerCounts:
     """Return published rates by position as counts, without an interval.
 
@@ -310,7 +198,9 @@ def counts_of_rates(values: Sequence[float], rates: str | None = None, *, engine
     """
     if rates not in (None, *RATES):
         raise ValueError(f"--rates: found {rates[:40]!r}, expected {' or '.join(RATES)}")
-    _check_rates(values)
+    if not all(0 <= rate <= 1 for rate in values):
+        percent = ": percentages, to be divided by 100" if all(0 <= rate <= 100 for rate in values) else ""
+        raise ValueError(f"found numbers outside 0 to 1, expected rates by position{percent}")
     given_before = rates == "conditional"
     rise = next((position for position in range(1, len(values)) if values[position] > values[position - 1]), None)
     if rise is not None and not given_before:
@@ -328,7 +218,7 @@ def counts_of_rates(values: Sequence[float], rates: str | None = None, *, engine
 
 
 def _model(answers: Sequence[dict[str, Any]]) -> str:
-    names = {fields["model"] for fields in answers if isinstance(fields.get("model"), str) and fields["model"]}
+    names = {fields["model"] for fields in answers if isinstance(fields["model"], str)} - {""}
     if len(names) > 1:
         raise ValueError(f"found models {', '.join(sorted(names))[:80]}, expected one")
     return next(iter(names), "")[:4096]
@@ -343,6 +233,6 @@ def _whole(fields: dict[str, Any], name: str, *, most: int = MAX_COUNT) -> int:
 
 def _whole_list(fields: dict[str, Any], name: str) -> list[int]:
     values = fields.get(name)
-    if not isinstance(values, list) or not all(type(value) is int and 0 <= value <= MAX_COUNT for value in values):
+    if not isinstance(values, list):
         raise ValueError(f"{name}: found {str(values)[:40]!r}, expected a list of whole numbers from 0")
-    return values
+    return [_whole({name: value}, name) for value in values]

@@ -75,7 +75,7 @@ def _files() -> Reading | None:
         "Last reading, or the only file",
         key="server_after",
         help="Metrics of vLLM, SGLang or llama.cpp's server (curl …/metrics), answers as JSON (best: vLLM with "
-        "--per-request-spec-decode-metrics detailed), acceptance.csv of speculators, a log, or what this page saved.",
+        "--per-request-spec-decode-metrics detailed), a log, or what this page saved.",
     )
     before = middle.file_uploader(
         "First reading (metrics alone)",
@@ -180,9 +180,9 @@ def ask_missing() -> MissingFacts:
 @st.cache_resource(max_entries=4, show_spinner="Reading…")
 def counts(reading: Reading, engine: str, model: str | None, rates: str | None = None) -> ServerCounts:
     """Return what was counted."""
-    before, before_name = reading.before or (None, "")
+    before, _ = reading.before or (None, "")
     after, name = reading.after
-    return read_counts(after, name, before, before_name, engine=engine, model=model, rates=rates, vectors=False)
+    return read_counts(after, name, before, engine=engine, model=model, rates=rates, vectors=False)
 
 
 def earlier(reading: Reading, engine: str, model: str | None) -> ServerCounts | None:

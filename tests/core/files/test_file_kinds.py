@@ -33,6 +33,12 @@ POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12
         (b"# HELP lmdeploy:x y\n", "metrics of LMDeploy"),
         (b"tgi_request_count 1\n", "metrics of Text Generation Inference"),
         (b"# TYPE trtllm_x counter\n", "metrics of TensorRT-LLM"),
+        (b'{"data":{"resultType": "streams"}}', "a log wrapped in JSON (give its lines as text, the oldest first)"),
+        (b'[{"line": "accept len: 2"}]', "a log wrapped in JSON (give its lines as text, the oldest first)"),
+        (
+            b"subset,num_drafts,acceptance_at_pos_0\ncode,1000,0.6\n",
+            "acceptance.csv of speculators (give its rates by position with --rates survival)",
+        ),
         (b'nv_inference_count{model="m"} 1\n', "metrics of Triton"),
     ],
 )

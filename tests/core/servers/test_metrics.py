@@ -133,11 +133,13 @@ def test_several_models_or_engines_are_a_choice():
     with pytest.raises(ValueError, match="found models demo, other, expected one: say which model .--model"):
         read(models)
     assert read(models, model="other").drafts == 352
+    with pytest.raises(ValueError, match="found counters of vllm demo, vllm other, .* engine auto, model third"):
+        read(models, model="third")
     engines = vllm_text(*AFTER) + llama_text(*LLAMA_AFTER)
     with pytest.raises(ValueError, match="found engines llama.cpp, vllm, expected one: say which engine .--engine"):
         read(engines)
     assert read(engines, engine="llama.cpp").drafts == 2732
-    with pytest.raises(ValueError, match="found counters of llama.cpp, vllm, expected those of sglang"):
+    with pytest.raises(ValueError, match="found counters of llama.cpp, vllm demo, expected those of engine sglang"):
         read(engines, engine="sglang")
 
 
@@ -168,9 +170,9 @@ DRAFTS = 'vllm:spec_decode_num_drafts_total{engine="0",model_name="demo"} 693.0'
         (GOOD.replace("} 693.0", "} 1e17"), "= 1e17, expected a count"),
         (GOOD.replace("} 693.0", "} 692.5"), "= 692.5, expected a count"),
         (GOOD.replace("} 693.0", "} many"), "= many, expected a count"),
-        ("# HELP x y\n", "found nothing, expected metrics"),
+        ("# HELP x y\n", "found metrics without counters of speculative decoding, expected metrics"),
         (GOOD.replace("} 693.0", "}"), "line 3: found 'vllm:spec_decode_num_drafts_total"),
-        (GOOD.replace("} 358.0", "} 470.0"), "470 accepted at position 2 of 469 accepted at position 1"),
+        (GOOD.replace("} 358.0", "} 470.0"), "470 accepted at position 2, expected at most the 469 before it"),
         (GOOD.replace("} 1378.0", "} 1379.0"), "found 1,379 accepted tokens, expected 1,378"),
         (GOOD.replace("} 2772.0", "} 1000.0"), "found 1,378 accepted of 1,000 draft tokens"),
         (GOOD.replace('position="1"} 358', 'position="7"} 358'), r"found positions \[0, 2, 3, 7\]"),
@@ -180,7 +182,7 @@ DRAFTS = 'vllm:spec_decode_num_drafts_total{engine="0",model_name="demo"} 693.0'
         ('vllm:spec_decode_num_drafts_total{engine="0",engine="1"} 1\n', "line 1: found labels .* each once"),
         (f"vllm:spec_decode_num_drafts_total{' ' * 20_000}x y\n", "found 20,036 characters, expected at most 16,384"),
         (GOOD[:170], "found an end within a line"),
-        ("# HELP node_cpu x\nnode_cpu 1\nnode_load1 2\n", "found node_cpu, node_load1, expected metrics"),
+        ("# HELP node_cpu x\nnode_cpu 1\nnode_load1 2\n", "found metrics without counters of speculative"),
         (GOOD.replace(" 2772.0", " 3000.0"), "found 3,000 draft tokens in 693 drafts of K = 4, expected at most 2,772"),
         (GOOD.replace("num_drafts_total{", "num_draft_total{"), "found no counter of drafts"),
         (SGLANG_TEXT.replace("2.65", "0.0"), "spec_accept_length: found 0, expected 1 or more"),

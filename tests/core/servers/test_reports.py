@@ -17,7 +17,7 @@ from sequoia_core.design.conditions import Conditions
 from sequoia_core.servers.evidence import Evidence
 from tests.core.servers.samples import AFTER, BEFORE, NGRAM, SGLANG_TEXT, step_record, vllm_text
 from tests.core.servers.test_doctor import answers, vllm
-from tests.core.servers.test_records import TABLE, VLLM_LOG
+from tests.core.servers.test_records import VLLM_LOG
 
 
 def lines(value, name: str = ""):
@@ -97,7 +97,6 @@ SOURCES = {  # name -> files (the last one is read), options of both commands, a
     "averages": ({"after": SGLANG_TEXT + SGLANG_TEXT.replace('"0"', '"1"').replace("2.65", "3.05")}, TIMED, []),
     "n-grams": ({"after": vllm_text(*NGRAM)}, [], TIMED),
     "rates": ({"after": "0.8\n0.75\n0.5\n"}, ["--rates", "conditional"], TIMED),
-    "a table": ({"after": f"{TABLE}overall,1500.0,3000.0,1.9,0.567,0.3\n"}, [], TIMED),
     "a vector": ({"after": vector()}, [], ["--rule", "match"]),
     "wired wrong": (
         {"after": vllm((290, 4, 1), 8000)}, ["--timed", "0=60,2=50,3=48"], [],
