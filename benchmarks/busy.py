@@ -1,6 +1,6 @@
 """What one other busy process costs: decoding alone and beside others, with as many threads as there are free cores.
 
-    python benchmarks/busy.py                  # the demo pair and Gemma 3 270M; 20 minutes
+    python benchmarks/busy.py                  # the demo pair and Gemma 3 270M; ten minutes
     python benchmarks/busy.py --quick          # the demo pair in one setting; a minute
 
 Conditions, in turns within each round: alone; beside one and two `yes` processes; beside one process that multiplies
@@ -154,8 +154,8 @@ def models(quick: bool) -> dict[str, tuple[str | None, str | None, tuple[str, ..
         from sequoia_core.models import gemma
 
         folder, file = map(str, gemma.make())
-        found["Gemma, folder drafted by file"] = folder, file, ("api", "app", "spin 0", "pytorch")
-        found["Gemma, file"] = file, "none", ("api", "app")
+        found["Gemma, folder drafted by file"] = folder, file, ("api", "app", "pytorch")
+        found["Gemma, file"] = file, "none", ("api",)
     return found
 
 
@@ -164,8 +164,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", default="", help="models whose name contains this")
     parser.add_argument("--settings", help="comma-separated: " + ", ".join(SETTINGS))
-    parser.add_argument("--seconds", type=float, default=1.5, help="of each cell")
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=1.2, help="of each cell")
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--out", type=Path, help="a file for the record")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     args = parser.parse_args()
