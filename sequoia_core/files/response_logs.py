@@ -26,7 +26,7 @@ from .prompt_rows import (
     turn_of,
     usual_column,
 )
-from .safe_files import gunzipped, read_bytes
+from .safe_files import read_bytes
 
 MAX_LOG_BYTES = 64 * 2**20
 EXPECTED = "prompt and response, prompt_ids and token_ids, or messages with role and content"
@@ -50,7 +50,6 @@ def load_responses(path: str | Path) -> list[Recorded]:
 def responses_from_bytes(data: bytes, name: str) -> list[Recorded]:
     """Read the requests of a file's content, in its order; answers without a token are left out, with a warning."""
     with naming(name):
-        data = gunzipped(data, MAX_LOG_BYTES)
         if len(data) > MAX_LOG_BYTES:
             raise ValueError(f"found {len(data):,} bytes, expected at most {MAX_LOG_BYTES:,}")
         read: list[Recorded] = []

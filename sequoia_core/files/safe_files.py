@@ -1,7 +1,6 @@
 """Read files that may be hostile; write files atomically."""
 
 import base64
-import gzip
 import io
 import json
 import math
@@ -180,20 +179,6 @@ def unpacked_json(text: str) -> Any:
     if not unpack.eof:
         raise ValueError(f"found packed JSON cut short or of more than {MAX_PACKED:,} bytes, expected all of it")
     return read_json(data)
-
-
-def gunzipped(data: bytes, limit: int) -> bytes:
-    """Return what gzip compressed, at most `limit` bytes of it; other content as it is."""
-    if kind_of(data) != "a gzip archive":
-        return data
-    try:
-        with gzip.open(io.BytesIO(data)) as stream:
-            unpacked = stream.read(limit + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"found a damaged gzip archive ({one_line(error)}), expected all of it") from error
-    if len(unpacked) > limit:
-        raise ValueError(f"found a gzip archive of more than {limit:,} bytes, expected at most that")
-    return unpacked
 
 
 def load_torch(data: bytes, expected: str) -> Any:

@@ -127,8 +127,6 @@ LINES = b'{"prompt": "one"}\n{"prompt": "two"}\n'
         ("a.json", b'["one"]', ["one"]),
         ("a.txt", b'["one"] and\n<|user|> two', ['["one"] and', "<|user|> two"]),
         ("a.txt", b'{"a": 1} is what?\n{name}, hi', ['{"a": 1} is what?', "{name}, hi"]),
-        ("a.jsonl.gz", gzip.compress(LINES, mtime=0), ["one", "two"]),
-        ("a.csv.gz", gzip.compress(b"id,prompt\n1,one\n", mtime=0), ["one"]),
         ("a.jsonl", LINES.decode().encode("utf-16"), ["one", "two"]),
         ("a.csv", "prompt,id\ngr\xfc\xdfe,1\n".encode("utf-16"), ["gr\xfc\xdfe"]),
         ("a.txt", "gr\xfc\xdfe\ntwo".encode("utf-16"), ["gr\xfc\xdfe", "two"]),
@@ -184,7 +182,6 @@ def test_columns_of_text_can_be_chosen():
 
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
-BOMB = gzip.compress(bytes(MAX_PROMPT_BYTES + 1), 1)
 
 
 @pytest.mark.sample(30)
@@ -217,10 +214,10 @@ BOMB = gzip.compress(bytes(MAX_PROMPT_BYTES + 1), 1)
         ("a.jsonl", b'{"prompt": null}', None, "line 1 .prompt.: found no prompt"),
         ("a.csv", b"prompt,prompt\nA,B\n", None, "found the column 'prompt' twice, expected it once"),
         ("a.tsv", b"id\tid\tprompt\n1\t2\tB\n", None, "found the column 'id' twice"),
-        ("a.csv", b"id;a\tprompt\n1;x\ty\n", "prompt", "columns separated by ';' and '.t', expected one"),
+        ("a.csv", b"id;a\tprompt\n1;x\ty\n", "prompt", "columns id, a.prompt, expected one named 'prompt'"),
+        ("a.csv", b"id;prompt, of mine\n1;x\n", None, "line 2: found 1 cells, expected the header's 2"),
         ("a.txt", "caf\xe9".encode("cp1252"), None, "found text that is not UTF-8"),
-        ("a.jsonl.gz", gzip.compress(b'{"prompt": "x"}', mtime=0)[:-4], None, "found a damaged gzip archive"),
-        ("a.jsonl.gz", BOMB, None, "found a gzip archive of more than 67,108,864 bytes"),
+        ("a.jsonl.gz", gzip.compress(b'{"prompt": "x"}', mtime=0), None, "found a gzip archive"),
         ("a.jsonl.zst", b"\x28\xb5\x2f\xfd\0", None, "a Zstandard archive"),
         ("a.csv", b"text,id\nx\n", None, "line 2: found 1 cells, expected the header's 2"),
         ("a.parquet", b"PAR1 not really", None, "no parquet"),
