@@ -13,7 +13,7 @@ from .file_kinds import HEAD_BYTES, describe
 
 LLAMA_CPP = "llama.cpp"  # the engine that reads such files, as profiles and counts name it
 MOST_SEQUENCES = 256  # of one llama.cpp context (LLAMA_MAX_SEQ)
-NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+NUMBERS = dict(zip((*range(8), 10, 11, 12), "BbHhIif?Qqd", strict=True))  # kind -> its letter in `struct`
 STRING, ARRAY = 8, 9
 VERSIONS = (2, 3)
 MAX_FIELDS = 65_536
@@ -24,12 +24,11 @@ WHOLE_FIELDS = ("context_length", "embedding_length", "block_count", "attention.
 BY_LAYER = ("attention.head_count", "attention.head_count_kv")  # one number, or one for each layer
 MAX_TEXT_BYTES = 2**24  # bytes
 MAX_KEPT_NUMBERS = 4096  # numbers of an array; longer arrays, and those of strings, are kept as their length
-FILE_TYPES = {
-    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S", 12: "Q3_K_M",
-    13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 19: "IQ2_XXS", 20: "IQ2_XS",
-    21: "Q2_K_S", 22: "IQ3_XS", 23: "IQ3_XXS", 24: "IQ1_S", 25: "IQ4_NL", 26: "IQ3_S", 27: "IQ3_M", 28: "IQ2_S",
-    29: "IQ2_M", 30: "IQ4_XS", 31: "IQ1_M", 32: "BF16", 36: "TQ1_0", 37: "TQ2_0", 38: "MXFP4", 39: "NVFP4",
-}  # fmt: skip
+# By the number of llama_ftype; formats that llama.cpp dropped have none.
+FILE_TYPES = """
+    F32 F16 Q4_0 Q4_1 - - - Q8_0 Q5_0 Q5_1 Q2_K Q3_K_S Q3_K_M Q3_K_L Q4_K_S Q4_K_M Q5_K_S Q5_K_M Q6_K IQ2_XXS IQ2_XS
+    Q2_K_S IQ3_XS IQ3_XXS IQ1_S IQ4_NL IQ3_S IQ3_M IQ2_S IQ2_M IQ4_XS IQ1_M BF16 - - - TQ1_0 TQ2_0 MXFP4 NVFP4
+""".replace("-", "GGUF").split()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,8 @@ class GGUFHeader:
     @property
     def dtype(self) -> str:
         """The format of most weights in llama.cpp's words, such as "Q4_K_M"."""
-        return FILE_TYPES.get(self.fields.get("general.file_type", -1), "GGUF")
+        number = self.fields.get("general.file_type", len(FILE_TYPES))
+        return FILE_TYPES[number] if number < len(FILE_TYPES) else "GGUF"
 
     def of_model(self, key: str) -> Any:
         """Return a field of the architecture, such as `block_count`; None where the file has none."""

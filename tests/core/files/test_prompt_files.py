@@ -81,10 +81,6 @@ SHAPES = {  # what people have -> its prompts
     ),
     "HumanEval": ([{"task_id": "H/0", "prompt": "def f():", "canonical_solution": "1", "test": "x"}], ["def f():"]),
     "UltraChat": ([{"prompt": "Why?", "prompt_id": "9", "messages": ANSWERED}], ["Why?"]),
-    "self-instruct": (
-        [{"instruction": "Add.", "instances": [{"input": "1 2", "output": "3"}, {"input": "4", "output": "4"}]}],
-        ["Add.\n1 2"],
-    ),
     "a system prompt": ([{"system_prompt": "Be short.", "prompt": "Why?", "answer": "So."}], [ASKED]),
     "a system prompt of a chat": ([{"system": "Be short.", "messages": ANSWERED[1:]}], [ASKED]),
     "a chat with a system prompt of its own": ([{"system": "Be long.", "messages": ANSWERED}], [ASKED]),
@@ -107,7 +103,7 @@ def test_the_shapes_of_chats_and_instructions_are_known_in_every_file(shape):
         cells = [[cell if isinstance(cell, str) else json.dumps(cell) for cell in row.values()] for row in rows]
         written = io.StringIO()
         csv.writer(written).writerows([list(rows[0]), *cells])
-        if shape not in ("prompt as chat", "self-instruct"):  # such cells are text
+        if shape != "prompt as chat":  # such a cell is text
             assert prompts_from_bytes(written.getvalue().encode(), "a.csv") == prompts
 
 
