@@ -17,7 +17,7 @@ NUMBERS = dict(zip((*range(8), 10, 11, 12), "BbHhIif?Qqd", strict=True))  # kind
 STRING, ARRAY = 8, 9
 VERSIONS = (2, 3)
 MAX_FIELDS = 65_536
-MAX_ENTRIES = 2**21  # of all arrays: lists of tokens and of merges of the largest vocabularies are half of it
+MAX_ENTRIES = 2**21  # of an array of texts: lists of tokens and of merges of the largest vocabularies are half of it
 MAX_PARTS = 99_999  # of a split file: their names have five digits
 MAX_COUNT = 2**40  # of what a model counts: more would overflow what is made of it
 WHOLE_FIELDS = ("context_length", "embedding_length", "block_count", "attention.key_length", "attention.value_length")
@@ -130,16 +130,12 @@ def _read(held: mmap.mmap, size: int) -> GGUFHeader:
     if count > MAX_FIELDS or tensors > size:
         raise ValueError(f"{count:,} fields and {tensors:,} tensors")
     fields: dict[str, Any] = {}
-    entries = 0
     for _ in range(count):
         key = cursor.text().decode("utf-8", "replace")[:200]
         (kind,) = cursor.numbers("I")
         if key in fields:
             raise ValueError(f"{key[:60]!r} twice")
         fields[key] = _value(cursor, kind, key)
-        entries += fields[key] if kind == ARRAY and isinstance(fields[key], int) else 0
-        if entries > MAX_ENTRIES:
-            raise ValueError(f"arrays of more than {MAX_ENTRIES:,} entries")
     number, count = fields.get("split.no", 0), fields.get("split.count", 1)
     if type(number) is not int or type(count) is not int or not 0 <= number < count <= MAX_PARTS:
         raise ValueError(f"split.no = {number!r:.40} and split.count = {count!r:.40}, no part of a file")

@@ -48,8 +48,6 @@ def _chosen(rows: list[list[float]], header: tuple[str, ...]) -> list[list[float
         header = ("", *header)  # the index has no name
     value = next((header.index(name) for name in NUMBERS if name in header), None)
     rank = next((column for column, name in enumerate(header) if name in ("rank", "position")), None)
-    if value is None and len(rows[0]) == 3 and [row[0] for row in rows] == list(range(len(rows))):
-        rank, value = 1, 2
     if value is None or len(header) != len(rows[0]):
         named = ", ".join(filter(None, header))[:80] or f"{len(rows[0])} without names"
         raise ValueError(f"found columns {named}, expected {EXPECTED}")

@@ -60,9 +60,7 @@ def check_replaceable(path: str | Path) -> None:
     except OSError as error:
         raise ValueError(f"{path}: cannot be written ({error.strerror}), expected a writable place") from error
     if not stat.S_ISREG(mode):
-        kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
-        what = kinds.get(stat.S_IFMT(mode), "a device")
-        raise ValueError(f"{path}: found {what}, expected a plain file or a new name")
+        raise ValueError(f"{path}: found a folder or device, expected a plain file or a new name")
 
 
 def write_atomic(path: str | Path, data: bytes) -> None:

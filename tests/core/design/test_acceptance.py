@@ -188,7 +188,6 @@ def test_tables_of_pandas_are_read_by_the_names_of_their_columns():
         frame.to_csv(),
         frame.to_csv(index=False),
         frame["probability"].rename(None).to_csv(),
-        "a,b,c\n0,1,0.6\n1,2,0.2\n2,3,0.05\n",
     ):
         np.testing.assert_allclose(AcceptanceVector.loads(text.encode(), "v.csv").probs, PROBS)
 

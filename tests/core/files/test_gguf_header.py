@@ -54,7 +54,6 @@ def test_a_head_tells_format_and_cache(tmp_path):
         ({"split.no": (U16, 3), "split.count": (U16, 3)}, "split.no = 3 and split.count = 3"),
         ({"split.count": (U32, 10**6)}, "split.no = 0 and split.count = 1000000"),
         ({"tokens": (LIST, (TEXT, [""] * 6))}, "an array of 6 texts"),
-        ({name: (LIST, (TEXT, [""] * 3)) for name in ("tokens", "merges")}, "arrays of more than 5 entries"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
