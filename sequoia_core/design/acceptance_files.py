@@ -27,23 +27,12 @@ ENTRIES = {  # what the entries of a file are -> those of its ranks
 }
 CHANGED_BY_HAND = {"edited", "share", "p1"}  # keys that edited and supposed vectors carry in `meta`
 EXPECTED = "a 1-D real vector of probabilities"
-_KINDS = {
-    ".json": "JSON",
-    ".csv": "text",
-    ".tsv": "text",
-    ".txt": "text",
-    ".npy": "a NumPy array",
-    ".safetensors": "a safetensors file",
-    ".pt": "a zip archive",
-    ".pth": "a zip archive",
-}
 
 
-def read_vector(data: bytes, suffix: str, entries: str | None = None) -> dict[str, Any]:
-    """Read the fields of an acceptance vector from a file's content.
+def read_vector(data: bytes, entries: str | None = None) -> dict[str, Any]:
+    """Read the fields of an acceptance vector from a file's content, which shows its format.
 
     Args:
-        suffix: the file's ending, `.json` and so on; the content must be what it says.
         entries: one of `ENTRIES`; None takes what the numbers show, and asks where they may mean two things.
 
     Returns:
@@ -52,13 +41,9 @@ def read_vector(data: bytes, suffix: str, entries: str | None = None) -> dict[st
     kind = kind_of(data)
     if entries is not None and entries not in ENTRIES:
         raise ValueError(f"entries: found {entries[:40]!r}, expected one of {', '.join(ENTRIES)}")
-    if suffix not in _KINDS:
-        raise ValueError(f"found the ending {suffix or 'none'!r}, expected one of {', '.join(_KINDS)}")
     limit = MAX_TEXT_BYTES if kind == "text" else MAX_BYTES
     if len(data) > limit:
         raise ValueError(f"found {len(data):,} bytes, expected at most {limit:,}")
-    if kind != _KINDS[suffix]:
-        raise ValueError(f"found {kind}, expected {_KINDS[suffix]} because of the ending {suffix}")
     if kind == "JSON":
         return _from_json(data, entries)
     if kind == "text":
@@ -67,7 +52,7 @@ def read_vector(data: bytes, suffix: str, entries: str | None = None) -> dict[st
         values = _npy_values(data)
     elif kind == "a safetensors file":
         values = _safetensors_values(data)
-    else:
+    else:  # what is no such file is refused by its kind
         values = _tensor_values(load_torch(data, EXPECTED))
     return _from_layout(values, entries)
 

@@ -128,7 +128,7 @@ def _of_fields(row: Any) -> Pass | None:
     name = str(row.get("model_filename") or row.get("model_type") or "unnamed")[:200]
     device = str(row.get("gpu_info") or row.get("cpu_info") or "unknown")[:200]
     sec, means = least / 1e9, not isinstance(samples, list)
-    return _checked(_one(Pass(name, parameters, tokens, context, sec, device, means), at_once))
+    return _timed(Pass(name, parameters, tokens, context, sec, device, means), at_once)
 
 
 def _table(text: str) -> Iterable[dict[str, str]]:
@@ -155,17 +155,14 @@ def _of_markdown(row: Mapping[str, str]) -> Pass | None:
     sec = tokens / rate if rate > 0 else math.nan
     name = row.get("model", "unnamed")[:200]
     whole = Pass(name, parameters, tokens, int(test[2] or 0), sec, row.get("backend", "unknown"), True)
-    return _checked(_one(whole, at_once))
+    return _timed(whole, at_once)
 
 
-def _one(whole: Pass, at_once: int) -> Pass:
+def _timed(whole: Pass, at_once: int) -> Pass:
     """Return one of the passes that a text is read in: -p 256 -ub 2 takes 128 of them."""
-    if not 0 < at_once < whole.tokens:
-        return whole
-    return whole._replace(tokens=at_once, sec=whole.sec * at_once / whole.tokens)
-
-
-def _checked(timed: Pass) -> Pass:
+    timed = whole
+    if 0 < at_once < whole.tokens:
+        timed = whole._replace(tokens=at_once, sec=whole.sec * at_once / whole.tokens)
     if not MIN_SEC <= timed.sec < 1e9 or not 1 <= timed.tokens <= MAX_SIZE or not 0 <= timed.context <= 10**9:
         raise ValueError(f"found a pass over {timed.tokens} tokens in {timed.sec:g} seconds, expected times above 0")
     if not math.isfinite(timed.parameters):

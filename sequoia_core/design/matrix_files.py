@@ -31,7 +31,7 @@ def load_acceptance(path: str | Path, entries: str | None = None) -> AcceptanceV
 
 
 def acceptance_from_bytes(data: bytes, name: str, entries: str | None = None) -> AcceptanceVector | AcceptanceMatrix:
-    """Read a vector or a matrix from a file's content; `name` gives the ending and names it in errors."""
+    """Read a vector or a matrix from a file's content; `name` is for the error message."""
     if kind_of(data) != "JSON" or len(data) > MAX_BYTES:
         return AcceptanceVector.loads(data, name, entries)
     with naming(name):

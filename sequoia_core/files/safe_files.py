@@ -185,7 +185,7 @@ def load_torch(data: bytes, expected: str) -> Any:
     `expected` is what the caller wants, for the error message.
     """
     if kind_of(data) != "a zip archive":
-        raise ValueError(f"found {describe(data)}, expected {expected} saved by torch.save (version 1.6 or later)")
+        raise ValueError(f"found {describe(data)}, expected {expected} (.pt and .bin: of torch.save 1.6 or later)")
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             entries = archive.infolist()
