@@ -154,8 +154,8 @@ def prompt_of(row: Mapping[str, Any], column: str) -> Prompt:
         prompt = _before_the_answer(value)
     else:
         prompt = text_of(value, column[:40])
-        seconds = [others.get(key) for key in SECOND_PARTS.get(name, ())]
-        prompt = "\n".join([prompt, *filter(_is_text, seconds)]) if prompt else ""
+        seconds = [others[key] for key in SECOND_PARTS.get(name, ()) if _is_text(others.get(key))]
+        prompt = "\n".join([prompt, *seconds]) if prompt else ""
     turns = (("user", prompt),) if isinstance(prompt, str) else prompt.turns
     systems = [] if not prompt or name in SYSTEMS or turns[0][0] == "system" else system_turns(others)
     return Chat((*systems, *turns)) if systems else prompt

@@ -26,9 +26,8 @@ from .prompt_rows import (
     turn_of,
     usual_column,
 )
-from .safe_files import read_bytes
+from .safe_files import MAX_BYTES, read_bytes
 
-MAX_LOG_BYTES = 64 * 2**20
 EXPECTED = "prompt and response, prompt_ids and token_ids, or messages with role and content"
 
 
@@ -44,14 +43,14 @@ class Recorded(NamedTuple):
 
 
 def load_responses(path: str | Path) -> list[Recorded]:
-    return responses_from_bytes(read_bytes(path, limit=MAX_LOG_BYTES), str(path))
+    return responses_from_bytes(read_bytes(path), str(path))
 
 
 def responses_from_bytes(data: bytes, name: str) -> list[Recorded]:
     """Read the requests of a file's content, in its order; answers without a token are left out, with a warning."""
     with naming(name):
-        if len(data) > MAX_LOG_BYTES:
-            raise ValueError(f"found {len(data):,} bytes, expected at most {MAX_LOG_BYTES:,}")
+        if len(data) > MAX_BYTES:
+            raise ValueError(f"found {len(data):,} bytes, expected at most {MAX_BYTES:,}")
         read: list[Recorded] = []
         for where, row in json_rows(data):
             with naming(where):
