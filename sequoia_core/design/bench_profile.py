@@ -82,7 +82,7 @@ def profile_from_files(files: Sequence[tuple[bytes, str]], *, needs_draft: bool 
 def load_profile(path: str | Path, draft: str | Path | None = None, *, needs_draft: bool = True) -> HardwareProfile:
     """Read a profile from a file of ours or of llama-bench, which may have the draft's times in another."""
     paths = [path] if draft is None else [path, draft]
-    files = [(read_bytes(each, limit=MAX_BENCH_BYTES), str(each)) for each in paths]
+    files = [(read_bytes(each), str(each)) for each in paths]
     return profile_from_files(files, needs_draft=needs_draft)
 
 

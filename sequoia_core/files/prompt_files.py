@@ -25,9 +25,8 @@ from .prompt_rows import (
     take_prompts,
     usual_column,
 )
-from .safe_files import read_bytes, read_json
+from .safe_files import MAX_BYTES, read_bytes, read_json
 
-MAX_PROMPT_BYTES = 64 * 2**20
 CANDIDATE_ROWS = 100  # rows that tell text from numbers
 JSON_ROWS = "JSON: an object a line, or one list of objects (not CSV or parquet)"
 ENDINGS = dict.fromkeys((".jsonl", ".jsonlines", ".ndjson", ".json"), "jsonl")
@@ -40,7 +39,7 @@ _NOT_THE_FILE = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:version https://git-lfs\.|<
 
 
 def load_prompts(path: str | Path, column: str | None = None, count: int | None = None) -> list[Prompt]:
-    return prompts_from_bytes(read_bytes(path, limit=MAX_PROMPT_BYTES), str(path), column, count)
+    return prompts_from_bytes(read_bytes(path), str(path), column, count)
 
 
 def prompts_from_bytes(data: bytes, name: str, column: str | None = None, count: int | None = None) -> list[Prompt]:
@@ -121,8 +120,8 @@ def _rows(data: bytes, kind: str, column: str | None, count: int | None) -> Rows
 
 def _form(data: bytes, name: str) -> str:
     """Return how to read a file's content."""
-    if len(data) > MAX_PROMPT_BYTES:
-        raise ValueError(f"found {len(data):,} bytes, expected at most {MAX_PROMPT_BYTES:,}")
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"found {len(data):,} bytes, expected at most {MAX_BYTES:,}")
     if _NOT_THE_FILE.match(data):
         raise ValueError(f"found {describe(data)}, expected text, JSONL, CSV or parquet")
     if data.startswith(b"PAR1"):

@@ -10,12 +10,12 @@ import sys
 import pytest
 
 from sequoia_core.files.prompt_files import (
-    MAX_PROMPT_BYTES,
     load_prompts,
     prompt_columns,
     prompts_from_bytes,
 )
 from sequoia_core.files.prompt_rows import Chat
+from sequoia_core.files.safe_files import MAX_BYTES
 from tests.hostile_files import damaged
 
 CSV = b'id,question,answer\n1,"why, though?",because\n2,"two\nlines",\n3,,empty\n'
@@ -228,7 +228,7 @@ def test_broken_prompt_files_are_named(name, data, column, message):
 
 def test_size_is_bounded(monkeypatch):
     with pytest.raises(ValueError, match="a.txt: found 67,108,865 bytes, expected at most 67,108,864"):
-        prompts_from_bytes(b"x" * (MAX_PROMPT_BYTES + 1), "a.txt")
+        prompts_from_bytes(b"x" * (MAX_BYTES + 1), "a.txt")
     monkeypatch.setattr("sequoia_core.files.parquet_reading.MAX_TEXT_CHARS", 1000)
     with pytest.raises(ValueError, match="more than 1,000 characters"):
         prompts_from_bytes(parquet(text=["x" * 6] * 200), "a.parquet")  # two batches, neither too large alone
