@@ -16,7 +16,7 @@ from ui.session import core_cache, model_pairs, session, shipped
 
 MAX_CHARS = 20_000  # far beyond any demo context; a pasted book is refused before it reaches the tokenizer
 MAX_FROM_FILE = 2_000  # prompts of one file: hours on a laptop
-FILE_TYPES = ("jsonl", "jsonlines", "json", "txt", "csv", "tsv", "parquet", "gz")
+FILE_TYPES = ("jsonl", "jsonlines", "json", "txt", "csv", "tsv", "parquet")
 FIRST_PROMPT = "def read_lines(path):\n    "  # where none is shipped
 ARGUMENTS = "template_arguments"  # key of the field, the same on every page
 OWN_BELOW, OWN_PLACE = "Your own, below", -1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -209,9 +209,9 @@ class AcceptanceVector:
 
     @classmethod
     def loads(cls, data: bytes, name: str, entries: str | None = None) -> AcceptanceVector:
-        """Read a vector from a file's content; `name` gives the ending and names it in errors."""
+        """Read a vector from a file's content; `name` is for the error message."""
         with naming(name):
-            fields = read_vector(data, PurePath(name).suffix.lower(), entries)
+            fields = read_vector(data, entries)
             by_depth = fields.pop("by_depth", None)
             return cls(**fields, by_depth=None if by_depth is None else AcceptanceMatrix(**by_depth))
 

@@ -1,7 +1,5 @@
-"""A hardware profile of llama-bench's times (`llama-bench -p 1,2,3,4,5,7,9,16 -n 0`), from any of its formats."""
+"""A hardware profile of llama-bench's times (`llama-bench -p 1,2,3,4,5,7,9,16 -n 0`), as JSON or as its table."""
 
-import csv
-import io
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,14 +11,15 @@ import numpy as np
 from ..files.file_kinds import LLAMA_BENCH, decode_text, describe
 from ..files.json_models import naming
 from ..files.model_names import NO_DRAFT
-from ..files.safe_files import read_bytes, read_json
+from ..files.prompt_files import json_values
+from ..files.safe_files import read_bytes
 from .profile import HardwareProfile
 from .profile_files import MIN_SEC
 from .tree import MAX_SIZE
 
 MAX_BENCH_BYTES = 16 * 2**20
 EXPECTED = (
-    "a profile written by the profile command, or output of llama-bench (-o json, jsonl, csv or md) with passes over "
+    "a profile written by the profile command, or output of llama-bench (-o json, jsonl or md) with passes over "
     "1 and more tokens: -p 1,2,4,8 -n 0"
 )
 _UNITS = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
@@ -83,7 +82,7 @@ def profile_from_files(files: Sequence[tuple[bytes, str]], *, needs_draft: bool 
 def load_profile(path: str | Path, draft: str | Path | None = None, *, needs_draft: bool = True) -> HardwareProfile:
     """Read a profile from a file of ours or of llama-bench, which may have the draft's times in another."""
     paths = [path] if draft is None else [path, draft]
-    files = [(read_bytes(each, limit=MAX_BENCH_BYTES), str(each)) for each in paths]
+    files = [(read_bytes(each), str(each)) for each in paths]
     return profile_from_files(files, needs_draft=needs_draft)
 
 
@@ -103,31 +102,17 @@ def _passes(data: bytes) -> list[Pass]:
         raise ValueError(f"found {found}, expected {EXPECTED}")
     text = decode_text(data, EXPECTED)
     if text.lstrip().startswith(("[", "{")):
-        passes = [_of_fields(row) for row in _json_rows(text)]
-    elif "|" in text:
-        passes = [_of_markdown(row) for row in _table(text)]
+        passes = [_of_fields(row) for _, row in json_values(data)]
     else:
-        passes = [_of_fields(row) for row in csv.DictReader(io.StringIO(text))]
+        passes = [_of_markdown(row) for row in _table(text)]
     timed = [each for each in passes if each is not None]
     if not timed:
         raise ValueError(f"found {found} without such passes, expected {EXPECTED}")
     return timed
 
 
-def _json_rows(text: str) -> list[Any]:
-    """Return the objects of a JSON list, of one object, or of lines with an object each."""
-    try:
-        whole = read_json(text.encode())
-    except ValueError:
-        lines = [line for line in text.splitlines() if line.strip()]
-        if len(lines) < 2 or not lines[1].lstrip().startswith("{"):
-            raise
-        return [read_json(line.encode()) for line in lines]
-    return whole if isinstance(whole, list) else [whole]
-
-
 def _of_fields(row: Any) -> Pass | None:
-    """Return the pass of a JSON object or a CSV row; None for one that times generation."""
+    """Return the pass of a JSON object; None for one that times generation."""
     if not isinstance(row, dict) or "n_prompt" not in row or "avg_ns" not in row:
         raise ValueError(f"found {str(row)[:40]!r}, expected {EXPECTED}")
     try:
@@ -143,7 +128,7 @@ def _of_fields(row: Any) -> Pass | None:
     name = str(row.get("model_filename") or row.get("model_type") or "unnamed")[:200]
     device = str(row.get("gpu_info") or row.get("cpu_info") or "unknown")[:200]
     sec, means = least / 1e9, not isinstance(samples, list)
-    return _checked(_one(Pass(name, parameters, tokens, context, sec, device, means), at_once))
+    return _timed(Pass(name, parameters, tokens, context, sec, device, means), at_once)
 
 
 def _table(text: str) -> Iterable[dict[str, str]]:
@@ -170,17 +155,14 @@ def _of_markdown(row: Mapping[str, str]) -> Pass | None:
     sec = tokens / rate if rate > 0 else math.nan
     name = row.get("model", "unnamed")[:200]
     whole = Pass(name, parameters, tokens, int(test[2] or 0), sec, row.get("backend", "unknown"), True)
-    return _checked(_one(whole, at_once))
+    return _timed(whole, at_once)
 
 
-def _one(whole: Pass, at_once: int) -> Pass:
+def _timed(whole: Pass, at_once: int) -> Pass:
     """Return one of the passes that a text is read in: -p 256 -ub 2 takes 128 of them."""
-    if not 0 < at_once < whole.tokens:
-        return whole
-    return whole._replace(tokens=at_once, sec=whole.sec * at_once / whole.tokens)
-
-
-def _checked(timed: Pass) -> Pass:
+    timed = whole
+    if 0 < at_once < whole.tokens:
+        timed = whole._replace(tokens=at_once, sec=whole.sec * at_once / whole.tokens)
     if not MIN_SEC <= timed.sec < 1e9 or not 1 <= timed.tokens <= MAX_SIZE or not 0 <= timed.context <= 10**9:
         raise ValueError(f"found a pass over {timed.tokens} tokens in {timed.sec:g} seconds, expected times above 0")
     if not math.isfinite(timed.parameters):

@@ -31,12 +31,12 @@ def load_acceptance(path: str | Path, entries: str | None = None) -> AcceptanceV
 
 
 def acceptance_from_bytes(data: bytes, name: str, entries: str | None = None) -> AcceptanceVector | AcceptanceMatrix:
-    """Read a vector or a matrix from a file's content; `name` gives the ending and names it in errors."""
-    if kind_of(data) != "JSON" or len(data) > MAX_BYTES:
-        return AcceptanceVector.loads(data, name, entries)
-    with naming(name):
-        content = read_json(data)
-    if not isinstance(content, dict) or content.get("version") != MATRIX_VERSION or entries is not None:
+    """Read a vector or a matrix from a file's content; `name` is for the error message."""
+    content: Any = None
+    if kind_of(data) == "JSON" and len(data) <= MAX_BYTES and entries is None:
+        with naming(name):
+            content = read_json(data)
+    if not isinstance(content, dict) or content.get("version") != MATRIX_VERSION:
         return AcceptanceVector.loads(data, name, entries)
     with naming(name):
         read = checked(MatrixFile, content)

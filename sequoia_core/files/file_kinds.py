@@ -34,6 +34,7 @@ _FORMS = (
     ("metrics of TensorRT-LLM", rb"(?m)^(?:# (?:HELP|TYPE) )?(?:trtllm_|nv_trt_llm_)"),
     ("metrics of Triton", rb"(?m)^(?:# (?:HELP|TYPE) )?nv_inference_"),
     ("output of llama-batched-bench", rb"\|\s*PP\s*\|\s*TG\s*\|\s*B\s*\||\"is_pp_shared\""),
+    ("output of llama-bench as CSV or SQL (print it with -o json)", rb"(?m)^(?:\w+,|CREATE TABLE )[^;{|]*\bavg_ns\b"),
     (LLAMA_BENCH, rb"\|\s*test\s*\|\s*t/s\s*\||\bavg_ns\b"),
     (
         "a log wrapped in JSON (give its lines as text, the oldest first)",

@@ -48,8 +48,6 @@ def _chosen(rows: list[list[float]], header: tuple[str, ...]) -> list[list[float
         header = ("", *header)  # the index has no name
     value = next((header.index(name) for name in NUMBERS if name in header), None)
     rank = next((column for column, name in enumerate(header) if name in ("rank", "position")), None)
-    if value is None and len(rows[0]) == 3 and [row[0] for row in rows] == list(range(len(rows))):
-        rank, value = 1, 2
     if value is None or len(header) != len(rows[0]):
         named = ", ".join(filter(None, header))[:80] or f"{len(rows[0])} without names"
         raise ValueError(f"found columns {named}, expected {EXPECTED}")
@@ -57,7 +55,7 @@ def _chosen(rows: list[list[float]], header: tuple[str, ...]) -> list[list[float
 
 
 def _rows(data: bytes) -> tuple[list[list[float]], tuple[str, ...]]:
-    lines = [line.strip(" ") for line in decode_text(data, "numbers").lstrip("\ufeff").splitlines()]
+    lines = [line.strip(" ") for line in decode_text(data, "numbers").splitlines()]
     lines = [line for line in lines if line.strip() and not line.startswith("#")]
     delimiter = next((mark for mark in ";\t" if any(mark in line.strip() for line in lines)), ",")
     if delimiter == "," and _has_decimal_commas(lines):

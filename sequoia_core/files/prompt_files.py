@@ -5,7 +5,6 @@ import io
 import re
 import warnings
 from collections.abc import Iterator
-from contextlib import suppress
 from importlib.util import find_spec
 from itertools import chain, islice
 from pathlib import Path, PurePath
@@ -26,22 +25,21 @@ from .prompt_rows import (
     take_prompts,
     usual_column,
 )
-from .safe_files import gunzipped, read_bytes, read_json
+from .safe_files import MAX_BYTES, read_bytes, read_json
 
-MAX_PROMPT_BYTES = 64 * 2**20
 CANDIDATE_ROWS = 100  # rows that tell text from numbers
 JSON_ROWS = "JSON: an object a line, or one list of objects (not CSV or parquet)"
 ENDINGS = dict.fromkeys((".jsonl", ".jsonlines", ".ndjson", ".json"), "jsonl")
 ENDINGS |= {".csv": "csv", ".tsv": "tsv", ".parquet": "parquet"}
 SEPARATORS = (",", ";", "\t")
-# The beginning of a JSON object or of a list of them, up to the end of its line.
-_JSON_START = re.compile(r'\s*(?:\[\s*)?\{\s*+(?:"[^\n]*[\[{,}\]])?\s*(?:\n|\Z)')
+# The beginning of a JSON object or of a list of them, up to the end of its line; or a list of texts as a whole.
+_JSON_START = re.compile(r'\s*(?:\[\s*)?\{\s*+(?:"[^\n]*[\[{,}\]])?\s*(?:\n|\Z)|\s*\[\s*"(?s:.*)"\s*\]\s*\Z')
 # What is saved in place of a file: Git's pointer to it, or a page that says why there is none.
 _NOT_THE_FILE = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:version https://git-lfs\.|<!doctype html|<html\b)", re.IGNORECASE)
 
 
 def load_prompts(path: str | Path, column: str | None = None, count: int | None = None) -> list[Prompt]:
-    return prompts_from_bytes(read_bytes(path, limit=MAX_PROMPT_BYTES), str(path), column, count)
+    return prompts_from_bytes(read_bytes(path), str(path), column, count)
 
 
 def prompts_from_bytes(data: bytes, name: str, column: str | None = None, count: int | None = None) -> list[Prompt]:
@@ -57,7 +55,7 @@ def left_out_words(taken: Taken) -> str:
 
 
 def taken_prompts(data: bytes, name: str, column: str | None = None, count: int | None = None) -> Taken:
-    """Read prompts from a file's content, such as an upload; it may be compressed with gzip.
+    """Read prompts from a file's content, such as an upload.
 
     The ending of `name` decides: `.jsonl` and `.json` (one object per line, or one list), `.csv` and `.tsv` (with a
     header), and anything else is plain text with one prompt per line. Content that is JSON objects or parquet is read
@@ -70,7 +68,7 @@ def taken_prompts(data: bytes, name: str, column: str | None = None, count: int 
         count: how many prompts are wanted; the rest of the file is not looked at. None takes all.
     """
     with naming(name):
-        data, kind = _opened(data, name)
+        kind = _form(data, name)
         if kind == "text":
             if column is not None:
                 raise ValueError(f"found plain text for column {column!r}, expected JSONL, CSV or parquet")
@@ -100,7 +98,7 @@ def check_text(prompt: Prompt) -> None:
 def prompt_columns(data: bytes, name: str) -> Columns:
     """Return the columns of a file, in its order; none for plain text."""
     with naming(name):
-        data, kind = _opened(data, name)
+        kind = _form(data, name)
         if kind == "text":
             return Columns([], [], [])
         if kind == "jsonl":
@@ -120,29 +118,18 @@ def _rows(data: bytes, kind: str, column: str | None, count: int | None) -> Rows
     return ((f"line {number}", dict(zip(columns.names, cells, strict=True)), name) for number, cells in rows)
 
 
-def _opened(data: bytes, name: str) -> tuple[bytes, str]:
-    """Return a file's content, unpacked if it is compressed with gzip, and how to read it."""
-    data = gunzipped(data, MAX_PROMPT_BYTES)
-    if len(data) > MAX_PROMPT_BYTES:
-        raise ValueError(f"found {len(data):,} bytes, expected at most {MAX_PROMPT_BYTES:,}")
+def _form(data: bytes, name: str) -> str:
+    """Return how to read a file's content."""
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"found {len(data):,} bytes, expected at most {MAX_BYTES:,}")
     if _NOT_THE_FILE.match(data):
         raise ValueError(f"found {describe(data)}, expected text, JSONL, CSV or parquet")
     if data.startswith(b"PAR1"):
-        return data, "parquet"
-    kind = ENDINGS.get(PurePath(name.lower().removesuffix(".gz")).suffix, "text")
-    if kind != "parquet" and (_JSON_START.match(text := _decoded(data)) or _is_list_of_texts(text)):
+        return "parquet"
+    kind = ENDINGS.get(PurePath(name.lower()).suffix, "text")
+    if kind != "parquet" and _JSON_START.match(_decoded(data)):
         kind = "jsonl"
-    return data, kind
-
-
-def _is_list_of_texts(text: str) -> bool:
-    """Whether a text is one JSON list of texts; other lists, such as of numbers, may be a prompt."""
-    if not re.match(r'\s*\[\s*"', text):
-        return False
-    try:
-        return all(isinstance(entry, str) for entry in read_json(text.encode()))
-    except ValueError:
-        return False
+    return kind
 
 
 def _decoded(data: bytes, expected: str = "text, JSONL, CSV or parquet") -> str:
@@ -157,7 +144,7 @@ def json_rows(data: bytes) -> Iterator[tuple[str, dict]]:
 
     A bare chat becomes `messages`, and a bare text becomes `prompt`.
     """
-    for where, row in _json_values(data):
+    for where, row in json_values(data):
         row = {"messages": row} if is_chat(row) else {"prompt": row} if isinstance(row, str) else row
         if not isinstance(row, dict):
             raise ValueError(f'{where}: found {str(row)[:40]!r}, expected an object such as {{"prompt": …}}')
@@ -165,29 +152,25 @@ def json_rows(data: bytes) -> Iterator[tuple[str, dict]]:
         yield where, row
 
 
-def _json_values(data: bytes) -> Iterator[tuple[str, Any]]:
+def json_values(data: bytes) -> Iterator[tuple[str, Any]]:
+    """Yield location and value: of each line, or of the entries of one list; a chat alone is one value."""
     text = _decoded(data, JSON_ROWS)
     # other line ends may be part of a text
     lines = [(f"line {number}", line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+    if lines and not text.lstrip().startswith(("{", "[", '"')):
+        raise ValueError(f"{lines[0][0]}: found {lines[0][1].strip()[:40]!r}, expected {JSON_ROWS}")
     try:
-        first = [] if not lines else _json_line(*lines[0])
-    except ValueError as error:
-        if not text.lstrip().startswith(("{", "[")):
-            raise ValueError(f"{lines[0][0]}: found {lines[0][1].strip()[:40]!r}, expected {JSON_ROWS}") from error
-        try:
-            whole = read_json(data)
-        except ValueError as fault:
-            raise (fault if text.lstrip().startswith("[") else error) from None
-        lines, first = lines[:1], whole if isinstance(whole, list) else [whole]
-    if len(lines) <= 1 and isinstance(first, list) and not is_chat(first):
-        yield from ((f"entry {number}", row) for number, row in enumerate(first, start=1))
-    else:
-        yield from ((where, _json_line(where, line)) for where, line in lines)
-
-
-def _json_line(where: str, line: str) -> Any:
-    with naming(where):
-        return read_json(line.encode())
+        if len(lines) > 1:
+            read_json(lines[0][1].encode())
+    except ValueError:  # one value in several lines
+        lines = [("JSON", text)]
+    for where, line in lines:
+        with naming(where):
+            value = read_json(line.encode())
+        if len(lines) == 1 and isinstance(value, list) and not is_chat(value):
+            yield from ((f"entry {number}", row) for number, row in enumerate(value, start=1))
+        else:
+            yield where, value
 
 
 def _jsonl_rows(data: bytes, column: str | None) -> Rows:
@@ -228,7 +211,9 @@ def _csv_table(data: bytes, kind: str) -> tuple[Columns, Iterator[tuple[int, lis
 
 def _csv_rows(text: str, usual: str) -> Iterator[tuple[int, list[str]]]:
     """Yield line number and cells, the header first; every row as wide as the header."""
-    reader = _csv_reader(text, _separator(text, usual))
+    header = text.lstrip().partition("\n")[0]
+    mark = next((mark for mark in (usual, *SEPARATORS) if mark in header), usual)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=mark, strict=True)
     width = 0
     try:
         for cells in filter(None, reader):
@@ -240,26 +225,6 @@ def _csv_rows(text: str, usual: str) -> Iterator[tuple[int, list[str]]]:
             yield reader.line_num, cells
     except csv.Error as error:
         raise ValueError(f"line {reader.line_num}: found broken CSV ({error}), expected quoted cells") from error
-
-
-def _csv_reader(text: str, separator: str) -> Any:
-    return csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
-
-
-def _separator(text: str, usual: str) -> str:
-    """Return what separates cells: the usual mark, unless another one alone gives all of the first rows its columns."""
-    even = []
-    for mark in SEPARATORS:
-        with suppress(csv.Error):  # reading the file reports it
-            widths = {len(cells) for cells in islice(_csv_reader(text, mark), CANDIDATE_ROWS) if cells}
-            if len(widths) == 1 and widths != {1}:
-                even.append(mark)
-    if usual in even or not even:
-        return usual
-    if len(even) > 1:
-        marks = " and ".join(map(repr, even))
-        raise ValueError(f"found columns separated by {marks}, expected one separator, {usual!r} as a rule")
-    return even[0]
 
 
 def _is_text_cell(cell: str) -> bool:

@@ -8,10 +8,9 @@ from .safe_files import read_json
 
 CHATS = ("turns", "messages", "conversations", "conversation")
 USUAL_COLUMNS = ("prompt", *CHATS, "instruction", "text")
-SECOND_PARTS = {  # parts of the same prompt, where a row has them
-    "instruction": ("input", "context", "instances"), "question": ("context",),
-}  # fmt: skip
+SECOND_PARTS = {"instruction": ("input", "context"), "question": ("context",)}  # of the same prompt
 SYSTEMS = ("system", "system_prompt")  # columns of what is said before the prompt
+ADDED = ("role", "input", "context", *SYSTEMS)  # columns that add to the prompt in another one
 ANSWERS = ("response", "completion", "output", "answer")
 ASSISTANTS = ("assistant", "gpt", "chatgpt", "model", "bot")
 ROLES = {"system": "system", "developer": "system", "user": "user", "human": "user", "prompter": "user"}
@@ -155,8 +154,8 @@ def prompt_of(row: Mapping[str, Any], column: str) -> Prompt:
         prompt = _before_the_answer(value)
     else:
         prompt = text_of(value, column[:40])
-        seconds = [_first_input(others.get(key)) for key in SECOND_PARTS.get(name, ())]
-        prompt = "\n".join([prompt, *filter(str.strip, seconds)]) if prompt else ""
+        seconds = [others[key] for key in SECOND_PARTS.get(name, ()) if _is_text(others.get(key))]
+        prompt = "\n".join([prompt, *seconds]) if prompt else ""
     turns = (("user", prompt),) if isinstance(prompt, str) else prompt.turns
     systems = [] if not prompt or name in SYSTEMS or turns[0][0] == "system" else system_turns(others)
     return Chat((*systems, *turns)) if systems else prompt
@@ -165,14 +164,11 @@ def prompt_of(row: Mapping[str, Any], column: str) -> Prompt:
 def system_turns(row: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return what other columns of a row say before its prompt."""
     cells = [cell for key, cell in row.items() if key.strip().lower() in SYSTEMS]
-    return [("system", cell) for cell in cells if isinstance(cell, str) and cell.strip()]
+    return [("system", cell) for cell in cells if _is_text(cell)]
 
 
-def _first_input(cell: Any) -> str:
-    """Return the text of a second part, or the input of the first of its instances."""
-    if isinstance(cell, list) and cell and isinstance(cell[0], dict):
-        cell = cell[0].get("input")
-    return cell if isinstance(cell, str) else ""
+def _is_text(cell: Any) -> bool:
+    return isinstance(cell, str) and bool(cell.strip())
 
 
 def _before_the_answer(turns: list[Any]) -> Prompt:

@@ -26,9 +26,8 @@ from .prompt_rows import (
     turn_of,
     usual_column,
 )
-from .safe_files import gunzipped, read_bytes
+from .safe_files import MAX_BYTES, read_bytes
 
-MAX_LOG_BYTES = 64 * 2**20
 EXPECTED = "prompt and response, prompt_ids and token_ids, or messages with role and content"
 
 
@@ -44,15 +43,14 @@ class Recorded(NamedTuple):
 
 
 def load_responses(path: str | Path) -> list[Recorded]:
-    return responses_from_bytes(read_bytes(path, limit=MAX_LOG_BYTES), str(path))
+    return responses_from_bytes(read_bytes(path), str(path))
 
 
 def responses_from_bytes(data: bytes, name: str) -> list[Recorded]:
     """Read the requests of a file's content, in its order; answers without a token are left out, with a warning."""
     with naming(name):
-        data = gunzipped(data, MAX_LOG_BYTES)
-        if len(data) > MAX_LOG_BYTES:
-            raise ValueError(f"found {len(data):,} bytes, expected at most {MAX_LOG_BYTES:,}")
+        if len(data) > MAX_BYTES:
+            raise ValueError(f"found {len(data):,} bytes, expected at most {MAX_BYTES:,}")
         read: list[Recorded] = []
         for where, row in json_rows(data):
             with naming(where):
@@ -71,20 +69,13 @@ def _of_row(row: dict[str, Any]) -> Iterator[Recorded]:
         yield Recorded(_ids(row, "prompt_ids"), _ids(row, "token_ids"))
     elif isinstance(answered.get("choices"), list):
         answers = [_of_choice(choice) for choice in answered["choices"]]
-        prompts = _prompts(asked, answers)
-        if len(answers) % len(prompts):
-            raise ValueError(f"found {len(prompts)} prompts and {len(answers)} choices, expected as many of each")
-        each = len(answers) // len(prompts)
-        yield from (Recorded(prompts[number // each], answer) for number, answer in enumerate(answers))
+        yield from (Recorded(_prompt(asked, answers), answer) for answer in answers)
     elif keys := [key for key in ANSWERS if key in row]:
         filled = [key for key in keys if row[key]] or keys
         if any(row[key] != row[filled[0]] for key in filled):
             raise ValueError(f"found different answers in {listed(filled)}, expected one answer")
         answer = _text(row[filled[0]], filled[0])
-        prompts = _prompts(row, [answer])
-        if len(prompts) > 1:
-            raise ValueError(f"found {len(prompts)} prompts and one answer, expected as many of each")
-        yield Recorded(prompts[0], answer)
+        yield Recorded(_prompt(row, [answer]), answer)
     elif turns := next((row[name] for name in CHATS if isinstance(row.get(name), list)), None):
         yield from _of_chat(_turns(row, turns))
     else:
@@ -111,26 +102,24 @@ def _of_choice(choice: Any) -> str:
     return _text(text, "the answer of a choice")
 
 
-def _prompts(row: dict[str, Any], answers: list[str]) -> list[str]:
-    """Return the prompts of a request: a text, a chat's turns one below the other, or "" where it has none.
+def _prompt(row: dict[str, Any], answers: list[str]) -> str:
+    """Return the prompt of a request: a text, a chat's turns one below the other, or "" where it has none.
 
     A chat may end with the answer, which is then no part of its prompt.
     """
     name = next((name for name in (usual_column(row), "question", "text") if name in row), None)
     if name is None:
-        return [""]
+        return ""
     prompt = row[name]
-    if name == "prompt" and isinstance(prompt, list) and prompt and all(isinstance(one, str) for one in prompt):
-        return [_text(one, name) for one in prompt]
     if not is_chat(prompt):
-        asked = prompt_of(row, name)
-        return ["\n".join(text for _, text in asked.turns) if isinstance(asked, Chat) else _text(asked, name)]
+        asked = prompt_of(row, name) if name in CHATS or isinstance(prompt, str) else text_of(prompt, name)
+        return _text("\n".join(text for _, text in asked.turns) if isinstance(asked, Chat) else asked, name)
     turns = _turns(row, prompt)
     if turns[-1][0] in ASSISTANTS:
         _, text = turns.pop()
         if text.strip() not in map(str.strip, answers):
             raise ValueError(f"found a chat that ends with {text[:40]!r} and another answer, expected one answer")
-    return ["\n".join(text for _, text in turns)]
+    return "\n".join(text for _, text in turns)
 
 
 def _text(value: Any, name: str) -> str:

@@ -1,7 +1,6 @@
 """Read files that may be hostile; write files atomically."""
 
 import base64
-import gzip
 import io
 import json
 import math
@@ -61,9 +60,7 @@ def check_replaceable(path: str | Path) -> None:
     except OSError as error:
         raise ValueError(f"{path}: cannot be written ({error.strerror}), expected a writable place") from error
     if not stat.S_ISREG(mode):
-        kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
-        what = kinds.get(stat.S_IFMT(mode), "a device")
-        raise ValueError(f"{path}: found {what}, expected a plain file or a new name")
+        raise ValueError(f"{path}: found a folder or device, expected a plain file or a new name")
 
 
 def write_atomic(path: str | Path, data: bytes) -> None:
@@ -182,27 +179,13 @@ def unpacked_json(text: str) -> Any:
     return read_json(data)
 
 
-def gunzipped(data: bytes, limit: int) -> bytes:
-    """Return what gzip compressed, at most `limit` bytes of it; other content as it is."""
-    if kind_of(data) != "a gzip archive":
-        return data
-    try:
-        with gzip.open(io.BytesIO(data)) as stream:
-            unpacked = stream.read(limit + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"found a damaged gzip archive ({one_line(error)}), expected all of it") from error
-    if len(unpacked) > limit:
-        raise ValueError(f"found a gzip archive of more than {limit:,} bytes, expected at most that")
-    return unpacked
-
-
 def load_torch(data: bytes, expected: str) -> Any:
     """Load a `.pt` file on the CPU, running no code and reserving no memory that the file does not fill.
 
     `expected` is what the caller wants, for the error message.
     """
     if kind_of(data) != "a zip archive":
-        raise ValueError(f"found {describe(data)}, expected {expected} saved by torch.save (version 1.6 or later)")
+        raise ValueError(f"found {describe(data)}, expected {expected} (.pt and .bin: of torch.save 1.6 or later)")
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             entries = archive.infolist()

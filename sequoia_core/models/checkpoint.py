@@ -171,8 +171,7 @@ def _check_quantisation(name: str, config: PretrainedConfig) -> str:
     settings = getattr(config, "quantization_config", None)
     if not settings:
         return ""
-    method = settings.get("quant_method") if isinstance(settings, dict) else getattr(settings, "quant_method", None)
-    method = str(getattr(method, "value", method))
+    method = str(settings.get("quant_method") if isinstance(settings, dict) else None)
     if method not in AUTO_QUANTIZATION_CONFIG_MAPPING:
         raise ValueError(
             f"{name}/config.json: quantization_config: quant_method: found {method!r}, expected a known one"

@@ -58,7 +58,7 @@ def _of_files(drafts_free: bool) -> ServerCosts | None:
         "Times of passes",
         accept_multiple_files=True,
         key="server_bench",
-        help="llama-bench -p 1,2,3,4,5,7,9,16 -n 0 of target and draft (-o json, jsonl, csv or md), or a profile of "
+        help="llama-bench -p 1,2,3,4,5,7,9,16 -n 0 of target and draft (-o json, jsonl or md), or a profile of "
         "this app, measured or modelled.",
     )
     if not files:

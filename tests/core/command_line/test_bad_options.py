@@ -21,7 +21,7 @@ SAMPLED = str(ASSETS / "acceptance" / "demo-t0.6.json")
     ("arguments", "message"),
     [
         (["tree", "--acceptance", "absent.json", "--size", "5"], "absent.json"),
-        (["tree", "--acceptance", VECTOR, "--size", "5", "--out", "/dev/full"], "/dev/full: found a device"),
+        (["tree", "--acceptance", VECTOR, "--size", "5", "--out", "/dev/full"], "/dev/full: found a folder or device"),
         (["table", "--acceptance", VECTOR, "--max-size", "100000", "--max-depth", "100000"], "74.5 GiB"),
         (["plan", "--acceptance", VECTOR, "--profile", PROFILE, "--max-depth", "100000"], "max_depth 100000"),
         (["generate", "--prompt", ""], "prompt"),

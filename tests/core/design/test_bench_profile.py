@@ -1,4 +1,4 @@
-"""llama-bench's output in its four formats as a profile; what is no such output in one line."""
+"""llama-bench's output, JSON or its table, as a profile; what is no such output in one line."""
 
 import json
 from dataclasses import replace
@@ -34,11 +34,6 @@ build: unknown (0)
 """
 
 
-def as_csv(rows) -> str:
-    names = [name for name in rows[0] if name != "samples_ns"]
-    return "\n".join([",".join(names), *(",".join(f'"{each[name]}"' for name in names) for each in rows)]) + "\n"
-
-
 def test_the_least_of_the_samples_counts_and_the_larger_model_is_the_target():
     for text in (json.dumps(ROWS), "\n".join(map(json.dumps, ROWS))):
         found = profile_from_bench([(text.encode(), "bench")])
@@ -48,12 +43,10 @@ def test_the_least_of_the_samples_counts_and_the_larger_model_is_the_target():
         assert found.meta == {"source": "llama-bench", "target": "target.gguf", "draft": "draft.gguf"}
 
 
-def test_csv_and_markdown_have_means():
-    found = profile_from_bench([(as_csv(ROWS).encode(), "bench.csv")])
-    assert found.verify_sec.tolist() == pytest.approx([0.0023, 0.00605])
-    assert found.meta["source"] == "llama-bench, means"
+def test_a_table_has_means():
     found = profile_from_bench([(MARKDOWN.encode(), "bench.md")])
     assert found.verify_sec.tolist() == pytest.approx([1 / 500, 4 / 1000]) and found.draft_sec == pytest.approx(5e-5)
+    assert found.meta["source"] == "llama-bench, means"
 
 
 @pytest.mark.sample(5)
@@ -109,7 +102,7 @@ BATCHED = "|    PP |     TG |    B |   N_KV |\n|-------|--------|------|--------
 GENERATED = MARKDOWN.replace("pp1 ", "tg1 ").replace("pp4", "tg4")
 
 
-@pytest.mark.sample(9)
+@pytest.mark.sample(11)
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -118,6 +111,8 @@ GENERATED = MARKDOWN.replace("pp1 ", "tg1 ").replace("pp4", "tg4")
         ('{"n_kv_max": 2048, "is_pp_shared": 0, "pp": 128, "t_tg": 4.0}\n', "found output of llama-batched-bench"),
         ("1,0.6,0.47,0.41\n", "found a bare list of numbers"),
         ("[1.0, 0.6]", "found a bare list of numbers"),
+        ("build_commit,model_type,n_prompt,avg_ns\na,b,1,5\n", "found output of llama-bench as CSV or SQL"),
+        ("CREATE TABLE IF NOT EXISTS test (\n  avg_ns INTEGER\n);\n", "found output of llama-bench as CSV or SQL"),
         (GENERATED, "found output of llama-bench without such passes"),
         ("{}", "found '{}', expected a profile written by the profile command, or output"),
         (json.dumps([row(1, [0])]), "found a pass over 1 tokens in 0 seconds"),

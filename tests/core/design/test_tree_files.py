@@ -155,7 +155,7 @@ def native(parents: list) -> str:
         (native([-1, 1]), ["node 1"]),
         (native([-1, True]), ["parents.1"]),
         ('{"format": "sequoia-tree", "version": 3, "parents": [-1]}', ["version"]),
-        ("[(0,), __import__('os')]", ["no tree"]),
+        ("[(0,), __import__('os')]", ["no readable JSON"]),
         ("[0.5, 0.2]", ["acceptance vector"]),
         ("[1, 2, 4]", ["per level"]),
         ("[-1, 0, 0]", ["list of parents"]),

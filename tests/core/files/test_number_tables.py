@@ -25,7 +25,6 @@ COLUMNS = [  # text -> numbers, what ranks begin with, names of columns
     ("p\n0.5\n", [0.5], None, ("p",)),
     (",0\n0,0.5\n1,0.25\n", [0.5, 0.25], 0, ("0",)),  # as pandas writes it
     (",rank,p\n0,1,0.5\n1,2,0.25\n", [0.5, 0.25], 1, ("rank", "p")),
-    (",a,b\n0,1,0.5\n1,2,0.25\n", [0.5, 0.25], 1, ("a", "b")),  # an index, ranks and numbers
     ("name,rate,n\n7,0.5,90\n9,0.25,80\n", [0.5, 0.25], None, ("name", "rate", "n")),
     ("n,survival,position\n9,0.5,1\n9,0.25,2\n", [0.5, 0.25], 1, ("n", "survival", "position")),
 ]
@@ -47,6 +46,7 @@ REFUSED = [
     ("2,0.5\n3,0.25\n", "found ranks with gaps or repeats"),
     ("a,b,c\n1,2,3\n2,3,4\n", "found columns a, b, c, expected"),
     ("1,2,3\n2,3,4\n", "found columns 3 without names, expected"),
+    (",a,b\n0,1,0.5\n1,2,0.25\n", "found columns a, b, expected"),
     (",a,b,c\n0,1,0.5,9\n1,2,0.25,9\n", "found columns a, b, c, expected"),
     (",,p\n0,1,0.5\n1,2,0.25\n", "found columns p, expected"),
     ("p,P\n0.5,0.25\n", "found the column 'p' twice"),

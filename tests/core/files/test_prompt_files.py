@@ -10,12 +10,12 @@ import sys
 import pytest
 
 from sequoia_core.files.prompt_files import (
-    MAX_PROMPT_BYTES,
     load_prompts,
     prompt_columns,
     prompts_from_bytes,
 )
 from sequoia_core.files.prompt_rows import Chat
+from sequoia_core.files.safe_files import MAX_BYTES
 from tests.hostile_files import damaged
 
 CSV = b'id,question,answer\n1,"why, though?",because\n2,"two\nlines",\n3,,empty\n'
@@ -81,10 +81,6 @@ SHAPES = {  # what people have -> its prompts
     ),
     "HumanEval": ([{"task_id": "H/0", "prompt": "def f():", "canonical_solution": "1", "test": "x"}], ["def f():"]),
     "UltraChat": ([{"prompt": "Why?", "prompt_id": "9", "messages": ANSWERED}], ["Why?"]),
-    "self-instruct": (
-        [{"instruction": "Add.", "instances": [{"input": "1 2", "output": "3"}, {"input": "4", "output": "4"}]}],
-        ["Add.\n1 2"],
-    ),
     "a system prompt": ([{"system_prompt": "Be short.", "prompt": "Why?", "answer": "So."}], [ASKED]),
     "a system prompt of a chat": ([{"system": "Be short.", "messages": ANSWERED[1:]}], [ASKED]),
     "a chat with a system prompt of its own": ([{"system": "Be long.", "messages": ANSWERED}], [ASKED]),
@@ -107,7 +103,7 @@ def test_the_shapes_of_chats_and_instructions_are_known_in_every_file(shape):
         cells = [[cell if isinstance(cell, str) else json.dumps(cell) for cell in row.values()] for row in rows]
         written = io.StringIO()
         csv.writer(written).writerows([list(rows[0]), *cells])
-        if shape not in ("prompt as chat", "self-instruct"):  # such cells are text
+        if shape != "prompt as chat":  # such a cell is text
             assert prompts_from_bytes(written.getvalue().encode(), "a.csv") == prompts
 
 
@@ -127,8 +123,6 @@ LINES = b'{"prompt": "one"}\n{"prompt": "two"}\n'
         ("a.json", b'["one"]', ["one"]),
         ("a.txt", b'["one"] and\n<|user|> two', ['["one"] and', "<|user|> two"]),
         ("a.txt", b'{"a": 1} is what?\n{name}, hi', ['{"a": 1} is what?', "{name}, hi"]),
-        ("a.jsonl.gz", gzip.compress(LINES, mtime=0), ["one", "two"]),
-        ("a.csv.gz", gzip.compress(b"id,prompt\n1,one\n", mtime=0), ["one"]),
         ("a.jsonl", LINES.decode().encode("utf-16"), ["one", "two"]),
         ("a.csv", "prompt,id\ngr\xfc\xdfe,1\n".encode("utf-16"), ["gr\xfc\xdfe"]),
         ("a.txt", "gr\xfc\xdfe\ntwo".encode("utf-16"), ["gr\xfc\xdfe", "two"]),
@@ -184,7 +178,6 @@ def test_columns_of_text_can_be_chosen():
 
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
-BOMB = gzip.compress(bytes(MAX_PROMPT_BYTES + 1), 1)
 
 
 @pytest.mark.sample(30)
@@ -217,10 +210,10 @@ BOMB = gzip.compress(bytes(MAX_PROMPT_BYTES + 1), 1)
         ("a.jsonl", b'{"prompt": null}', None, "line 1 .prompt.: found no prompt"),
         ("a.csv", b"prompt,prompt\nA,B\n", None, "found the column 'prompt' twice, expected it once"),
         ("a.tsv", b"id\tid\tprompt\n1\t2\tB\n", None, "found the column 'id' twice"),
-        ("a.csv", b"id;a\tprompt\n1;x\ty\n", "prompt", "columns separated by ';' and '.t', expected one"),
+        ("a.csv", b"id;a\tprompt\n1;x\ty\n", "prompt", "columns id, a.prompt, expected one named 'prompt'"),
+        ("a.csv", b"id;prompt, of mine\n1;x\n", None, "line 2: found 1 cells, expected the header's 2"),
         ("a.txt", "caf\xe9".encode("cp1252"), None, "found text that is not UTF-8"),
-        ("a.jsonl.gz", gzip.compress(b'{"prompt": "x"}', mtime=0)[:-4], None, "found a damaged gzip archive"),
-        ("a.jsonl.gz", BOMB, None, "found a gzip archive of more than 67,108,864 bytes"),
+        ("a.jsonl.gz", gzip.compress(b'{"prompt": "x"}', mtime=0), None, "found a gzip archive"),
         ("a.jsonl.zst", b"\x28\xb5\x2f\xfd\0", None, "a Zstandard archive"),
         ("a.csv", b"text,id\nx\n", None, "line 2: found 1 cells, expected the header's 2"),
         ("a.parquet", b"PAR1 not really", None, "no parquet"),
@@ -235,7 +228,7 @@ def test_broken_prompt_files_are_named(name, data, column, message):
 
 def test_size_is_bounded(monkeypatch):
     with pytest.raises(ValueError, match="a.txt: found 67,108,865 bytes, expected at most 67,108,864"):
-        prompts_from_bytes(b"x" * (MAX_PROMPT_BYTES + 1), "a.txt")
+        prompts_from_bytes(b"x" * (MAX_BYTES + 1), "a.txt")
     monkeypatch.setattr("sequoia_core.files.parquet_reading.MAX_TEXT_CHARS", 1000)
     with pytest.raises(ValueError, match="more than 1,000 characters"):
         prompts_from_bytes(parquet(text=["x" * 6] * 200), "a.parquet")  # two batches, neither too large alone

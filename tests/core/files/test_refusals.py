@@ -74,7 +74,8 @@ TENSOR = torch_bytes(torch.tensor(PROBS))
 VECTORS = [  # file, content, word of the refusal
     ("v.json", vector_json(calibration="eJw="), "packed"),
     ("v.json", vector_json(prompt_sums=[[1], []], prompt_trials=[2, 2]), "prompt_sums"),
-    ("v.exe", b"0.6\n0.2\n", "ending"),
+    ("v.json", b"<html>0.6</html>", "found HTML or XML, expected a 1-D real vector"),
+    ("v.csv", b"\x89PNG\0\0", "found binary data, expected a 1-D real vector"),
     ("v.csv", b"1,0.6\n3,0.2", "gaps"),
     ("v.csv", b"rank,prob,prob\n1,0.6,0.5\n2,0.2,0.1\n", "twice"),
     ("v.csv", b"0.5\n" * 400_000, "bytes"),

@@ -1,6 +1,5 @@
 """Logs of requests: the usual shapes, each with the same content; damaged and hostile ones."""
 
-import gzip
 import json
 
 import pytest
@@ -47,11 +46,13 @@ def test_usual_shapes(write):
     assert responses_from_bytes(write(*SAME), "log") == [Recorded("Hello", "Hi")] * len(SAME)
 
 
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("write", [gzip.compress, lambda data: data.decode().encode("utf-16"), lambda data: data])
-def test_logs_are_unpacked_and_decoded(write):
-    data = write(lines({"prompt": "H\xe9llo", "response": "Hi"}, {"text": "A", "output": "b"}))
-    assert responses_from_bytes(data, "log.jsonl.gz") == [Recorded("H\xe9llo", "Hi"), Recorded("A", "b")]
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-8"])
+def test_logs_are_decoded(encoding):
+    data = lines({"prompt": "H\xe9llo", "response": "Hi"}, {"text": "A", "output": "b"})
+    assert responses_from_bytes(data.decode().encode(encoding), "log.jsonl") == [
+        Recorded("H\xe9llo", "Hi"),
+        Recorded("A", "b"),
+    ]
 
 
 def test_the_second_question_is_no_part_of_the_first_answers_prompt():
@@ -74,8 +75,8 @@ def test_a_system_prompt_and_a_context_are_read():
 
 def test_every_choice_of_a_request_is_read():
     texts = [{"text": text} for text in "abcd"]
-    both = lines({"prompt": "1", "choices": texts[:2]}, {"prompt": ["1", "2"], "choices": texts})
-    wanted = [("1", "a"), ("1", "b"), ("1", "a"), ("1", "b"), ("2", "c"), ("2", "d")]
+    both = lines({"prompt": "1", "choices": texts[:2]}, {"prompt": "2", "choices": texts[2:]})
+    wanted = [("1", "a"), ("1", "b"), ("2", "c"), ("2", "d")]
     assert responses_from_bytes(both, "log") == wanted
 
 
@@ -107,8 +108,8 @@ def test_order_is_kept_and_empty_answers_left_out(tmp_path):
     [
         (b"", "log: found no answers"),
         (b'{"prompt": "a", "output": "b", "answer": "c"}', "found different answers in output, answer, expected one"),
-        (b'{"prompt": ["a", "b"], "response": "c"}', "found 2 prompts and one answer, expected as many of each"),
-        (b'{"prompt": ["a", "b"], "choices": [{"text": "c"}]}', "found 2 prompts and 1 choices"),
+        (b'{"prompt": ["a", "b"], "response": "c"}', """found prompt .*'a', 'b'.*, expected text"""),
+        (b'{"prompt": ["a", "b"], "choices": [{"text": "c"}]}', """found prompt .*'a', 'b'.*, expected text"""),
         (
             b'{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "output": "c"}',
             "line 1: found a chat that ends with 'b' and another answer, expected one answer",
