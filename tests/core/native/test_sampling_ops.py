@@ -86,6 +86,7 @@ def test_equal_entries_come_in_order():
     values[0, [7, 130, 131]] = 1.0
     assert rows.largest(values, 5).tolist() == [[7, 130, 131, 0, 1]]
     assert best(values) == [7]
+    assert rows.cut(values, 1.0, 2).nonzero()[:, 1].tolist() == [7, 130, 131]
 
 
 def test_draws_beyond_the_mass_are_uniform_over_the_rest_of_all_blocks():

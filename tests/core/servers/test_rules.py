@@ -85,7 +85,7 @@ EDGES = [  # what is counted, how the verdict begins
     (requests(90, 40, 3), "Healthy"),  # seven requests
     (loops(True, *[False] * 4), "Degenerate text"),  # a fifth
     (loops(True, *[False] * 5), SURE),
-    (loops(True, None, None), "Degenerate text"),
+    (loops(True, *[None] * 5), "Degenerate text"),  # of one answer that has text
     (loops(False, None), SURE),
     (whole(1000, 3000), SURE),  # 2,000 steps
     (whole(1000, 3001), "Drafts rarely; What is drafted may be good"),

@@ -76,6 +76,13 @@ def test_a_draft_equal_to_the_target_is_always_accepted(tree, used, tiny_target)
         assert all(len(step.new_tokens) == tree.depth + 1 for step in steps[:-1])
 
 
+def test_a_prompt_of_one_token_takes_its_first_step_without_phases(used, tiny_target, tiny_draft):
+    """There is no token before the root, and what was read is not where phases expect it."""
+    options = {"tree": TREES["ragged"], "max_new_tokens": 12}
+    steps = list(decode(PROMPT[:1], pair_of(tiny_target, tiny_draft), **options))
+    assert used["StaticDrafter._keep_path"] == len(steps) - 2 > 0, "nothing is kept after the last step"
+
+
 def said(steps):
     """Return all that steps decided, and the tokens that the rows behind their decisions make likely."""
     steps = list(steps)
@@ -152,10 +159,11 @@ def test_a_kept_run_decodes_the_next_text_as_a_fresh_one_does(used):
             for target in (kept, tiny_llama(1))
         )
         assert said(found) == said(wanted)
-        for step in found if verifier == "sequoia" else ():  # what was decided follows from what was recorded
+        for step in found:  # what was decided follows from what was recorded
             for trial in step.trials:
                 accepted = trial.node in step.accepted_path
                 assert accepted == (trial.uniform * trial.draft_mass < trial.target_mass)
+                assert verifier == "sequoia" or trial.uniform == 0.0
 
 
 @pytest.mark.slow
