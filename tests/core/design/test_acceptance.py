@@ -27,7 +27,7 @@ def test_probs_are_a_read_only_copy():
     np.testing.assert_allclose(vector.probs, PROBS, rtol=1e-6)
     assert vector.reject == pytest.approx(0.15)
     above = AcceptanceVector(np.array([0.75, 0.25]) * (1 + 5e-4))  # a sum just above 1 is rounding
-    assert above.reject == pytest.approx(0.0, abs=1e-12)
+    assert above.reject == pytest.approx(0.0, abs=1e-12) and above.probs == pytest.approx([0.75, 0.25])
     with pytest.raises(ValueError):
         vector.probs[0] = 1
 

@@ -83,6 +83,13 @@ def test_a_prompt_of_one_token_takes_its_first_step_without_phases(used, tiny_ta
     assert used["StaticDrafter._keep_path"] == len(steps) - 2 > 0, "nothing is kept after the last step"
 
 
+def test_first_children_are_drawn_anew_in_each_step(used):
+    pair = pair_of(*(tiny_llama(seed, vocab=16, layers=1, scale=0.1) for seed in (1, 2)))
+    options = {"sampling": SamplingConfig(1.0, 0.9), "generator": torch.Generator().manual_seed(0)}
+    steps = list(decode(PROMPT, pair, tree=chain_tree(1), max_new_tokens=40, **options))
+    assert used["StaticDrafter._fill"] and len({step.tokens[1] for step in steps}) > 8
+
+
 def said(steps):
     """Return all that steps decided, and the tokens that the rows behind their decisions make likely."""
     steps = list(steps)
@@ -188,13 +195,14 @@ def test_only_rules_written_as_phases_are_walked_by_them(verifier, used, tiny_ta
 
 
 def test_logits_that_are_not_finite_are_reported_for_either_model(used, tiny_target, tiny_draft, monkeypatch):
-    for broken, sampling in itertools.product(("target", "draft"), (SamplingConfig(), SamplingConfig(1.0))):
+    warm = {"sampling": SamplingConfig(1.0)}
+    for broken, options in itertools.product(("target", "draft"), ({}, warm, warm | {"verifier": "traversal"})):
         model = by_transformers(tiny_llama(3 if broken == "target" else 4))
         with torch.no_grad():
             model.model.lm_head.weight[5] = torch.nan
         pair = replace(pair_of(tiny_target, tiny_draft), **{broken: model})
         with pytest.raises(FloatingPointError, match=f"step 0: the {broken} model"):
-            list(decode(PROMPT, pair, tree=TREES["ragged"], sampling=sampling, max_new_tokens=8))
+            list(decode(PROMPT, pair, tree=TREES["ragged"], max_new_tokens=8, **options))
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

@@ -138,6 +138,12 @@ def test_what_followed_an_overwritten_token_is_forgotten(last, nodes):
     assert index.tokens == 32 and running.grow(columns(depth=1)) == nodes
 
 
+def test_of_a_text_longer_than_the_index_the_end_is_kept():
+    index = TextIndex(max_tokens=32)
+    index.add(range(100))
+    assert (index.largest_token, index.tokens) == (99, 32)
+
+
 @pytest.mark.usefixtures("each_index")
 def test_no_context_reaches_across_texts():
     index = TextIndex()
