@@ -37,14 +37,14 @@ def test_a_run_is_of_the_pair_in_use_where_all_that_it_records_agrees(run: dict,
 
 def test_caches_tell_vectors_apart_by_all_that_they_hold() -> None:
     whole = AcceptanceVector.load(ROOT / "assets" / "acceptance" / "demo-head-t0.json")
-    deeper, reverse = whole.by_depth, slice(None, None, -1)
+    deeper, reverse, digest = whole.by_depth, slice(None, None, -1), core_cache._measured.__wrapped__
     changes = [
         {}, {"note": "other"}, {"meta": {}}, {"holds_for": None}, {"calibration": None}, {"by_depth": None},
         {"prompt_ranks": tuple(ranks[reverse] for ranks in whole.prompt_ranks)},
         {"prompt_matched": tuple(ranks[reverse] for ranks in whole.prompt_matched)},
         {"by_depth": replace(deeper, prompt_ranks=tuple(ranks[:, reverse] for ranks in deeper.prompt_ranks))},
     ]  # fmt: skip
-    assert len({core_cache._measured(replace(whole, **change)) for change in changes}) == len(changes)
+    assert len({digest(replace(whole, **change)) for change in changes}) == len(changes)
 
 
 @pytest.mark.parametrize("offload", ["disk", "host"])

@@ -38,6 +38,7 @@ def test_broken_rules_are_named(probs, message):
         AcceptanceVector(np.array(probs))
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     ("sums", "trials"),
     [([[1.0, 1.0]], None), ([[1.0]], [3]), ([[1.0, np.nan]], [3]), ([[3.0, 1.0]], [3]), ([[0.0, 0.0]], [0])],
@@ -114,6 +115,7 @@ def test_native_json_round_trip(tmp_path):
     assert AcceptanceVector.loads(text, "v.json").probs.tolist() == [0.5, 0]
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize(
     ("text", "probs"),
     [
@@ -133,6 +135,7 @@ def test_csv(text, probs):
         np.testing.assert_allclose(AcceptanceVector.loads(text.encode(encoding), "v.csv").probs, probs)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     ("entries", "probs", "words"),
     [

@@ -149,6 +149,7 @@ def native(parents: list) -> str:
     return json.dumps({"format": "sequoia-tree", "version": 1, "parents": parents})
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize(
     ("text", "words"),
     [

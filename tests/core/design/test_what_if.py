@@ -60,6 +60,7 @@ def test_a_true_power_law_tail_is_recovered():
     assert recovered.meta["b"] == pytest.approx(0.8) and recovered.meta["r_squared"] == pytest.approx(1.0)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -126,6 +126,7 @@ def test_compiled_and_plain_code_agree_number_for_number(max_tokens, bounds, mon
     assert max_tokens < 1_000 or 256 < max(tables[1]) <= native.FORGOTTEN_AT
 
 
+@pytest.mark.sample(6)
 @pytest.mark.usefixtures("each_index")
 @pytest.mark.parametrize(("last", "nodes"), [(8, 1), (9, 1), (10, 2)])
 def test_what_followed_an_overwritten_token_is_forgotten(last, nodes):

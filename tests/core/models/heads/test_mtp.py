@@ -99,6 +99,7 @@ def test_sampled_text_follows_the_target(tree, temperature, form, tmp_path):
     assert report.passed and report.degrees_of_freedom > 5
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
