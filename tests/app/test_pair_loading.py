@@ -9,11 +9,14 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 
 from sequoia_core.files.faults import Cancelled
+from sequoia_core.models.pair_spec import PairSpec
 from tests.app.conftest import ROOT, wait_for
+from ui.session import model_pairs
 from ui.session.pair_loading import PairKeeper
 
 
@@ -154,10 +157,20 @@ def test_an_abandoned_load_asked_for_again_is_taken_up_where_it_is(loads: Loads)
 
 def test_what_a_load_raises_reaches_who_waits_and_nothing_is_held(loads: Loads) -> None:
     loads.go("bad", "good")
+    loads.keeper.get("good", threading.Event())
     with pytest.raises(KeyboardInterrupt):
         loads.keeper.get("bad", threading.Event())
     assert loads.keeper.held is None
     assert loads.keeper.get("good", threading.Event()).spec == "good"
+
+
+def test_remarks_are_those_of_the_pair_in_memory(monkeypatch) -> None:
+    keeper = PairKeeper(lambda spec: None, lambda spec, tell: SimpleNamespace(remarks=("a remark",)))
+    monkeypatch.setattr(model_pairs, "_PAIRS", keeper)
+    held, other = PairSpec("a", "b"), PairSpec("a", "c")
+    assert model_pairs.remarks(held) == ()
+    keeper.get(held, threading.Event())
+    assert model_pairs.remarks(held) == ("a remark",) and model_pairs.remarks(other) == ()
 
 
 def test_unloading_never_waits_for_a_load(loads: Loads) -> None:

@@ -14,7 +14,7 @@ from sequoia_core.design.planning import plan_tree
 from sequoia_core.design.prediction import predict
 from sequoia_core.models.pair_spec import PairSpec
 from tests.app.conftest import DEMO_NAMES, ROOT, metrics, open_page, profile, vector
-from ui.session import predictions, session, shipped, tree_choice, tree_in_use, tree_kinds
+from ui.session import core_cache, predictions, session, shipped, sweeps, tree_choice, tree_in_use, tree_kinds
 
 RUN = {"target": DEMO_NAMES[0], "draft": DEMO_NAMES[1], "dtype": "float32", "offload": None}
 DEMO_VECTOR = AcceptanceVector.load(ROOT / "assets" / "acceptance" / "demo-t0.6.json")
@@ -33,6 +33,18 @@ DEMO_VECTOR = AcceptanceVector.load(ROOT / "assets" / "acceptance" / "demo-t0.6.
 )
 def test_a_run_is_of_the_pair_in_use_where_all_that_it_records_agrees(run: dict, own: bool, assets) -> None:
     assert predictions.is_of_pair_in_use(run) is own
+
+
+def test_caches_tell_vectors_apart_by_all_that_they_hold() -> None:
+    whole = AcceptanceVector.load(ROOT / "assets" / "acceptance" / "demo-head-t0.json")
+    deeper, reverse, digest = whole.by_depth, slice(None, None, -1), core_cache._measured.__wrapped__
+    changes = [
+        {}, {"note": "other"}, {"meta": {}}, {"holds_for": None}, {"calibration": None}, {"by_depth": None},
+        {"prompt_ranks": tuple(ranks[reverse] for ranks in whole.prompt_ranks)},
+        {"prompt_matched": tuple(ranks[reverse] for ranks in whole.prompt_matched)},
+        {"by_depth": replace(deeper, prompt_ranks=tuple(ranks[:, reverse] for ranks in deeper.prompt_ranks))},
+    ]  # fmt: skip
+    assert len({digest(replace(whole, **change)) for change in changes}) == len(changes)
 
 
 @pytest.mark.parametrize("offload", ["disk", "host"])
@@ -105,7 +117,7 @@ def test_every_page_expects_the_tokens_that_the_speedup_is_made_of() -> None:
 def kept(assets, monkeypatch) -> dict:
     """What the session keeps, in a plain dict."""
     values: dict = {}
-    for module in (session, tree_in_use, tree_kinds):
+    for module in (session, sweeps, tree_in_use, tree_kinds):
         monkeypatch.setattr(module, "get", values.get)
         monkeypatch.setattr(module, "put", values.__setitem__)
     return values
@@ -201,6 +213,11 @@ def test_sampling_moves_the_sliders_only_where_it_changes(kept) -> None:
     assert not session.sampling_of_another_page() and not session.sampling_of_another_page()
     kept["sampling_page"] = "another"
     assert session.sampling_of_another_page() and not session.sampling_of_another_page()
+
+
+def test_a_sweep_is_shown_once(kept) -> None:
+    sweeps.show("folder")
+    assert [sweeps.pop_folder_to_show() for _ in range(2)] == ["folder", None]
 
 
 def test_runs_are_kept_newest_first_up_to_their_bounds(kept, monkeypatch) -> None:

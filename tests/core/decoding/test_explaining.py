@@ -10,7 +10,7 @@ from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.loop import decode
 from sequoia_core.decoding.rank_acceptance import OPTIMA
 from sequoia_core.decoding.record import TOKENS_ONLY, StepDetails
-from sequoia_core.decoding.sampling import SamplingConfig, residual
+from sequoia_core.decoding.sampling import SamplingConfig, residual, residual_share
 from sequoia_core.decoding.verifiers import VERIFIERS
 from sequoia_core.design.plain_trees import branching_tree
 from tests.conftest import pair_of, tiny_llama
@@ -64,8 +64,9 @@ def test_rows_are_those_of_a_plain_forward(models, temperature):
 @pytest.mark.parametrize("verifier", VERIFIERS)
 def test_residuals_follow_each_rejection(models, verifier):
     steps = run(models, sampling=SamplingConfig(1.0), verifier=verifier)
-    checked = 0
+    checked = deeper = 0
     for step in steps:
+        root = step.path_rows[0]
         for rows in step.path_rows:
             rejected = [t for t in step.trials if step.tree.parents[t.node] == rows.node and not t.accepted]
             assert len(rows.residuals) == len(rejected)
@@ -74,7 +75,14 @@ def test_residuals_follow_each_rejection(models, verifier):
                     residual(as_row(rows.target), as_row(rows.draft)), abs=1e-6
                 )
                 checked += 1
+            if rejected and verifier == "traversal" and rows.node == 1:  # which is kept less often than always
+                token = step.tokens[1]
+                kept = min(1.0, as_row(root.target)[token] / as_row(root.draft)[token])
+                left = residual_share(kept * as_row(rows.target), as_row(rows.draft))
+                assert as_row(rows.residuals[0]) == pytest.approx(left, abs=1e-6)
+                deeper += kept < 1.0
     assert verifier not in ("sequoia", "traversal") or checked
+    assert verifier != "traversal" or deeper
 
 
 @pytest.mark.sample(1, cover=False)

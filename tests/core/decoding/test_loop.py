@@ -219,6 +219,7 @@ def test_recorded_probabilities_are_those_of_a_plain_forward(temperature):
     assert_records_plain_probabilities(TREES["ragged"], temperature, head=random_head)
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize(
     ("options", "message"),
     [

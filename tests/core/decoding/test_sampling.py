@@ -146,6 +146,7 @@ def test_what_temperature_top_p_and_top_k_leave_of_a_row(sampling, kept):
     np.testing.assert_allclose(probabilities(row, sampling)[0], kept, atol=1e-6)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(("top_p", "kept"), [(0.5, [0, 0.5, 0]), (0.75, [0.25, 0.5, 0]), (0.76, [0.25, 0.5, 0.25])])
 def test_a_token_that_exactly_top_p_is_ahead_of_is_left_out(top_p, kept):
     assert _most_likely_mass(torch.tensor([[0.25, 0.5, 0.25]]), top_p).tolist() == [kept]
@@ -227,6 +228,7 @@ def test_sample_row_inverts_the_cumulative_distribution():
         assert sample_row(row * total, 1.0 - 2**-53) == 2
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize(
     "options", [{"temperature": -1}, {"temperature": float("nan")}, {"top_p": 0}, {"top_p": 1.1}, {"top_k": -1}]
 )

@@ -4,8 +4,16 @@ import numpy as np
 import pytest
 
 from sequoia_core.design.acceptance import AcceptanceVector
-from sequoia_core.design.break_even import LONGEST_CHAIN, break_even, chain_pays, gains, idle_arithmetic, step_limit
-from sequoia_core.design.planning import BestShape, speedup_surface
+from sequoia_core.design.break_even import (
+    LONGEST_CHAIN,
+    break_even,
+    chain_pays,
+    gains,
+    idle_arithmetic,
+    larger_tree,
+    step_limit,
+)
+from sequoia_core.design.planning import BestShape, SpeedupSurface, best_shape, speedup_surface
 from sequoia_core.design.profile import HardwareProfile
 from sequoia_core.design.scenarios import ASSETS
 
@@ -102,3 +110,12 @@ def test_limits_of_no_speculation_and_of_drafting_that_hides_behind_reading():
 def test_tokens_that_a_pass_verifies_for_free_and_the_price_of_the_others(sizes, times, free, further_cost):
     found = idle_arithmetic(HardwareProfile(np.array(sizes), 0.01 * np.array(times), 0.001))
     assert found == (free, pytest.approx(further_cost))
+
+
+def test_a_larger_tree_yields_more_tokens_in_more_time():
+    tokens, speedup = np.full((2, 6, 2), np.nan)
+    tokens[[1, 2, 4, 5], [0, 1, 1, 1]] = 1.0, 2.0, 2.4, 2.5
+    speedup[[1, 2, 4, 5], [0, 1, 1, 1]] = 1.0, 1.6, 1.2, 1.1  # a step of two nodes takes 1.25, one of four 2.0
+    best = best_shape(SpeedupSurface(tokens, speedup))
+    assert larger_tree(SpeedupSurface(tokens, speedup), best) == pytest.approx((4, 0.2, 0.6))
+    assert larger_tree(SpeedupSurface(tokens[:3], speedup[:3]), best) is None

@@ -76,6 +76,7 @@ def test_prompts_can_be_joined_and_files_keep_everything(tmp_path):
     assert AcceptanceVector(both.expected("drawn")) != vector
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [

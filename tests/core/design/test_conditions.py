@@ -17,6 +17,7 @@ from tests.conftest import pair_of
 WARM = Conditions("big", "small", temperature=0.6)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -48,6 +49,7 @@ def test_what_was_recorded_before_first_children_were_cut_says_so_and_is_not_mix
     assert "first_cut" not in WARM.to_json() and Conditions.from_json(WARM.to_json()).first_cut
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     "changes",
     [{"colour": 1}, {"target": ""}, {"temperature": True}, {"top_p": 1.1}, {"verifier": "none"}],

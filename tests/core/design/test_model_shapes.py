@@ -98,6 +98,7 @@ def test_experts_that_a_pass_reads_by_enumeration(tmp_path):
 QWEN_MOE = EXPERTS | {"model_type": "qwen3_moe"}
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

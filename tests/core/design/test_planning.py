@@ -89,6 +89,8 @@ def test_best_shape_is_the_largest_entry_and_the_smallest_good_one_gives_little_
     speedup = np.full((4, 4), np.nan)
     speedup[1, 0], speedup[2, 2], speedup[2, 3], speedup[3, 1] = 1.0, 1.5, 1.5, 1.5
     assert best_shape(SpeedupSurface(np.ones((4, 4)), speedup))[:2] == (2, 2)  # of equals the smallest and shallowest
+    speedup[2, 2], speedup[3, 1] = 1.48, 1.51  # both shapes of two nodes are good enough
+    assert smallest_good_shape(SpeedupSurface(np.ones((4, 4)), speedup))[:2] == (2, 3)
 
 
 @pytest.mark.parametrize("verify_sec", [(1.0, 1.1, 2.0), (1.0, 8.0, 32.0)])

@@ -32,6 +32,7 @@ def test_sizes_and_contexts_beyond_bounds_are_refused():
                 ask(4, context)
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -77,6 +78,7 @@ def test_a_wrong_file_or_a_bomb_is_one_line(changes, message):
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("field", GOOD)
 def test_a_wrong_type_in_any_field_is_refused_by_name_or_means_what_it_says(field):
     for value in (*WRONG, None, [1, 4, 10**30], [1, 1e308, 1e309], -(10**40)):

@@ -16,6 +16,7 @@ def test_derived_arrays_of_a_small_tree():
     assert tree.path_to(8) == [0, 1, 4, 8]
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(
     ("parents", "message"),
     [

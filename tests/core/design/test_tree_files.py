@@ -149,6 +149,7 @@ def native(parents: list) -> str:
     return json.dumps({"format": "sequoia-tree", "version": 1, "parents": parents})
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -170,6 +171,7 @@ def test_what_is_wrong_with_a_text_is_named(text, words):
     refusal(text, *words)
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize(
     ("key", "index", "value", "words"),
     [
@@ -180,6 +182,8 @@ def test_what_is_wrong_with_a_text_is_named(text, words):
         ("mask", 6, [0] * 8, ["node 6", "mask row"]),
         ("roots", 1, [1, 2], ["roots", "level 1"]),
         ("branches", 1, [2, 2, 0], ["branches", "level 1"]),
+        ("roots", None, [*BUSHY_GROWMAP["roots"], []], ["roots", "found 5 levels, expected 4"]),
+        ("branches", None, [*BUSHY_GROWMAP["branches"], []], ["branches", "found 5 levels, expected 4"]),
         ("mask", None, torch.zeros(1, dtype=torch.int64).expand(10**6, 10**6), ["mask"]),
         ("mask", None, [[0] * 100_000] * 2000, ["mask", "too many"]),
         ("depth", None, torch.tensor([0.0, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 3.5]), ["depth"]),

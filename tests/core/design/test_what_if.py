@@ -60,6 +60,7 @@ def test_a_true_power_law_tail_is_recovered():
     assert recovered.meta["b"] == pytest.approx(0.8) and recovered.meta["r_squared"] == pytest.approx(1.0)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -99,3 +100,5 @@ def test_ranks_that_were_drafted_leave_the_others_only_what_room_there_is():
     assert found.probs[1:] / found.probs[1] == pytest.approx([1, 0.5, 0.25])  # in the proportions of the vector
     longer = corrected(AcceptanceVector(np.array([0.5])), np.array([30, 30]), np.array([18, 6]))
     assert longer.probs == pytest.approx([0.55, 0.1])  # a run may draft ranks that the vector does not have
+    crowded = corrected(VECTOR, np.array([9_970, 10]), np.array([8_985, 10]))  # 0.9 and 0.4
+    assert crowded.probs == pytest.approx([9 / 13, 4 / 13, 0, 0])

@@ -158,6 +158,7 @@ def test_rows_without_a_prompt_are_left_out_and_named(name, data, rows):
 def test_only_as_many_rows_are_read_as_prompts_are_wanted():
     assert prompts_from_bytes(LINES + b"{broken", "a.jsonl", count=2) == ["one", "two"]
     assert prompts_from_bytes(parquet(prompt=["one", "two"]), "a.parquet", count=1) == ["one"]
+    assert prompts_from_bytes(b"one\n\ntwo\nthree", "a.txt", count=2) == ["one", "two"]
 
 
 def test_a_context_is_part_of_its_question_and_a_list_of_turns_may_be_rows():

@@ -68,9 +68,14 @@ def test_a_system_prompt_and_a_context_are_read():
             "System": "Be short.",
             "conversations": [{"from": "human", "value": "A?"}, {"from": "gpt", "value": "a"}],
         },
+        {
+            "system": "Be long.",
+            "messages": [{"role": "system", "content": "Be short."}, {"role": "user", "content": "A?"}],
+            "response": "a",
+        },
         {"question": "Who?", "context": "Me.", "answer": "a"},
     ]
-    assert responses_from_bytes(lines(*rows), "log") == [*[("Be short.\nA?", "a")] * 3, ("Who?\nMe.", "a")]
+    assert responses_from_bytes(lines(*rows), "log") == [*[("Be short.\nA?", "a")] * 4, ("Who?\nMe.", "a")]
 
 
 def test_every_choice_of_a_request_is_read():

@@ -231,7 +231,10 @@ def test_the_callers_arithmetic_is_left_as_it_was():
 
 
 def test_what_compiled_passes_cannot_run_keeps_the_other_path():
-    for changes in ({"hidden_size": 80}, {"intermediate_size": 48}, {"head_dim": 16}):  # fill no tiles
+    tiles = {"hidden_size": 80}, {"intermediate_size": 48}, {"head_dim": 16}  # which they do not fill
+    rotations = {"rope_type": "default", "partial_rotary_factor": 0.5}, {"rope_type": "dynamic", "factor": 2.0}
+    turned = [{"rope_parameters": {"rope_theta": 1e4} | rotation} for rotation in rotations]
+    for changes in (*tiles, *turned, {"hidden_act": "gelu"}, {"family": "mistral", "sliding_window": 255}):
         assert not CompiledLlama.supports(llama(**changes).to(torch.bfloat16))
     model = llama().to(torch.bfloat16)
     model.model.layers[1].mlp.down_proj.float()

@@ -22,7 +22,7 @@ from sequoia_core.native.processor import allowed_cores
         ("3:cpu,cpuacct:/job", {"cpu/job/cpu.cfs_quota_us": "400000\n", "cpu/job/cpu.cfs_period_us": "100000\n"}, 4),
         ("3:cpu,cpuacct:/job", {"cpu/job/cpu.cfs_quota_us": "-1\n", "cpu/job/cpu.cfs_period_us": "100000\n"}, 8),
         ("3:cpu:/elsewhere", {"cpu/cpu.cfs_quota_us": "200000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 2),
-        ("5:memory:/job", {"memory/job/cpu.max": "100000 100000\n"}, 8),
+        ("5:cpuset:/job", {"cpu/job/cpu.cfs_quota_us": "100000\n", "cpu/job/cpu.cfs_period_us": "100000\n"}, 8),
         ("0::/", {"cpu.max": "900000 100000\n"}, 8),
         ("0::/", {"cpu.max": "damaged\n"}, 8),
         (None, {}, 8),

@@ -86,6 +86,7 @@ def test_equal_entries_come_in_order():
     values[0, [7, 130, 131]] = 1.0
     assert rows.largest(values, 5).tolist() == [[7, 130, 131, 0, 1]]
     assert best(values) == [7]
+    assert rows.cut(values, 1.0, 2).nonzero()[:, 1].tolist() == [7, 130, 131]
 
 
 def test_draws_beyond_the_mass_are_uniform_over_the_rest_of_all_blocks():
@@ -97,6 +98,23 @@ def test_draws_beyond_the_mass_are_uniform_over_the_rest_of_all_blocks():
     wanted = np.full(70, count / 69)
     wanted[1] = 0
     assert (np.abs(np.bincount(drawn[:, 1], minlength=70) - wanted) <= 5.5 * np.sqrt(wanted)).all()
+
+
+def test_a_walk_reads_the_rows_of_its_own_step():
+    walker, (firsts, counts), masses = Walker(), np.array([[1, 0], [1, 0]]), []
+    draft, nothing = torch.tensor([[0.5, 0.5], [0.25, 0.75]]), torch.zeros(2, dtype=torch.int64)
+    for place in (0, 1):
+        walker.take(firsts, counts, np.array([place, -1]))
+        _, _, (trial,) = walker.sampled("sequoia", torch.zeros(2, 2), 1.0, nothing, draft, nothing.double())
+        masses.append(trial[3])
+    assert masses == [0.5, 0.25]
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_what_was_drawn_from_a_row_of_its_own_is_gone_unless_it_is_replaced(replace):
+    probs, first = torch.tensor([[0.5, 0.25, 0.25]]), torch.tensor([[1.0, 0.0, 0.0]])
+    uniforms = torch.tensor([[0.9, 0.1]], dtype=torch.float64)
+    assert rows.draw(probs, uniforms, first=first, replace=replace).tolist() == [[0, 0 if replace else 1]]
 
 
 def test_extreme_uniforms_stay_inside_the_mass():

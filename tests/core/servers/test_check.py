@@ -123,6 +123,8 @@ def test_an_answer_without_drafts_adds_no_step_to_those_with_drafts(settings):
     none = compare(settings | {4: [replace(each, counts=counts) for each in settings[4]]})
     row = next(row for row in none["rows"] if row["k"] == 4)
     assert (row["drafts"], row["tokens_per_step"], row["survival"]) == (0, None, [])
+    both = counts_of([first, replace(first, counts=None)])  # of the second each token is a step
+    assert both.requests_done == 2 and both.all_steps == 2 * first.tokens - first.counts.accepted_tokens
 
 
 def test_nothing_is_predicted_where_drafts_end_early_or_none_is_made(settings):

@@ -143,6 +143,9 @@ def test_steps_and_times_of_the_drafter_are_kept():
     assert found.coverage == 0.5 and found.tokens_per_step == found.mean_length == pytest.approx(2.4)
     beside = counts_of_log(line.replace(" 40 20,", " 15 20,"))  # one call drafts for several requests
     assert beside.steps is None and beside.tokens_per_step == 3.8
+    text = LENGTH.replace("77", "97") + TOTALS + "\n" + line.replace(" 40 20,", " 30 20,")
+    shared = counts_of_log(text)  # 30 calls for 40 steps of requests
+    assert shared.steps is None and shared.coverage == 0.5
 
 
 def test_a_request_without_a_line_of_its_draft_drafted_nothing():

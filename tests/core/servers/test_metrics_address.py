@@ -32,3 +32,5 @@ def test_other_hosts_have_to_be_named_when_the_app_starts(monkeypatch):
     assert allowed_hosts() == ("gpu-1", "gpu-2")
     read_metrics("http://gpu-2:8000", allowed=allowed_hosts())
     assert asked == [("http://gpu-2:8000", "/metrics")]
+    with pytest.raises(ValueError, match="found gpu-3, expected an address of this machine"):
+        read_metrics("http://gpu-3:8000", allowed=allowed_hosts())

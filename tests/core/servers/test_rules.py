@@ -7,7 +7,7 @@ import pytest
 
 from sequoia_core.servers.counts import RequestTotals, ServerCounts
 from sequoia_core.servers.diagnosis import diagnose
-from sequoia_core.servers.request_spread import by_prompt_length, spread
+from sequoia_core.servers.request_spread import by_prompt_length, long_prompts, spread
 from sequoia_core.servers.rules import HEALTHY_RATE, runs_out, too_long, wired_wrong
 
 
@@ -85,7 +85,7 @@ EDGES = [  # what is counted, how the verdict begins
     (requests(90, 40, 3), "Healthy"),  # seven requests
     (loops(True, *[False] * 4), "Degenerate text"),  # a fifth
     (loops(True, *[False] * 5), SURE),
-    (loops(True, None, None), "Degenerate text"),
+    (loops(True, *[None] * 5), "Degenerate text"),  # of one answer that has text
     (loops(False, None), SURE),
     (whole(1000, 3000), SURE),  # 2,000 steps
     (whole(1000, 3001), "Drafts rarely; What is drafted may be good"),
@@ -157,4 +157,6 @@ def test_parts_by_length_need_eight_requests_that_tell_theirs():
     totals = [RequestTotals(10, 2 * prompt, prompt) for prompt in range(1, 9)]
     assert by_prompt_length(totals[:7]) == [] == by_prompt_length([*totals[:7], RequestTotals(0, 3, 9)])
     assert by_prompt_length(totals) == [(1, 3, 1 + 12 / 30, 3), (4, 6, 2.0, 3), (7, 8, 2.5, 2)]
+    alike = [RequestTotals(steps, 10, 500) for steps in range(10, 90, 10)]  # of one length
+    assert long_prompts(alike) is None
     assert spread(totals[:1]) is None and spread([*totals[:2], RequestTotals(0, 0)]).requests == 2

@@ -80,6 +80,17 @@ def test_the_longest_prompt_that_is_accepted_is_decoded_whole(tmp_path, tokens):
         read_plan(path)
 
 
+def test_a_race_takes_room_for_its_deeper_trees(tmp_path):
+    room = min(pair_facts(PairSpec()).contexts) - 33
+    path = write_plan(tmp_path, (str(PROMPTS), "long.txt"), (DRAFTERS, ""), more="race = true")
+    prompts = tmp_path / "long.txt"
+    prompts.write_text(" x" * room)
+    assert read_plan(path).settings.race
+    prompts.write_text(" x" * (room + 1))
+    with pytest.raises(ValueError, match=f"found {room + 1} tokens, expected 1 to {room} .* less 33 levels of trees"):
+        read_plan(path)
+
+
 def test_a_device_that_only_the_workers_have_is_left_to_them(tmp_path, capsys):
     path = write_plan(tmp_path, (NAME, f'{NAME}\ndevice = "cuda:77"\noffload = "host"'))
     command = ["sweep", str(path), "--out", str(tmp_path / "out"), "--dry-run"]

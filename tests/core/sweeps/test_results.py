@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sequoia_core.sweeps import results as sweep_results
-from sequoia_core.sweeps.results import Results, profiles_of, races_of, read_rows, schema
+from sequoia_core.sweeps.results import Results, profiles_of, races_of, read_rows, schema, vector_of
 
 from .hand_made import decoded, measured, profile, row, table
 
@@ -54,6 +54,11 @@ def test_a_column_that_an_older_file_lacks_is_null(tmp_path):
     assert list(rows.loc["old", "ranks"]) == [1, 2]
     assert rows.loc["new", ["tokenizer_hash", "threads"]].to_list() == ["t", 1]
     assert results.read_keys() == (set(rows["key"]), {})
+
+
+def test_a_prompt_that_was_measured_in_two_ways_is_not_counted_twice():
+    with pytest.raises(ValueError, match="prompt_hash: found a prompt twice, expected each once"):
+        vector_of(table(measured("a", [1, 2]), measured("a", [1, 2], threads=2)))
 
 
 @pytest.mark.parametrize("content", [b"", {"key": ["k"], "kind": [["model"]]}])

@@ -76,6 +76,20 @@ def test_a_draft_equal_to_the_target_is_always_accepted(tree, used, tiny_target)
         assert all(len(step.new_tokens) == tree.depth + 1 for step in steps[:-1])
 
 
+def test_a_prompt_of_one_token_takes_its_first_step_without_phases(used, tiny_target, tiny_draft):
+    """There is no token before the root, and what was read is not where phases expect it."""
+    options = {"tree": TREES["ragged"], "max_new_tokens": 12}
+    steps = list(decode(PROMPT[:1], pair_of(tiny_target, tiny_draft), **options))
+    assert used["StaticDrafter._keep_path"] == len(steps) - 2 > 0, "nothing is kept after the last step"
+
+
+def test_first_children_are_drawn_anew_in_each_step(used):
+    pair = pair_of(*(tiny_llama(seed, vocab=16, layers=1, scale=0.1) for seed in (1, 2)))
+    options = {"sampling": SamplingConfig(1.0, 0.9), "generator": torch.Generator().manual_seed(0)}
+    steps = list(decode(PROMPT, pair, tree=chain_tree(1), max_new_tokens=40, **options))
+    assert used["StaticDrafter._fill"] and len({step.tokens[1] for step in steps}) > 8
+
+
 def said(steps):
     """Return all that steps decided, and the tokens that the rows behind their decisions make likely."""
     steps = list(steps)
@@ -152,10 +166,11 @@ def test_a_kept_run_decodes_the_next_text_as_a_fresh_one_does(used):
             for target in (kept, tiny_llama(1))
         )
         assert said(found) == said(wanted)
-        for step in found if verifier == "sequoia" else ():  # what was decided follows from what was recorded
+        for step in found:  # what was decided follows from what was recorded
             for trial in step.trials:
                 accepted = trial.node in step.accepted_path
                 assert accepted == (trial.uniform * trial.draft_mass < trial.target_mass)
+                assert verifier == "sequoia" or trial.uniform == 0.0
 
 
 @pytest.mark.slow
@@ -180,13 +195,14 @@ def test_only_rules_written_as_phases_are_walked_by_them(verifier, used, tiny_ta
 
 
 def test_logits_that_are_not_finite_are_reported_for_either_model(used, tiny_target, tiny_draft, monkeypatch):
-    for broken, sampling in itertools.product(("target", "draft"), (SamplingConfig(), SamplingConfig(1.0))):
+    warm = {"sampling": SamplingConfig(1.0)}
+    for broken, options in itertools.product(("target", "draft"), ({}, warm, warm | {"verifier": "traversal"})):
         model = by_transformers(tiny_llama(3 if broken == "target" else 4))
         with torch.no_grad():
             model.model.lm_head.weight[5] = torch.nan
         pair = replace(pair_of(tiny_target, tiny_draft), **{broken: model})
         with pytest.raises(FloatingPointError, match=f"step 0: the {broken} model"):
-            list(decode(PROMPT, pair, tree=TREES["ragged"], sampling=sampling, max_new_tokens=8))
+            list(decode(PROMPT, pair, tree=TREES["ragged"], max_new_tokens=8, **options))
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

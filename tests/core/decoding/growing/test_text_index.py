@@ -126,6 +126,7 @@ def test_compiled_and_plain_code_agree_number_for_number(max_tokens, bounds, mon
     assert max_tokens < 1_000 or 256 < max(tables[1]) <= native.FORGOTTEN_AT
 
 
+@pytest.mark.sample(6)
 @pytest.mark.usefixtures("each_index")
 @pytest.mark.parametrize(("last", "nodes"), [(8, 1), (9, 1), (10, 2)])
 def test_what_followed_an_overwritten_token_is_forgotten(last, nodes):
@@ -136,6 +137,12 @@ def test_what_followed_an_overwritten_token_is_forgotten(last, nodes):
     running = RunningText(index, 1)
     running.extend([last])
     assert index.tokens == 32 and running.grow(columns(depth=1)) == nodes
+
+
+def test_of_a_text_longer_than_the_index_the_end_is_kept():
+    index = TextIndex(max_tokens=32)
+    index.add(range(100))
+    assert (index.largest_token, index.tokens) == (99, 32)
 
 
 @pytest.mark.usefixtures("each_index")

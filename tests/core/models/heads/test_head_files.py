@@ -118,7 +118,7 @@ def test_embeddings_are_the_targets_where_a_head_brings_none(target, tmp_path):
     assert not torch.equal(own.embed(torch.arange(3)), without.embed(torch.arange(3)))
 
 
-@pytest.mark.sample(10)
+@pytest.mark.sample(17)
 @pytest.mark.parametrize(
     ("fields", "found"),
     [
@@ -135,6 +135,13 @@ def test_embeddings_are_the_targets_where_a_head_brings_none(target, tmp_path):
         ({"intermediate_size": 40}, "layers.0.mlp.gate_proj.weight of shape"),
         ({"hidden_size": "32"}, "hidden_size: found '32', expected: Input should be a valid integer"),
         ({"model_type": "gpt_oss"}, "model_type: found 'gpt_oss', expected llama or qwen3"),
+        ({"norm_before_fc": True, "fc_norm": True}, "norm_before_fc and fc_norm: found both"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads: found 3, expected a divisor of 4"),
+        ({"head_dim": 7}, "head_dim: found 7, expected an even number"),
+        ({"mlp_bias": True}, "mlp_bias: found 'True', expected False"),
+        ({"layer_types": ["sliding_attention"]}, "layer_types: found 'sliding_attention', expected full_attention"),
+        ({"eagle_config": {"use_aux_hidden_state": False}}, "use_aux_hidden_state: found false, expected true"),
+        ({"num_aux_hidden_states": 4}, "num_aux_hidden_states: found 4, expected 3"),
     ],
 )
 def test_what_does_not_fit_is_refused(fields, found, target, tmp_path):

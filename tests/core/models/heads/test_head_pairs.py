@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from sequoia_core.decoding.growing.policies import HybridTree, SpecExecTree
 from sequoia_core.decoding.growing.text_index import TextIndex
@@ -90,6 +92,16 @@ def test_sessions_say_what_the_head_says_without_one(fields):
     own.forward(torch.tensor(tree), places, mask, keep=4)
     own.commit(8, [0, 1])  # drops what was drafted, also where it was accepted
     assert own.length == 9
+
+
+def test_a_head_turns_by_the_angles_of_its_rotation_and_their_factor():
+    rotation = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 128}
+    head, seen = random_head(tiny_llama(4), layer={"rope_parameters": rotation}).head, []
+    head.layers[0].register_forward_pre_hook(lambda layer, given: seen.extend(given[2]))
+    head(torch.ones(5, 32), torch.ones(5, 32), torch.arange(5))
+    config = LlamaConfig(hidden_size=32, num_attention_heads=4, max_position_embeddings=512, rope_parameters=rotation)
+    for found, wanted in zip(seen, LlamaRotaryEmbedding(config)(seen[0], torch.arange(5)[None]), strict=True):
+        torch.testing.assert_close(found[:, 0], wanted[0, :, :4])
 
 
 def test_a_head_stops_where_its_own_context_ends():

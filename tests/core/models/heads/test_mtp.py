@@ -1,6 +1,7 @@
 """MTP layers in a target's own shards as its draft, in both namings."""
 
 import logging
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from sequoia_core.decoding.loop import decode
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.design.plain_trees import k_ary_tree
 from sequoia_core.files.model_names import DEMO_PAIR
+from sequoia_core.models import loading
 from sequoia_core.models.loading import load_pair
 from sequoia_core.models.protocol import prefill
 from sequoia_core.studies.losslessness import check_losslessness
@@ -97,6 +99,7 @@ def test_sampled_text_follows_the_target(tree, temperature, form, tmp_path):
     assert report.passed and report.degrees_of_freedom > 5
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -119,6 +122,13 @@ def test_another_count_in_the_settings_is_refused(tmp_path):
     path = write_target(tmp_path, "Glm4Moe", num_nextn_predict_layers=2)
     with pytest.raises(ValueError, match="config.json: found 2 MTP layers, expected one"):
         load_pair(path, "mtp", device="cpu")
+
+
+def test_layers_beside_quantised_weights_are_refused(tmp_path, monkeypatch):
+    find = loading.find_mtp
+    monkeypatch.setattr(loading, "find_mtp", lambda source, plan: find(source, replace(plan, quantised="fp8")))
+    with pytest.raises(ValueError, match="found MTP layers beside fp8 weights, expected unquantised ones"):
+        load_pair(write_target(tmp_path, "Glm4Moe"), "mtp", device="cpu")
 
 
 def test_transformers_prints_no_list_of_the_layers(tmp_path):
