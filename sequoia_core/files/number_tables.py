@@ -55,7 +55,7 @@ def _chosen(rows: list[list[float]], header: tuple[str, ...]) -> list[list[float
 
 
 def _rows(data: bytes) -> tuple[list[list[float]], tuple[str, ...]]:
-    lines = [line.strip(" ") for line in decode_text(data, "numbers").splitlines()]
+    lines = [line.strip(" ") for line in decode_text(data, "numbers").lstrip("\ufeff").splitlines()]
     lines = [line for line in lines if line.strip() and not line.startswith("#")]
     delimiter = next((mark for mark in ";\t" if any(mark in line.strip() for line in lines)), ",")
     if delimiter == "," and _has_decimal_commas(lines):
