@@ -12,9 +12,9 @@ Tokens per second are those of steps, without reading the prompt. Trees are not 
 a step can take minutes there. A table of tokens per second and of what is kept of the speed alone
 with all threads; one JSON line last.
 
-Fair shares of two cores: beside one busy thread two of ours get 1.33 cores and one gets 1; beside two busy threads they
-get 1 and 0.67. So what is kept beside OpenMP on all cores is bounded by 0.5 with two threads and by 0.67 times the speed
-of one thread, which is what remains of the time: one thread's computing, without waiting.
+Fair shares of two cores: beside one busy thread two of ours get 1.33 cores and one gets 1; beside two busy threads
+they get 1 and 0.67. So beside OpenMP on all cores at most 0.5 is kept with two threads, and with one 0.67 times what
+one thread does alone.
 """
 
 import argparse
