@@ -92,7 +92,7 @@ def fired(rates: np.ndarray, drafts: int, rng: np.random.Generator) -> set[str]:
         rules.never_drafted(counts), rules.wired_wrong(counts), rules.runs_out(counts), rules.too_long(counts),
         rules.falls_with_length(counts), rules.worse(counts, earlier), rules.degenerate(counts),
         rules.drafts_rarely(counts), rules.limited(counts),
-        rules.too_slow(counts, present_speed(counts, (), costs_at(1.0, rates))[0]),
+        rules.too_slow(counts.tokens_per_step, present_speed(counts, (), costs_at(1.0, rates))[0]),
     )  # fmt: skip
     return {finding.verdict for finding in found if finding is not None}
 
