@@ -14,6 +14,7 @@ from ..models.heads.eagle3 import Eagle3Head
 from ..models.heads.session import HeadModel
 from ..models.language_model import ModelPair
 from ..models.protocol import causal_mask
+from ..native.threads import use_free_cores
 
 TEXTS, TOKENS = 32, 256  # that are read, and of each text
 FEWEST = 8  # texts, for an error
@@ -82,7 +83,8 @@ def _losses(ids: torch.Tensor, model: HeadModel) -> Iterator[tuple[str, np.ndarr
 def _states(ids: torch.Tensor, model: HeadModel, reads: Sequence[int]) -> torch.Tensor:
     """Return the target's states along a text, [n, k · H]."""
     session = model.target.open(len(ids), reads)
-    session.forward(ids, torch.arange(len(ids)), causal_mask(len(ids)), keep=1)
+    with use_free_cores():
+        session.forward(ids, torch.arange(len(ids)), causal_mask(len(ids)), keep=1)
     assert session.states is not None, "it was opened for some"
     return session.states.flatten(1).to(model.device, model.dtype)
 

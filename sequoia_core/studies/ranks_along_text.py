@@ -319,6 +319,8 @@ def _chained(session: Session, ids: torch.Tensor, begin: int, start: int, depths
         seen = (torch.arange(held + len(begun)) <= begun[:, None]).scatter_(1, own, True)
         mask = torch.zeros(seen.shape).masked_fill_(~seen, -torch.inf)
         keep = stop - max(begin + depth, start)
-        yield session.forward(ids[begun + depth], begun + depth, mask, keep=keep) if keep > 0 else torch.empty(0, 0)
+        with use_free_cores():
+            logits = session.forward(ids[begun + depth], begun + depth, mask, keep=keep) if keep > 0 else None
+        yield torch.empty(0, 0) if logits is None else logits
         bases.append(held)
     session.commit(stop - 1, [0])

@@ -127,7 +127,6 @@ class GGUFModel(LanguageModel):
         params = c.llama_context_default_params()
         params.n_ctx = params.n_batch = capacity  # one pass may fill it: llama.cpp ends the process over a longer one
         params.n_seq_max = min(sequences, capacity)
-        params.n_threads = params.n_threads_batch = options.threads or torch.get_num_threads()
         params.type_k, params.type_v = CACHE_TYPES[options.cache_type_k], CACHE_TYPES[options.cache_type_v]
         params.kv_unified = True  # all sequences in one buffer, so that they can share what they have in common
         params.swa_full = True  # keeps what a sliding window left behind: a tree may go back to it
