@@ -5,6 +5,9 @@ PORT ?= 8501
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 INSTALL := $(PIP) --no-build-isolation --no-require-hashes -c requirements.lock --editable
 PYTEST := $(BIN)/python -m pytest $(if $(SLOW),,-m "not slow")
+TESTS := tests/core tests/extras tests/app tests/e2e
+BROWSER := $(filter tests/e2e%,$(TESTS))
+OTHERS := $(filter-out tests/e2e%,$(TESTS))
 export HF_HUB_DISABLE_TELEMETRY = 1
 export PYTHONDONTWRITEBYTECODE =  # containers set it: then each of the tests' processes compiles everything again
 
@@ -14,10 +17,10 @@ run: .venv/runtime  # RELOAD=1 watches the code, which .streamlit/config.toml sw
 	$(BIN)/streamlit run app.py --server.port $(PORT)$(if $(RELOAD), --server.fileWatcherType poll)
 
 # The browser tests mostly wait, so they run beside the others, which fill two cores; their report comes last.
-test: .venv/real  # SLOW=1 adds the proofs that take minutes
+test: .venv/real  # SLOW=1 adds the proofs that take minutes; TESTS=tests/core/trees runs only those
 	@report=$$(mktemp); \
-	$(PYTEST) tests/e2e >$$report 2>&1 & browser=$$!; \
-	$(PYTEST) -n 2 --dist worksteal tests/core tests/app; others=$$?; \
+	$(if $(BROWSER),$(PYTEST) $(BROWSER),true) >$$report 2>&1 & browser=$$!; \
+	$(if $(OTHERS),$(PYTEST) -n 2 --dist worksteal $(OTHERS),true); others=$$?; \
 	wait $$browser; browser=$$?; cat $$report; rm $$report; \
 	exit $$((others | browser))
 
@@ -49,7 +52,7 @@ lock: .venv/runtime  # renews requirements.lock: every package that gets install
 	$(PIP) pip==26.3
 	$(PIP) --no-deps $(if $(CPU),--index-url https://download.pytorch.org/whl/cpu) $(shell sed -n 's/^\(torch==[^ ]*\).*/\1/p' requirements.lock)
 	$(PIP) hatchling editables -c requirements.lock
-	$(INSTALL) '.[app]'
+	$(INSTALL) '.[decode,app,parquet]'
 	touch $@
 
 .venv/develop: .venv/runtime

@@ -1,14 +1,14 @@
-"""Other engines' speculation audited: transformers' assisted generation, served here, llama.cpp's server and vLLM.
+"""Audit speculative decoding in other engines: transformers' assisted generation, llama.cpp's server and vLLM.
 
     python benchmarks/audit.py --engines transformers --bias 0.15
     python benchmarks/audit.py --engines llama.cpp --bias 0.06
     python benchmarks/audit.py --engines vllm --temperature 0 --vllm "vllm serve …"
 
-transformers runs a random pair of 16 tokens, llama.cpp the demo draft as the target of its own 4-bit file (wheel of
-the extra `real`), vLLM the demo pair. The day's record is completed. Last line: engine -> verdict and p-value.
+transformers runs a random pair with a vocabulary of 16 tokens; llama.cpp runs the demo draft as the target, drafted by
+the same model in 4 bits (requires the wheel of the extra `real`); vLLM runs the demo pair. Results are added to the
+day's record. The last line maps each engine to its verdict and p-value.
 """
 
-import argparse
 import http.server
 import json
 import sys
@@ -16,23 +16,23 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 
-from sequoia_core.servers.audit import Side, audit
-from sequoia_core.servers.check import server_command
-from sequoia_core.servers.local_server import ask, running_server
-from sequoia_core.servers.same_law import samples_needed
+from benchmarks.common import ROOT, Options, read_record, require, write_record
+from benchmarks.server_check import server_command
+from sequoia_extras.servers.audit import audit
+from sequoia_extras.servers.completions import Side
+from sequoia_extras.servers.local_server import ask, running_server
+from sequoia_extras.servers.two_samples import samples_needed
 
-ROOT = Path(__file__).resolve().parent.parent
 VOCABULARY = 16
 DRAFTED = 4
 TEXTS = [json.loads(line)["text"] for line in (ROOT / "assets" / "prompts" / "prompts.jsonl").read_text().splitlines()]
 
 
 def random_pair() -> list:
-    """Return a target and a draft with random weights, sharp enough that they disagree."""
+    """Return a target and a draft with random weights, peaked enough that they disagree."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -54,7 +54,7 @@ def random_pair() -> list:
 
 @contextmanager
 def served(target, assistant) -> Iterator[str]:
-    """Serve `generate` of transformers, whose prompt is one token: its number."""
+    """Serve transformers' `generate`; a prompt is one token id."""
     import torch
 
     counted = {"drafts": 0, "draft_tokens": 0, "accepted_tokens": 0}
@@ -72,8 +72,10 @@ def served(target, assistant) -> Iterator[str]:
         asked = {"do_sample": True, "temperature": body["temperature"], "max_new_tokens": body["max_tokens"]}
         if assistant is None:
             rows = target.generate(ids, num_return_sequences=body["n"], top_k=0, **asked).tolist()
-        else:  # one at a time: it takes no batch
-            hooks = [  # the target serves the other side too, whose passes are not counted
+        # Assisted generation does not support batches.
+        else:
+            # Hooks are removed afterwards, so that plain requests to the same target are not counted.
+            hooks = [
                 model.register_forward_hook(counting(name))
                 for model, name in ((target, "drafts"), (assistant, "draft_tokens"))
             ]
@@ -82,7 +84,7 @@ def served(target, assistant) -> Iterator[str]:
             ]
             for hook in hooks:
                 hook.remove()
-            # a pass of the target commits the accepted tokens and one of its own
+            # A pass of the target commits the accepted tokens and a bonus token.
             counted["accepted_tokens"] += sum(len(row) - 1 for row in rows) - (counted["drafts"] - passes)
         return {"choices": [{"token_ids": row[1:]} for row in rows]}
 
@@ -129,6 +131,7 @@ def vllm_sides(program: str) -> Iterator[tuple[str, str, list[str], str]]:
 
 @contextmanager
 def llama_sides(_: str) -> Iterator[tuple[str, str, list[str], str]]:
+    require("xllamacpp", "gguf")
     from servers import as_gguf
 
     program = f"{sys.executable} {ROOT / 'scripts' / 'llama_server.py'} --ctx-size 8192 --parallel 64"
@@ -145,15 +148,14 @@ SIDES = {"transformers": transformers_sides, "llama.cpp": llama_sides, "vllm": v
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Options(__doc__)
     parser.add_argument("--engines", nargs="+", choices=SIDES, default=["transformers", "llama.cpp"])
     parser.add_argument("--temperature", type=float, default=1.0)
-    parser.add_argument("--vllm", default="python -m vllm.entrypoints.openai.api_server", help="what starts vLLM")
-    parser.add_argument("--bias", type=float, default=0.05, help="total variation to be found")
-    args = parser.parse_args()
-    out = ROOT / "benchmarks" / "results" / f"audit-{date.today().isoformat()}.json"
+    parser.add_argument("--vllm", default="python -m vllm.entrypoints.openai.api_server", help="command to start vLLM")
+    parser.add_argument("--bias", type=float, default=0.05, help="smallest total variation distance to detect")
+    args = parser.read(engines=["transformers"], bias=0.9)
     if args.temperature:
-        print(f"{samples_needed(args.bias):,} answers of each side", flush=True)
+        print(f"{samples_needed(args.bias):,} answers from each server", flush=True)
     for engine in args.engines:
         with SIDES[engine](args.vllm) as (one, other, prompts, named):
             found = audit(
@@ -161,10 +163,11 @@ def main() -> None:
                 sampling={"temperature": args.temperature, "top_p": 1.0}, length=64,
                 variation=args.bias, progress=lambda share, words: print(f"{share:.0%} {words}", file=sys.stderr),
             )  # fmt: skip
-        result = json.loads(out.read_text()) if out.exists() else {}  # read late: engines may run side by side
+        # Read the record only now, because another process may have added an engine.
+        result = read_record("audit", args)
         result[f"{engine}, T = {args.temperature:g}"] = {"version": named, "drafted": DRAFTED} | found
         print(f"{engine} ({named}): {found['verdict']}", flush=True)
-        out.write_text(json.dumps(result, indent=1) + "\n")
+        write_record("audit", result, args)
     print(json.dumps({engine: {key: each[key] for key in ("verdict", "p_value")} for engine, each in result.items()}))
 
 

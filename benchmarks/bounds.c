@@ -1,4 +1,4 @@
-// What a processor can do at most, for passes.py: bytes read per second, and operations per second on registers alone.
+// Peak rates of a processor, for passes.py: bytes read per second, and operations per second on registers alone.
 //
 // Built with the flags of one instruction set, like the passes themselves.
 
@@ -15,7 +15,7 @@ static double now(void) {
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-// Seconds in which all threads together read a buffer once; `sum` keeps the compiler from leaving the reading out.
+// Return the seconds that all threads take to read a buffer once; `sum` keeps the compiler from removing the reads.
 double bound_read(const char *buffer, size_t bytes, int threads, int32_t *sum) {
     int32_t found = 0;
     const double began = now();
@@ -42,7 +42,7 @@ double bound_read(const char *buffer, size_t bytes, int threads, int32_t *sum) {
 #define TURNS 200000
 #define SUMS 12
 
-// Floating-point operations per second that all threads together reach without touching memory.
+// Return the floating-point operations per second that all threads together reach without accessing memory.
 double bound_rate(int threads, float *kept) {
     float found = 0.0f;
     double operations = 0.0;
@@ -58,7 +58,14 @@ double bound_rate(int threads, float *kept) {
         for (int i = 0; i < 8; i++) config.width[i] = 64, config.rows[i] = 16;
         __asm__ volatile("" ::: "memory");
         _tile_loadconfig(&config);
-        _tile_zero(0), _tile_zero(1), _tile_zero(2), _tile_zero(3), _tile_zero(4), _tile_zero(5), _tile_zero(6), _tile_zero(7);
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+        _tile_zero(4);
+        _tile_zero(5);
+        _tile_zero(6);
+        _tile_zero(7);
         for (int turn = 0; turn < TURNS; turn++) {
             _tile_dpbf16ps(0, 4, 6);
             _tile_dpbf16ps(1, 4, 7);

@@ -1,20 +1,19 @@
-"""What one other busy process costs: decoding alone and beside others, with as many threads as there are free cores.
+"""Measure how much other busy processes slow down decoding, on as many threads as there are free cores.
 
     python benchmarks/busy.py                  # the demo pair and Gemma 3 270M; ten minutes
-    python benchmarks/busy.py --quick          # the demo pair in one setting; a minute
+    python benchmarks/busy.py --quick          # the demo pair in one setting
 
-Conditions, in turns within each round: alone; beside one and two `yes` processes; beside one process that multiplies
-matrices with OpenMP on all cores. This script starts and ends them. Each setting is a process of its own: `api` is a
-program that imports the package and sets nothing, `app` imports what the app and the command import before PyTorch
-(waiting threads sleep after 20,000 looks), `spin 0` sets GOMP_SPINCOUNT=0, `pytorch` uses no compiled code. `free` is
-what runs by default: as many threads as there are free cores. `1`, `2` and so on are fixed numbers of threads.
-Tokens per second are those of steps, without reading the prompt. Trees are not measured on fixed threads beside others:
-a step can take minutes there. A table of tokens per second and of what is kept of the speed alone
-with all threads; one JSON line last.
+Each round alternates between four conditions: alone; with one and with two `yes` processes; with a process that
+multiplies matrices with OpenMP on all cores. This script starts and ends those processes. Each setting runs in a
+separate process: `api` imports the package and sets nothing, `app` imports what the app and the command import before
+PyTorch (waiting threads sleep after 20,000 spins), `spin 0` sets GOMP_SPINCOUNT=0, `pytorch` uses no compiled code.
+`free` is the default: as many threads as free cores. `1`, `2` and so on are fixed numbers of threads. Tokens per second
+exclude prefill. Trees are not measured on several fixed threads while others run, since a step can take minutes.
+Prints a table of tokens per second, each also relative to decoding alone on all threads, then one JSON line.
 
-Fair shares of two cores: beside one busy thread two of ours get 1.33 cores and one gets 1; beside two busy threads
-they get 1 and 0.67. So beside OpenMP on all cores at most 0.5 is kept with two threads, and with one 0.67 times what
-one thread does alone.
+Fair shares of two cores: if one other thread is busy, two of our threads get 1.33 cores and one gets 1; if two other
+threads are busy, they get 1 and 0.67. With OpenMP on all cores, two threads therefore reach at most 0.5 of the speed
+alone, and one thread at most 0.67.
 """
 
 import argparse
@@ -31,7 +30,8 @@ from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from benchmarks.common import ROOT, Options
+
 MATRICES = "import torch\na = torch.randn(700, 700)\nwhile True: a @ a"
 CONDITIONS = {"alone": [], "1 yes": ["yes"], "2 yes": ["yes", "yes"], "openmp": [sys.executable]}
 SETTINGS = {
@@ -44,12 +44,13 @@ SETTINGS = {
 
 @contextlib.contextmanager
 def neighbours(programs: list[str]) -> Iterator[None]:
-    """Run other processes meanwhile, which compute from before the start to the end."""
+    """Keep other processes busy inside the block."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("GOMP", "OMP"))}
     commands = [[name] if name == "yes" else [name, "-c", MATRICES] for name in programs]
     started = [subprocess.Popen(each, stdout=subprocess.DEVNULL, env=clean) for each in commands]
     try:
-        time.sleep(4.0 if sys.executable in programs else 0.3)  # importing torch takes its time
+        # Importing torch takes a few seconds.
+        time.sleep(4.0 if sys.executable in programs else 0.3)
         yield
     finally:
         for process in started:
@@ -58,7 +59,7 @@ def neighbours(programs: list[str]) -> Iterator[None]:
 
 
 class Work:
-    """A pair with a planned tree, or a target alone, and what it decodes."""
+    """A pair with a planned tree, or a target alone, and the prompts."""
 
     def __init__(self, target: str | None, draft: str | None, seconds: float) -> None:
         from sequoia_core import SamplingConfig, load_pair
@@ -80,7 +81,7 @@ class Work:
         return plan_tree(vector, profile)
 
     def tokens_per_sec(self, tree) -> tuple[float, float]:
-        """Return tokens per second, and the median milliseconds of a target pass."""
+        """Return the tokens per second, and the median time of a target pass in milliseconds."""
         from sequoia_core import decode
         from sequoia_core.decoding.record import TOKENS_ONLY
 
@@ -98,12 +99,12 @@ class Work:
 
 
 def work(asked: dict) -> None:
-    """Measure one setting in this process, and print what was found as one JSON line."""
+    """Measure one setting in this process and print the result as one JSON line."""
     if os.environ.get("SEQUOIA_BUSY_APP"):
-        import sequoia_core.native.short_spins  # noqa: F401  before torch
+        import sequoia_core.models.short_spins  # noqa: F401  before torch
     import torch
 
-    from sequoia_core.native import threads as engine
+    from sequoia_core.models import threads as engine
 
     cores = torch.get_num_threads()
     job = Work(asked["target"], asked["draft"], asked["seconds"])
@@ -122,7 +123,8 @@ def work(asked: dict) -> None:
                                 value = job.tokens_per_sec(tree)
                             found.setdefault(f"{method} | {name} | {condition}", []).append(value)
 
-    if os.environ.get("SEQUOIA_BUSY_APP"):  # the app decodes in a thread that did not load the models
+    # Like the app, decode in a different thread than the one that loaded the models.
+    if os.environ.get("SEQUOIA_BUSY_APP"):
         thread = threading.Thread(target=rounds)
         thread.start()
         thread.join()
@@ -134,23 +136,23 @@ def work(asked: dict) -> None:
 
 @contextlib.contextmanager
 def fixed(engine, count: int | None) -> Iterator[None]:
-    """Use a fixed number of threads; None for as many as there are free cores."""
+    """Use a fixed number of threads; None for the number of free cores."""
     import torch
 
-    before, look = torch.get_num_threads(), engine.LOOK_SEC
+    before, look = torch.get_num_threads(), engine.MEASURE_SEC
     if count is not None:
-        engine.LOOK_SEC, engine._free_cores._looked = float("inf"), time.perf_counter()
+        engine.MEASURE_SEC, engine._free_cores._looked = float("inf"), time.perf_counter()
         engine._free_cores._free = count
         torch.set_num_threads(count)
     try:
         yield
     finally:
-        engine.LOOK_SEC = look
+        engine.MEASURE_SEC = look
         torch.set_num_threads(before)
 
 
 def models(quick: bool) -> dict[str, tuple[str | None, str | None, tuple[str, ...]]]:
-    """Return the target, the draft and the settings of each model that is measured."""
+    """Return the target, the draft and the settings of each pair to measure."""
     found: dict[str, tuple[str | None, str | None, tuple[str, ...]]] = {
         "demo pair": (None, None, ("api",) if quick else ("api", "app", "spin 0"))
     }
@@ -164,19 +166,18 @@ def models(quick: bool) -> dict[str, tuple[str | None, str | None, tuple[str, ..
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--only", default="", help="models whose name contains this")
+    parser = Options(__doc__)
+    parser.add_argument("--only", default="", help="run only models whose names contain this")
     parser.add_argument("--settings", help="comma-separated: " + ", ".join(SETTINGS))
-    parser.add_argument("--seconds", type=float, default=1.2, help="of each cell")
+    parser.add_argument("--seconds", type=float, default=1.2, help="duration of each measurement")
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--out", type=Path, help="a file for the record")
+    parser.add_argument("--out", type=Path, help="file to write the record to")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    args = parser.read(seconds=0.05)
     if args.worker:
         work(json.loads(args.worker))
         return
-    from sequoia_core.native.processor import processor_name
+    from sequoia_core.models.processor import processor_name
 
     record: dict = {"processor": processor_name(), "date": date.today().isoformat(), "found": {}}
     conditions = ["alone", "1 yes"] if args.quick else list(CONDITIONS)
@@ -186,7 +187,7 @@ def main() -> None:
         for setting in args.settings.split(",") if args.settings else settings:
             asked = {
                 "target": target, "draft": draft, "conditions": conditions,
-                "seconds": 0.3 if args.quick else args.seconds, "rounds": 1 if args.quick else args.rounds,
+                "seconds": args.seconds, "rounds": args.rounds,
             }  # fmt: skip
             command = [sys.executable, __file__, "--worker", json.dumps(asked)]
             environment = {**os.environ, "PYTHONPATH": str(ROOT), **SETTINGS[setting]}
@@ -201,7 +202,7 @@ def main() -> None:
 
 
 def show(title: str, result: dict, conditions: list[str]) -> None:
-    """Print a setting's table: tokens per second, milliseconds of a pass, and what is kept of the speed alone."""
+    """Print a setting's table: tokens per second, time of a pass, and speed relative to decoding alone."""
     found, cores = result["found"], result["threads"]
     print(f"\n{title} ({cores} cores)\n{'':<14}" + "".join(f"{condition:>28}" for condition in conditions))
     for row in dict.fromkeys(key.rpartition(" | ")[0] for key in found):

@@ -1,6 +1,6 @@
-"""Time the exact dynamic program against a plain scalar loop of the paper's Algorithm 1, and show how it grows.
+"""Time the exact dynamic program against a scalar loop of the paper's Algorithm 1, and measure how it scales.
 
-python benchmarks/construction.py            # a table, one JSON line last
+python benchmarks/construction.py            # prints a table, then one JSON line
 """
 
 import json
@@ -9,22 +9,24 @@ import tracemalloc
 
 import numpy as np
 
-from sequoia_core.design.acceptance import AcceptanceVector
-from sequoia_core.design.optimal_trees import expected_tokens_table, optimal_tree
-from sequoia_core.native.processor import processor_name
+from benchmarks.common import Options, median_sec
+from sequoia_core.acceptance.vector import AcceptanceVector
+from sequoia_core.models.processor import processor_name
+from sequoia_core.trees.optimal import expected_tokens_table, optimal_tree
 
 REPEATS = 5
+DEEP = 1024  # number of nodes of the table whose peak memory is reported
 
 
 def vector(ranks: int, *, monotone: bool) -> AcceptanceVector:
-    """Return a power-law-like vector, noisy (so that only the program is exact) or sorted."""
+    """Return a vector similar to a power law: sorted, or noisy, so that only the dynamic program is exact."""
     probs = 0.375 * np.arange(1, ranks + 1) ** -1.6
     noisy = probs * np.random.default_rng(0).uniform(0.6, 1.4, ranks)
     return AcceptanceVector(np.sort(noisy)[::-1] if monotone else noisy)
 
 
 def scalar_table(probs: list[float], max_size: int, max_depth: int) -> np.ndarray:
-    """The recurrence as written, one number at a time: T[l][b][m], its inner maximum over j taken anew each time.
+    """Compute the recurrence T[l][b][m] literally, one number at a time, with its inner maximum over j.
 
     Returns:
         float64 [max_size + 1, max_depth + 1], G[n, d].
@@ -47,19 +49,8 @@ def scalar_table(probs: list[float], max_size: int, max_depth: int) -> np.ndarra
     return np.array(rows).T
 
 
-def seconds(work, repeats: int = REPEATS) -> float:
-    """Return the median wall time of `work()` in seconds, after one warm-up."""
-    work()
-    samples = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        work()
-        samples.append(time.perf_counter() - started)
-    return float(np.median(samples))
-
-
 def peak_mib(work) -> float:
-    """Return the most memory that `work()` holds at once, in MiB."""
+    """Return the peak memory of `work()` in MiB."""
     tracemalloc.start()
     work()
     peak = tracemalloc.get_traced_memory()[1] / 2**20
@@ -68,26 +59,33 @@ def peak_mib(work) -> float:
 
 
 def main() -> None:
+    parser = Options(__doc__)
+    parser.set_defaults(scalar_size=128, sizes=(128, 256, 512, DEEP, 2048), nodes=100_000)
+    args = parser.read(scalar_size=16, sizes=(DEEP,), nodes=1_000)
     noisy, sorted_ = vector(32, monotone=False), vector(32, monotone=True)
     started = time.perf_counter()
-    plain = scalar_table(noisy.probs.tolist(), 128, 9)  # 10 levels are 9 edges
+    # 10 levels correspond to 9 edges.
+    plain = scalar_table(noisy.probs.tolist(), args.scalar_size, 9)
     plain_sec = time.perf_counter() - started
-    table = expected_tokens_table(noisy, max_size=128, max_depth=9)
+    table = expected_tokens_table(noisy, max_size=args.scalar_size, max_depth=9)
     assert np.allclose(table, plain), "the two must agree"
-    ours_sec = seconds(lambda: expected_tokens_table(noisy, max_size=128, max_depth=9))
+    ours_sec = median_sec(lambda: expected_tokens_table(noisy, max_size=args.scalar_size, max_depth=9), REPEATS)
     ratio = plain_sec / ours_sec
-    print(f"n=128, 10 levels, 32 ranks: scalar {plain_sec:.2f} s, ours {ours_sec * 1e3:.2f} ms, {ratio:.0f}x")
+    times = f"scalar {plain_sec:.2f} s, ours {ours_sec * 1e3:.2f} ms, {ratio:.0f}x"
+    print(f"n={args.scalar_size}, 10 levels, 32 ranks: {times}")
     growth, peaks = {}, {}
-    strong = AcceptanceVector(np.append(0.9, 0.1 * noisy.probs[:31]))  # so good a draft that every level still helps
-    deep = expected_tokens_table(strong, max_size=1024, max_depth=24)
-    assert not np.array_equal(deep[:, 24], deep[:, 23]), "the table must not settle before its last level"
-    for size in (128, 256, 512, 1024, 2048):
-        growth[size] = seconds(lambda size=size: expected_tokens_table(strong, max_size=size, max_depth=24), 3)
+    # With such a good draft, every level helps.
+    strong = AcceptanceVector(np.append(0.9, 0.1 * noisy.probs[:31]))
+    deep = expected_tokens_table(strong, max_size=DEEP, max_depth=24)
+    assert not np.array_equal(deep[:, 24], deep[:, 23]), "the table must not converge before its last level"
+    for size in args.sizes:
+        growth[size] = median_sec(lambda size=size: expected_tokens_table(strong, max_size=size, max_depth=24))
         peaks[size] = peak_mib(lambda size=size: expected_tokens_table(strong, max_size=size, max_depth=24))
-        each = growth[size] / (size**2 * 24 * 32) * 1e9  # the loops of algorithm 4 take n² · d · B
+        # The loops of Algorithm 4 have n² · d · B iterations.
+        each = growth[size] / (size**2 * 24 * 32) * 1e9
         print(f"table n={size:>5}, d=24, 32 ranks: {growth[size]:.3f} s, {each:.2f} ns each, {peaks[size]:.1f} MiB")
-    large = seconds(lambda: optimal_tree(sorted_, size=100_000), 3)
-    print(f"monotone tree of 100,000 nodes: {large:.2f} s")
+    large = median_sec(lambda: optimal_tree(sorted_, size=args.nodes))
+    print(f"monotone tree of {args.nodes:,} nodes: {large:.2f} s")
     print(
         json.dumps(
             {
@@ -95,7 +93,7 @@ def main() -> None:
                 "ours_sec": ours_sec,
                 "ratio": ratio,
                 "table_sec": growth,
-                "peak_mib": peaks[1024],
+                "peak_mib": peaks[DEEP],
                 "table_peak_mib": peaks,
                 "processor": processor_name(),
                 "monotone_100k_sec": large,

@@ -1,31 +1,30 @@
-"""What runs when nothing is asked for, against plain decoding: tokens per second, default ÷ plain.
+"""Compare the default tree policy with plain decoding: tokens per second, and the ratio of default to plain.
 
     python benchmarks/default.py [--folder FOLDER] [--file FILE.gguf]
 
-The demo target and pair; with both options a real model as a folder alone, a file alone and the folder drafted by the
-file. Plain and default write each prompt in turns, the first of each pair of turns changing; ratios are of the sums of
-seconds per token. A table, and one JSON line last.
+Measures the demo target and pair and, with both options, a real model as a folder alone, a file alone, and the folder
+with the file as its draft. Both methods decode each prompt, in alternating order; ratios are those of the summed
+seconds per token. Prints a table, then one JSON line.
 """
 
-import argparse
 import json
 import time
-from pathlib import Path
 
-import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
+import sequoia_core.models.short_spins  # noqa: F401  before torch, whose threads read their settings once
 
 # isort: split
 import numpy as np
 import torch
 
-from sequoia_core import LookupTree, SamplingConfig, autoregressive, decode, load_pair
+from benchmarks.common import ROOT, Options
+from sequoia_core import SamplingConfig, autoregressive, decode, load_pair
 from sequoia_core.command_line.decode_commands import default_tree
-from sequoia_core.decoding.growing.text_index import TextIndex
 from sequoia_core.decoding.record import TOKENS_ONLY
 from sequoia_core.files.prompt_files import load_prompts
-from sequoia_core.native.processor import processor_name
+from sequoia_core.models.processor import processor_name
+from sequoia_extras.dynamic_trees import LookupTree
+from sequoia_extras.dynamic_trees.text_index import TextIndex
 
-ROOT = Path(__file__).resolve().parent.parent
 SAMPLINGS = (0.0, 0.7, 1.0)
 
 
@@ -41,12 +40,12 @@ def seconds_per_token(prompt: list[int], pair, tree, sampling: SamplingConfig, t
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Options(__doc__)
     parser.add_argument("--folder")
     parser.add_argument("--file")
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--max-new-tokens", type=int, default=96)
-    args = parser.parse_args()
+    args = parser.read(prompts=1, max_new_tokens=8)
     models = {"demo target alone": (None, "none"), "demo pair": (None, None)}
     if args.folder:
         models["folder alone"] = args.folder, "none"
@@ -65,7 +64,8 @@ def main() -> None:
             if pair.draft is not None:
                 tree, _ = default_tree(pair, sampling, None, None, None, {})
             for way in (None, tree):
-                seconds_per_token(prompts[0], pair, way, sampling, 16, 0)  # warms up, and times passes
+                # The warm-up also times passes.
+                seconds_per_token(prompts[0], pair, way, sampling, 16, 0)
             taken = []
             for turn, prompt in enumerate(prompts):
                 ways = (None, tree) if turn % 2 else (tree, None)

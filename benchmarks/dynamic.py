@@ -1,18 +1,18 @@
-"""Tokens per step of static and dynamic trees at equal budgets, over temperatures, and how they grow with the budget.
+"""Measure tokens per step of static and dynamic trees at equal budgets, and their growth with the budget.
 
-    python benchmarks/dynamic.py --budget            # some ten minutes on two cores with AVX-512
-    python benchmarks/dynamic.py --growth            # and chains, to 1,024 nodes; a quarter of an hour
-    python benchmarks/dynamic.py --budget --quick    # a minute, to try either
+    python benchmarks/dynamic.py --budget            # about ten minutes on two cores with AVX-512
+    python benchmarks/dynamic.py --growth            # trees and chains of up to 1,024 nodes; 15 minutes
+    python benchmarks/dynamic.py --budget --quick    # a trial, also possible with --growth
 
-Every tree may have n nodes: the static one is the optimum for the measured vector, SpecExec takes the n most probable
-continuations, the adaptive one the n with the largest calibrated chance, without looking at costs. Vector and
-calibration come from every second prompt, the others are decoded; none of them loops, which any draft would guess. At
-temperature 0 nothing is drawn, so only the deterministic recipe is run. A table, a dated file in results/, and one JSON
-line last. EOS is off so that all write equally much; intervals are 95 %, from resampling prompts. The
-page "Is it exact?" shows the record that lies at assets/runs/dynamic-budget.json.
+Every tree may have n nodes: the static tree is optimal for the measured vector, SpecExec selects the n most probable
+continuations, and the adaptive tree the n nodes with the largest calibrated probability, regardless of costs. The
+vector and the calibration are measured on every second prompt, and the others are decoded. No prompt makes the target
+loop, since any draft would predict a loop. At temperature 0, only the deterministic recipe runs. Prints a table and one
+JSON line, and writes a dated file to results/. EOS is disabled so that all answers have equal length; 95 % intervals
+come from resampling prompts.
 
-Growth goes by the vectors that ship for the demo pair, and decodes prompts of those that they were measured on, so that
-the points stand on the curve that follows from them. The tree page shows the record at assets/runs/growth.json.
+Growth uses the demo pair's shipped vectors and decodes the prompts that they were measured on, so that the points
+should lie on the predicted curve. The tree page shows the record in assets/runs/growth.json.
 """
 
 import argparse
@@ -23,32 +23,31 @@ from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
-import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
+import sequoia_core.models.short_spins  # noqa: F401  before torch, whose threads read their settings once
 
 # isort: split
 import numpy as np
 import torch
 import transformers
 
-from sequoia_core.decoding.growing.policies import AdaptiveTree, SpecExecTree
-from sequoia_core.decoding.growing.recipes import RECIPES
+from benchmarks.common import ROOT, Options, write_record
+from sequoia_core.acceptance.bootstrap import Estimate, estimate, ratio_estimate, resample_prompts
+from sequoia_core.acceptance.calibration import TABLE_GROUPS, Calibration
+from sequoia_core.acceptance.vector import AcceptanceVector
 from sequoia_core.decoding.loop import decode
 from sequoia_core.decoding.record import TOKENS_ONLY
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.decoding.tree_policy import TreePolicy
-from sequoia_core.design.acceptance import AcceptanceVector
-from sequoia_core.design.bootstrap import Estimate, estimate, ratio_estimate, resampled
-from sequoia_core.design.calibration import KINDS, Calibration
-from sequoia_core.design.optimal_trees import optimal_tree
-from sequoia_core.design.tree import TokenTree
 from sequoia_core.files.prompt_files import load_prompts
+from sequoia_core.measuring.measure_acceptance import measure_acceptance
 from sequoia_core.models.language_model import ModelPair
 from sequoia_core.models.loading import load_pair
-from sequoia_core.studies.measure_acceptance import measure_acceptance
-from sequoia_core.studies.measure_growth import DEPTH, SIZES, measure_growth
-from sequoia_core.studies.verifier_comparison import whole_tokens
-
-ROOT = Path(__file__).resolve().parent.parent
+from sequoia_core.trees.optimal import optimal_tree
+from sequoia_core.trees.tree import TokenTree
+from sequoia_extras.dynamic_trees.policies import AdaptiveTree, SpecExecTree
+from sequoia_extras.dynamic_trees.recipes import RECIPES
+from sequoia_extras.evaluation.measure_growth import GROWTH_DEPTH, GROWTH_SIZES, measure_growth
+from sequoia_extras.evaluation.verifier_comparison import count_yielded_tokens
 
 STATIC = "static"
 PROMPTS = ROOT / "assets" / "prompts"
@@ -57,32 +56,29 @@ BUDGET = {
     "max_new_tokens": 48, "max_depth": 12,
 }  # fmt: skip
 GROWTH = {
-    "sizes": ",".join(map(str, SIZES)), "temperatures": "0,0.6", "file": PROMPTS / "prompts.jsonl",
-    "prompts": 16, "max_new_tokens": 32, "max_depth": DEPTH,
+    "sizes": ",".join(map(str, GROWTH_SIZES)), "temperatures": "0,0.6", "file": PROMPTS / "prompts.jsonl",
+    "prompts": 16, "max_new_tokens": 32, "max_depth": GROWTH_DEPTH,
 }  # fmt: skip
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Options(__doc__)
     mode = parser.add_mutually_exclusive_group(required=True)
-    mode.add_argument("--budget", action="store_true", help="equal budgets of nodes")
-    mode.add_argument("--growth", action="store_true", help="growth with the budget, beside chains")
+    mode.add_argument("--budget", action="store_true", help="compare trees with equal numbers of nodes")
+    mode.add_argument("--growth", action="store_true", help="compare trees and chains of increasing size")
     parser.add_argument("--sizes")
     parser.add_argument("--temperatures")
-    parser.add_argument("--prompts", type=int, help="half to measure on, half to decode; of growth, all")
+    parser.add_argument("--prompts", type=int, help="number of prompts; half are decoded, or all with --growth")
     parser.add_argument("--file", type=Path)
     parser.add_argument("--max-new-tokens", type=int)
     parser.add_argument("--max-depth", type=int)
     parser.add_argument("--target")
     parser.add_argument("--draft")
-    parser.add_argument("--dtype", default="bfloat16", help="the format of compiled passes")
-    parser.add_argument("--quick", action="store_true", help="4 prompts x 16 tokens, two sizes; writes no file")
+    parser.add_argument("--dtype", default="bfloat16", help="dtype of both models (default: that of compiled passes)")
     parser.set_defaults(**(GROWTH if parser.parse_args().growth else BUDGET))
-    args = parser.parse_args()
+    args = parser.read(prompts=2, max_new_tokens=8, sizes="8")
     if args.growth and (args.target or args.draft):
-        parser.error("growth goes by the demo pair's vectors; the tree page measures that of another pair")
-    if args.quick:
-        args.prompts, args.max_new_tokens, args.sizes = 4, 16, "8,32"
+        parser.error("growth uses the demo pair's vectors; the tree page measures other pairs")
     started = time.perf_counter()
     pair = load_pair(args.target, args.draft, dtype=args.dtype).ignore_eos()
     prompts = [pair.tokenizer.encode(text) for text in load_prompts(args.file)[: args.prompts]]
@@ -103,15 +99,12 @@ def main() -> None:
             "python": platform.python_version(),
         },
     }
-    if not args.quick:
-        name = "growth" if args.growth else "dynamic-budget"
-        out = ROOT / "benchmarks" / "results" / f"{name}-{date.today().isoformat()}.json"
-        out.write_text(json.dumps(result) + "\n")
+    write_record("growth" if args.growth else "dynamic-budget", result, args, indent=None)
     print(json.dumps(result))
 
 
 def growth(prompts: Sequence[Sequence[int]], pair: ModelPair, args: argparse.Namespace) -> dict:
-    """Decode the prompts with trees of every size at every temperature that a vector ships for."""
+    """Decode the prompts with trees of every size at every temperature that has a shipped vector."""
     studies = []
     for temperature in _numbers(args.temperatures):
         study = measure_growth(
@@ -149,9 +142,9 @@ def budgets(prompts: Sequence[Sequence[int]], pair: ModelPair, args: argparse.Na
 
 
 def calibration_gains(vector: AcceptanceVector, temperature: float) -> list[dict]:
-    """Return how much likelier each kind of table makes held-out prompts than the plain vector."""
+    """Return the log-likelihood gain of each group of tables over the plain vector on held-out prompts."""
     found = []
-    for kind in KINDS:
+    for kind in TABLE_GROUPS:
         gain = held_out_gain(vector.calibration, kind)
         found.append(
             {"temperature": temperature, "kind": kind, "nats_per_position": None if gain is None else gain.to_json()}
@@ -160,13 +153,13 @@ def calibration_gains(vector: AcceptanceVector, temperature: float) -> list[dict
 
 
 def held_out_gain(calibration: Calibration, kind: str) -> Estimate | None:
-    """Return the gain in log-likelihood of the tables over a plain vector on held-out prompts, nats a position."""
+    """Return the tables' log-likelihood gain over the plain vector on held-out prompts, in nats per position."""
     prompts = len(calibration.positions)
     if prompts < 2:
         return None
     fit = (np.arange(prompts) % 2 == 0).astype(float)
     score = np.flatnonzero(fit == 0.0)
-    tables, which = KINDS[kind]
+    tables, which = TABLE_GROUPS[kind]
     chances = np.clip(calibration.tables(fit).values[tables], 1e-6, 1 - 1e-6)
     seen, taken = calibration.counts[score, tables], calibration.accepted[score, tables]
     likelihood = (taken * np.log(chances) + np.maximum(seen - taken, 0.0) * np.log1p(-chances)).sum(axis=(1, 2))
@@ -186,7 +179,7 @@ def compared(
     depth: int,
     length: int,
 ) -> list[dict]:
-    """Decode the prompts with every kind of tree of that size; print and return one row each."""
+    """Decode the prompts with trees of this size of every kind; print and return one row for each."""
     trees: dict[str, TokenTree | TreePolicy] = {
         STATIC: optimal_tree(vector, size=size, depth=depth),
         "specexec": SpecExecTree(max_size=size, max_depth=depth),
@@ -207,7 +200,7 @@ def compared(
                 prompt, pair, tree=tree, sampling=sampling, max_new_tokens=length, details=TOKENS_ONLY,
                 generator=torch.Generator().manual_seed(place),
             ):  # fmt: skip
-                tokens[place] += whole_tokens([step])
+                tokens[place] += count_yielded_tokens([step])
                 steps[place] += 1
                 nodes[place] += step.tree.size
         counts[name] = tokens, steps
@@ -223,8 +216,8 @@ def compared(
 
 
 def over_static(counts: tuple[np.ndarray, np.ndarray], static: tuple[np.ndarray, np.ndarray]):
-    """Return tokens per step ÷ the static tree's, prompts resampled together."""
-    picks = resampled(len(counts[0]))
+    """Return tokens per step relative to the static tree, resampling prompts jointly."""
+    picks = resample_prompts(len(counts[0]))
     (tokens, steps), (base_tokens, base_steps) = counts, static
     samples = (picks @ tokens) / (picks @ steps) / ((picks @ base_tokens) / (picks @ base_steps))
     return estimate(float(tokens.sum() / steps.sum() / (base_tokens.sum() / base_steps.sum())), samples)

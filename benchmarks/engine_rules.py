@@ -1,47 +1,49 @@
-"""What the rule by which engines accept drafted tokens costs: tokens per step by rule, temperature and top-p.
+"""Compare the rules by which engines accept drafted tokens, by tokens per step, temperature and top-p.
 
     python benchmarks/engine_rules.py                                       # the demo pair
-    python benchmarks/engine_rules.py --target FOLDER --draft FILE.gguf     # another
+    python benchmarks/engine_rules.py --target FOLDER --draft FILE.gguf     # another pair
 
-"match" is the rule of engines that draft greedily, sample from the target and accept what is equal: chance P at Q's
-likeliest token. Accepting such a draft with probability p, as vLLM says it, is the same. "match sampled" is that with
-a drawn draft: sum of P · Q. "rejection" accepts a drawn token with probability min(1, p / q): sum of min(P, Q).
-All are asked about the same text, which the target writes at each temperature; chains are replayed along it, and
-intervals of ratios are paired by prompt. A table, and one JSON line last.
-Shapes: N = positions, V = vocabulary, R = rules; P = target row, Q = draft row.
+"match" is the rule of engines that draft greedily, sample from the target and accept equal tokens; a token is accepted
+with probability P at Q's most likely token. Accepting such a draft with probability p, as vLLM describes it, is the
+same. "match sampled" draws the draft's tokens, so the probability is the sum of P · Q. "rejection" accepts a drawn
+token with probability min(1, p / q), which gives the sum of min(P, Q).
+All rules are evaluated on the same text, written by the target at each temperature. Chains are replayed along it, and
+intervals of ratios are paired by prompt. Prints a table, then one JSON line.
+Shapes: N = positions, V = vocabulary size, R = rules; P = target row, Q = draft row.
 """
 
-import argparse
 import json
 import threading
 from collections.abc import Mapping, Sequence
 from itertools import product
 
-import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
+import sequoia_core.models.short_spins  # noqa: F401  before torch, whose threads read their settings once
 
 # isort: split
 import numpy as np
 import torch
 
+from benchmarks.common import ROOT, Options
 from sequoia_core import SamplingConfig, load_pair
-from sequoia_core.design.acceptance import AcceptanceVector
-from sequoia_core.design.bootstrap import ratio_estimate
-from sequoia_core.design.plain_trees import chain_tree
-from sequoia_core.design.replay import replay
+from sequoia_core.acceptance.bootstrap import ratio_estimate
+from sequoia_core.acceptance.vector import AcceptanceVector
 from sequoia_core.files.prompt_files import load_prompts
+from sequoia_core.measuring.measure_acceptance import pair_settings, vector_from_prompts
+from sequoia_core.measuring.prompt_loop import Report, measure_each, tokens_within_context
+from sequoia_core.measuring.ranks_along_text import TextRows, ask_on_text
 from sequoia_core.models.language_model import ModelPair
+from sequoia_core.models.processor import processor_name
 from sequoia_core.models.prompting import Prompting, encode_prompt
-from sequoia_core.native.processor import processor_name
-from sequoia_core.servers.chain_acceptance import MATCH, REJECTION
-from sequoia_core.studies.measure_acceptance import pair_settings, vector_from_prompts
-from sequoia_core.studies.prompt_loop import Report, one_by_one, room_after
-from sequoia_core.studies.ranks_along_text import Rows, ranks_on_text
+from sequoia_core.trees.plain import chain_tree
+from sequoia_core.trees.replay import replay
+from sequoia_extras.servers.chain_acceptance import MATCH, REJECTION
 
-RULES = (MATCH, "match sampled", REJECTION, "rejection, draft cut")  # the last draws from Q cut by the same top-p
+# The last rule also applies top-p to Q before drawing from it.
+RULES = (MATCH, "match sampled", REJECTION, "rejection, draft cut")
 
 
 def rule_acceptance(target: torch.Tensor, draft: torch.Tensor) -> torch.Tensor:
-    """Return the chance that a drafted token is accepted by each of the first three rules, float64 [N, 3].
+    """Return the probability that a drafted token is accepted under each of the first three rules, float64 [N, 3].
 
     Args:
         target, draft: float [N, V], rows P and Q.
@@ -54,13 +56,14 @@ def rule_acceptance(target: torch.Tensor, draft: torch.Tensor) -> torch.Tensor:
 def accepted_given_token(
     target: torch.Tensor, draft: torch.Tensor, tokens: torch.Tensor, uniform: torch.Tensor
 ) -> torch.Tensor:
-    """Draw whether the draft was accepted, given the token that came out, by the first three rules, bool [N, 3].
+    """Draw whether the first three rules accepted the draft, given the committed token, bool [N, 3].
 
-    The token's law is P whatever the rule, so a text that the target wrote serves all. Rejection yields it by accepting
-    a draft with probability min(p, q), of p in all.
+    The token follows P under every rule, so one text written by the target can be used for all rules. Under rejection,
+    the token has probability p, of which min(p, q) comes from accepted drafts.
 
     Args:
-        tokens: int64 [N], which P gives some probability; uniform: float64 [N], from 0 to 1.
+        tokens: int64 [N], with positive probability under P.
+        uniform: float64 [N], from 0 to 1.
     """
     p, q = (rows.gather(1, tokens[:, None])[:, 0].double() for rows in (target, draft))
     return torch.stack([draft.argmax(1) == tokens, uniform < q, uniform * p < q], 1)
@@ -74,24 +77,26 @@ def measure_rules(
     max_new_tokens: int = 128,
     seed: int = 0,
 ) -> dict[str, AcceptanceVector]:
-    """Return for each rule a vector of rank 1 with its outcome at every position, all on the same text.
+    """Return a rank-1 vector for each rule, with its outcome at every position of the same text.
 
     Args:
-        prompts: token ids, one list per prompt; sampling: of the target, temperature above 0.
+        prompts: token ids, one list per prompt.
+        sampling: the target's sampling settings, with a temperature above 0.
     """
     if sampling.greedy:
-        raise ValueError("temperature: found 0, expected more: there all rules accept the target's likeliest token")
-    room_after(prompts, pair, max_new_tokens)
+        raise ValueError("temperature: found 0, expected more, since at 0 all rules accept the most likely token")
+    tokens_within_context(prompts, pair, max_new_tokens)
     cancel = threading.Event()
 
     def measure(number: int, report: Report) -> np.ndarray | None:
-        parts = ranks_on_text(
+        parts = ask_on_text(
             prompts[number], pair, sampling=sampling, questions={"rules": _ask},
             max_new_tokens=max_new_tokens, seed=seed, number=number, cancel=cancel, report=report,
         )  # fmt: skip
         return None if parts is None else parts[0]["rules"]
 
-    found = list(one_by_one(len(prompts), measure, progress=None, cancel=cancel))  # [N, 2, R] of each prompt
+    # Each prompt's result has shape [N, 2, R].
+    found = list(measure_each(len(prompts), measure, progress=None, cancel=cancel))
     meta = pair_settings(pair) | {"temperature": sampling.temperature, "top_p": sampling.top_p}
     return {
         rule: vector_from_prompts(
@@ -102,8 +107,8 @@ def measure_rules(
     }  # fmt: skip
 
 
-def _ask(rows: Rows) -> torch.Tensor:
-    """Answer with the chance of acceptance and with its outcome, by each rule: float64 [N, 2, R]."""
+def _ask(rows: TextRows) -> torch.Tensor:
+    """Return the acceptance probability and its outcome under each rule, float64 [N, 2, R]."""
     target, draft, tokens, draws, first = rows
     sources = [draft, draft if first is None else first]
     uniform = torch.rand(len(tokens), dtype=torch.float64, device=draft.device, generator=draws)
@@ -112,8 +117,8 @@ def _ask(rows: Rows) -> torch.Tensor:
     return torch.stack([chances, drawn.double()], 1)[:, :, [0, 1, 2, 5]]
 
 
-def row_of(found: Mapping[str, AcceptanceVector], lengths: list[int]) -> dict:
-    """Return acceptance by rule, tokens per step of each length, and what each rule adds to matching."""
+def result_row(found: Mapping[str, AcceptanceVector], lengths: list[int]) -> dict:
+    """Return the acceptance by rule, the tokens per step at each length, and the gain of each rule over matching."""
     row: dict = {"acceptance": {rule: float(vector.probs[0]) for rule, vector in found.items()}}
     row["tokens_per_step"], row["over_match"] = {}, {}
     for k in lengths:
@@ -125,7 +130,7 @@ def row_of(found: Mapping[str, AcceptanceVector], lengths: list[int]) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Options(__doc__)
     parser.add_argument("--target")
     parser.add_argument("--draft")
     parser.add_argument("--prompts")
@@ -134,18 +139,18 @@ def main() -> None:
     parser.add_argument("--temperatures", default="0.3,0.6,0.8,1")
     parser.add_argument("--top-p", default="1,0.9")
     parser.add_argument("--lengths", default="1,2,4,8")
-    args = parser.parse_args()
+    args = parser.read(prompt_count=2, max_new_tokens=8, temperatures="0.6", top_p="0.9", lengths="1,2")
     temperatures, top_ps = ([float(each) for each in text.split(",")] for text in (args.temperatures, args.top_p))
     lengths = [int(each) for each in args.lengths.split(",")]
     pair = load_pair(args.target, args.draft)
-    texts = load_prompts(args.prompts or "assets/prompts/prompts.jsonl")[: args.prompt_count]
+    texts = load_prompts(args.prompts or ROOT / "assets" / "prompts" / "prompts.jsonl")[: args.prompt_count]
     prompts = [encode_prompt(pair, text, Prompting()) for text in texts]
     rows = []
     for temperature, top_p in product(temperatures, top_ps):
         found = measure_rules(
             prompts, pair, sampling=SamplingConfig(temperature, top_p=top_p), max_new_tokens=args.max_new_tokens
         )
-        rows.append({"temperature": temperature, "top_p": top_p} | row_of(found, lengths))
+        rows.append({"temperature": temperature, "top_p": top_p} | result_row(found, lengths))
         added = rows[-1]["over_match"][lengths[-1]][REJECTION]
         shown = "  ".join(f"{rule} {value:.3f}" for rule, value in rows[-1]["acceptance"].items())
         bounds = "" if added["low"] is None else f" [{added['low'] - 1:+.1%}, {added['high'] - 1:+.1%}]"

@@ -1,27 +1,27 @@
-"""How far times of a small random mixture of experts, passes over 1 to 16 tokens, are from what two of them predict.
+"""Compare pass times of a small random mixture-of-experts model over 1 to 16 tokens with a fit to two of them.
 
     python benchmarks/experts.py
 
-A Qwen3-MoE of transformers in float32, larger than a processor's caches; rounds take turns over the sizes, and medians
-count. Counted too: how many experts of a layer the passes read. Beside it a dense model that reads as much for one
-token: what it takes longer for two is the software's, not the experts'. A table, and one JSON line last.
+Runs transformers' Qwen3-MoE in float32, larger than the processor's caches, in rounds over all sizes. Reports medians
+and the number of experts that a pass reads per layer. A dense model that reads the same amount for one token shows how
+much of the extra time for two tokens is due to the software. Prints a table, then one JSON line.
 """
 
-import argparse
 import json
 import time
 from collections.abc import Mapping
 
-import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
+import sequoia_core.models.short_spins  # noqa: F401  before torch, whose threads read their settings once
 
 # isort: split
 import numpy as np
 import torch
 
-from sequoia_core.design.model_shapes import ModelShape, shape_of
-from sequoia_core.design.roofline import BOUND, Device, Software, pass_sec
-from sequoia_core.models.random_models import random_pair
-from sequoia_core.native.processor import processor_name
+from benchmarks.common import Options, unavailable
+from scripts.make_random_model import random_model
+from sequoia_core.models.processor import processor_name
+from sequoia_extras.hardware_models.model_shapes import ModelShape, shape_from_config
+from sequoia_extras.hardware_models.roofline import BOUND, Device, Software, pass_sec
 
 SIZES = (1, 2, 3, 4, 5, 6, 8, 12, 16)
 TARGET = {
@@ -29,14 +29,13 @@ TARGET = {
     "num_key_value_heads": 4, "head_dim": 64, "intermediate_size": 2048, "vocab_size": 4096, "num_experts": 32,
     "num_experts_per_tok": 4, "moe_intermediate_size": 512, "max_position_embeddings": 1024,
 }  # fmt: skip
-TINY = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "vocab_size": 4096,
-        "num_key_value_heads": 4, "head_dim": 16, "intermediate_size": 64}  # fmt: skip
 DENSE = {"model_type": "llama", "hidden_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 16, "head_dim": 64,
          "num_key_value_heads": 4, "intermediate_size": 2048, "vocab_size": 4096}  # fmt: skip
-ANY = Device(name="any", title="any", bytes_per_sec=1e10, operations_per_sec={"float32": 1e30})  # `traffic` is fitted
+# The bandwidth does not matter, since `traffic` is fitted.
+ANY = Device(name="any", title="any", bytes_per_sec=1e10, operations_per_sec={"float32": 1e30})
 
 
-FIT_SLACK = 0.05  # by which times may grow faster than the bound: noise
+FIT_SLACK = 0.05  # share by which noisy times may exceed the bound
 
 
 def fit_experts(
@@ -48,7 +47,7 @@ def fit_experts(
     context: int = 128,
     software: Software = BOUND,
 ) -> Software:
-    """Return the software whose `traffic` and `alike` fit two passes of experts that are bound by reading."""
+    """Return the software whose `traffic` and `alike` fit two memory-bound passes of experts."""
     (few, less), (many, more) = sorted(seconds.items())
     at_once = device.model_copy(update={"operations_per_sec": {dtype: 1e30}})
     same, independent = (
@@ -63,8 +62,8 @@ def fit_experts(
     if not 0 <= grown <= slower * (1 + FIT_SLACK):
         most = float(independent[-1] / independent[0])
         raise ValueError(
-            f"found {more / less:.2f} times the seconds for {many} tokens of those for {few}, expected 1 to {most:.2f}"
-            ", which is all that experts give: another kernel, or passes that are not bound by reading"
+            f"found a pass over {many} tokens to take {more / less:.2f} times as long as over {few}, expected 1 to "
+            f"{most:.2f}, the limit for reading experts: the kernels may differ, or passes may not be memory-bound"
         )
     return software.model_copy(
         update={"name": "fitted", "traffic": float(1 / slower), "alike": max(0.0, 1 - float(grown / slower))}
@@ -73,15 +72,14 @@ def fit_experts(
 
 @torch.inference_mode()
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Options(__doc__)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--fitted", default="2,12", help="the two sizes that are seen")
-    args = parser.parse_args()
+    parser.add_argument("--fitted", default="2,12", help="the two sizes that are fitted")
+    args = parser.read(rounds=2, fitted="1,16")
     seen = [int(each) for each in args.fitted.split(",")]
-    shape = shape_of(TARGET, "Qwen3-MoE, random")
-    model, dense = (
-        random_pair(each, TINY, names=("target", "draft")).target.model for each in (shape.to_config(), DENSE)
-    )
+    shape = shape_from_config(TARGET, "Qwen3-MoE, random")
+    torch.manual_seed(0)
+    model, dense = (random_model(each, torch.float32, "cpu").eval() for each in (shape.to_config(), DENSE))
     read: list[int] = []
     for layer in model.model.layers:
         layer.mlp.gate.register_forward_hook(lambda gate, given, found: read.append(len(found[-1].unique())))
@@ -89,7 +87,8 @@ def main() -> None:
     without: dict[int, list[float]] = {size: [] for size in SIZES}
     experts: dict[int, list[int]] = {size: [] for size in SIZES}
     generator = torch.Generator().manual_seed(0)
-    for _ in range(args.rounds + 1):  # the first warms up
+    # The first round is a warm-up.
+    for _ in range(args.rounds + 1):
         for size in SIZES:
             ids = torch.randint(TARGET["vocab_size"], (1, size), generator=generator)
             read.clear()
@@ -99,10 +98,14 @@ def main() -> None:
                 taken[size].append(time.perf_counter() - began)
             experts[size] += read
     median, alone = ({size: float(np.median(each[1:])) for size, each in taken.items()} for taken in (seconds, without))
-    fitted = fit_experts(
-        shape, ANY, {size: median[size] for size in seen}, dtype="float32", context=1,
-        software=Software(name="bound", layer_sec=0.0),
-    )  # fmt: skip
+    try:
+        fitted = fit_experts(
+            shape, ANY, {size: median[size] for size in seen}, dtype="float32", context=1,
+            software=Software(name="bound", layer_sec=0.0),
+        )  # fmt: skip
+    # Other processes may have interfered.
+    except ValueError as error:
+        unavailable(f"The measured times do not fit a mixture of experts: {error}.")
     rows = []
     for size in SIZES:
         predicted = float(pass_sec(shape, size, ANY, dtype="float32", context=1, software=fitted))

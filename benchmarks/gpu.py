@@ -1,26 +1,26 @@
-"""What a rented GPU is to show, in one command: the tests that need one, then every figure beside its goal.
+"""Run everything that needs a GPU in one command: the tests, then every measurement with its goal.
 
-    make gpu                                               # a table, and one JSON file that grows by sections
-    python benchmarks/gpu.py --rehearse                    # all of it without a GPU: the figures mean nothing
-    python benchmarks/gpu.py --sections copies,exactness   # some of it
+    make gpu                                               # prints a table; adds each section to one JSON file
+    python benchmarks/gpu.py --rehearse                    # everything without a GPU; the figures are meaningless
+    python benchmarks/gpu.py --quick                       # a rehearsal without tests, which writes no file
+    python benchmarks/gpu.py --sections copies,exactness   # only these sections
 
-A section that FILE (`--out`) already has for this device is not run again. One that fails is written down with its
-error and the others go on; the exit code is 1 then, and also where a test or a proof of exactness fails. Goals of speed
-are not met are only printed. Large models have random weights, since times depend on shapes.
+A section that FILE (`--out`) already contains for this device is not run again. If a section fails, its error is
+recorded and the others still run. The exit code is 1 if a section, a test or a check of exactness fails; missed speed
+goals are only printed. Large models have random weights, since times depend only on shapes.
 
-Needs PyTorch and transformers, no network. The rest can be carried as wheels:
+Requires PyTorch and transformers, but no network. Other requirements can be copied as wheels:
 
     pip download --no-deps --only-binary=:all: --python-version 3.12 --implementation cp -d wheels \\
         --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 --platform manylinux2014_x86_64 \\
         scipy pytest pytest-timeout pluggy iniconfig packaging pygments psutil accelerate \\
-        pydantic pydantic-core annotated-types typing-inspection  # pydantic-core as pydantic asks for
-    python3 -m pip install --no-index --no-deps --target site wheels/*.whl  # there
+        pydantic pydantic-core annotated-types typing-inspection  # use the pydantic-core version that pydantic requires
+    python3 -m pip install --no-index --no-deps --target site wheels/*.whl  # on the GPU machine
     PYTHONPATH=.:site python3 benchmarks/gpu.py
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
 import json
 import re
@@ -32,35 +32,40 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
+import sequoia_core.models.short_spins  # noqa: F401  before torch, whose threads read their settings once
 
 # isort: split
 import gpu_speed
 import torch
-from gpu_machine import EAGER_LAYER_SEC, ROOT, SHAPES, Machine, Peaks, Row, Shape
+from gpu_machine import EAGER_LAYER_SEC, SHAPES, Machine, Peaks, Row, Shape
 from gpu_replay import WARM_UP
 
+from benchmarks.common import ROOT, Options
 from sequoia_core import SamplingConfig, decode, load_pair
+from sequoia_core.acceptance.what_if import power_law
 from sequoia_core.decoding.record import TOKENS_ONLY
 from sequoia_core.decoding.tree_policy import ROOT_ONLY
 from sequoia_core.decoding.verifiers import VERIFIERS
-from sequoia_core.design.optimal_trees import optimal_tree
-from sequoia_core.design.what_if import power_law
+from sequoia_core.measuring.measure_profile import measure_profile
 from sequoia_core.models.language_model import ModelPair
-from sequoia_core.studies.losslessness import check_losslessness
-from sequoia_core.studies.measure_profile import measure_profile
+from sequoia_core.trees.optimal import optimal_tree
+from sequoia_extras.evaluation.losslessness import check_losslessness
 
 LAW_SAMPLES, DEMO_TOKENS = 500, 128
-BUDGET_SEC = 20 * 60  # of everything; a test holds the estimates to it
+BUDGET_SEC = 20 * 60  # for all sections; a test compares the estimates with it
 TESTS = (
-    "tests/core/test_other_device.py", "tests/core/decoding/gpu/test_gpu_path.py",
-    "tests/core/models/offload/test_offloading.py",
+    "tests/extras/cuda_graphs/test_other_device.py", "tests/extras/cuda_graphs/test_gpu_path.py",
+    "tests/extras/offloading/test_offloading.py",
 )  # fmt: skip
 
 
 def tests(machine: Machine) -> list[Row]:
-    """The tests marked gpu; in a rehearsal the same ones on a pretend device."""
-    marked = ["-k", "pretend or test_what or test_it_walks"] if machine.rehearse else ["-m", "gpu"]
+    """Run the tests marked gpu; in a rehearsal, run them on a pretend device."""
+    marked = (
+        ["-k", "pretend or test_weights_stored_twice or test_needs_are_predicted or test_parallel_walk"]
+        if machine.rehearse
+        else ["-m", "gpu"]
+    )
     command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", *marked, *TESTS]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -70,7 +75,7 @@ def tests(machine: Machine) -> list[Row]:
 
 
 def exactness(machine: Machine) -> list[Row]:
-    """Test the law of what is written on the device, and greedy text against `generate` in float32."""
+    """Check the distribution of text generated on the device, and compare greedy text with `generate` in float32."""
     rows, pair = [], ModelPair(*(machine.model("Llama-68M", seed, torch.float32) for seed in (0, 1)), tokenizer=None)
     tree = optimal_tree(power_law(0.6, 1.0, ranks=4), size=8)
     for temperature in (0.6, 1.0):
@@ -95,13 +100,13 @@ def exactness(machine: Machine) -> list[Row]:
     tokens = sum(len(step.new_tokens) for step in drawn)
     return [
         *rows,
-        Row("greedy text as generate writes it", same, "of tokens", "all", same == 1.0),
-        Row("tokens by a generator of the device", tokens, "", "4", tokens == 4),
+        Row("greedy text equal to that of generate", same, "of tokens", "all", same == 1.0),
+        Row("tokens drawn with a generator on the device", tokens, "", "4", tokens == 4),
     ]
 
 
 def demo(machine: Machine) -> list[Row]:
-    """Decode with the shipped pair, with a tree and without."""
+    """Decode with the shipped pair, with and without a tree."""
     pair = load_pair(device=str(machine.device), dtype="float32" if machine.rehearse else None)
     prompt = pair.tokenizer.encode("def fibonacci(n):\n")
     tree = optimal_tree(power_law(0.7, 1.5, ranks=8), size=16)
@@ -110,18 +115,18 @@ def demo(machine: Machine) -> list[Row]:
         count = 8 if machine.rehearse else DEMO_TOKENS
         steps = list(decode(prompt, pair, tree=own, max_new_tokens=count, details=TOKENS_ONLY))[2:]
         taken[name] = sum(s.seconds for s in steps) / max(1, sum(len(s.new_tokens) for s in steps))
-    sizes = [1, 4] if machine.rehearse else [1, 2, 4, 8, 16, 32, 64]
+    sizes = [1, 2] if machine.rehearse else [1, 2, 4, 8, 16, 32, 64]
     profile = measure_profile(pair, sizes=sizes, context=min(128, machine.context), repeats=machine.repeats)
     more = {"profile": profile.to_json()}
-    rows = [Row(f"demo pair, {name}", 1e3 * sec, "ms a token", more=more) for name, sec in taken.items()]
+    rows = [Row(f"demo pair, {name}", 1e3 * sec, "ms per token", more=more) for name, sec in taken.items()]
     return [*rows, Row("demo pair, speedup", taken["one by one"] / max(1e-9, taken["a tree of 16"]), "x")]
 
 
 def estimates(peaks: Peaks) -> dict[str, float]:
-    """Return the seconds of each section, from bytes and operations at half a device's peaks, on the safe side.
+    """Return conservative estimates of the seconds of each section, at half of a device's peak rates.
 
-    Passes are taken to be launched from Python, without graphs. The rest is assumed: 10 s to start, 4 minutes of tests,
-    2.5 to compile, 5 s to make a model, a quarter of a GB/s to write one and 1 GB/s to read it.
+    Passes are assumed to be launched from Python, without graphs. Other assumptions: 10 s to start, 4 minutes for tests
+    and 2.5 for compilation, 5 s to create a model, 0.25 GB/s to write one and 1 GB/s to read it.
     """
 
     def passing(shape: Shape, tokens: int = 1) -> float:
@@ -156,40 +161,42 @@ def estimates(peaks: Peaks) -> dict[str, float]:
     }
 
 
-WORK: dict[str, tuple[Callable[[Machine], Sequence[Row]], bool]] = {  # and whether it is rehearsed on a pretend device
+# Name -> function, and whether it is rehearsed on a pretend device, which cannot compile and has no memory.
+WORK: dict[str, tuple[Callable[[Machine], Sequence[Row]], bool]] = {
     "tests": (tests, False),
     "copies": (gpu_speed.copies, False),
     "exactness": (exactness, True),
     "demo": (demo, True),
-    "plain": (gpu_speed.plain, False),  # a pretend device compiles nothing
+    "plain": (gpu_speed.plain, False),
     "fused": (gpu_speed.fused, True),
     "compiled": (gpu_speed.compiled, False),
     "outside": (gpu_speed.outside, True),
     "replay": (gpu_speed.replay, True),
     "shapes": (gpu_speed.shapes, True),
-    "streaming": (gpu_speed.streaming, False),  # nor has it memory of its own
+    "streaming": (gpu_speed.streaming, False),
 }
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Options(__doc__)
     parser.add_argument("--rehearse", action="store_true")
     parser.add_argument("--sections", default=",".join(WORK))
-    parser.add_argument("--models", type=Path, help="folder that keeps the model that streams, for another run")
+    parser.add_argument("--models", type=Path, help="folder in which the streamed model is kept for later runs")
     parser.add_argument("--out", type=Path, default=Path("gpu.json"))
-    args = parser.parse_args()
+    args = parser.read(rehearse=True, sections=",".join(name for name in WORK if name != "tests"), out=None)
     machine, expected = Machine(args.rehearse, args.models), estimates(Peaks.stated())
-    found = json.loads(args.out.read_text()) if args.out.exists() else {}
+    found = json.loads(args.out.read_text()) if args.out and args.out.exists() else {}
     if {key: found.get(key) for key in machine.facts()} != machine.facts():
         found = machine.facts() | {"sections": {}}
     done = found["sections"]
     names = [name for name in args.sections.split(",") if "rows" not in done.get(name, {})]
-    print(f"{', '.join(names)}: at most {sum(expected[n] for n in names) / 60:.0f} minutes on an H100, as estimated")
+    print(f"{', '.join(names)}: at most {sum(expected[n] for n in names) / 60:.0f} minutes on an H100 (estimate)")
     for name in names:
         began = time.perf_counter()
         done[name] = run(name, machine)
         done[name] |= {"seconds": time.perf_counter() - began, "estimated_sec": expected[name]}
-        args.out.write_text(json.dumps(found, indent=1))
+        if args.out:
+            args.out.write_text(json.dumps(found, indent=1))
     print(json.dumps(found))
     proofs = [entry for name in ("tests", "exactness") for entry in done.get(name, {}).get("rows", ())]
     return int(any("error" in section for section in done.values()) or any(not entry["met"] for entry in proofs))
@@ -202,11 +209,13 @@ def run(name: str, machine: Machine) -> dict[str, Any]:
     try:
         with machine.pretending() if pretends else nullcontext():
             rows = work(machine)
-    except Exception as error:  # half an hour on a rented machine goes on with what else works
+    # The other sections should still use the rented machine.
+    except Exception as error:
         print(f"  {type(error).__name__}: {error}")
         return {"error": f"{type(error).__name__}: {error}"}
     finally:
-        gc.collect()  # a model has cycles, and the next one needs its memory
+        # Models have reference cycles, and the next one needs the memory.
+        gc.collect()
         if machine.device.type == "cuda":
             torch.cuda.empty_cache()
     print(*rows, sep="\n", flush=True)

@@ -1,7 +1,7 @@
-"""Where `gpu.py` measures, or rehearses: the device, its peaks, the sizes, and models of known shapes.
+"""The device on which `gpu.py` measures or rehearses: its peak rates, sizes, and models of known shapes.
 
-A model of a pass is the longer of reading the weights and computing with each token, as in
-`sequoia_core/design/roofline.py`, which needs pydantic.
+The time of a pass is modelled as the larger of reading the weights and computing all tokens, as in
+`sequoia_extras/hardware_models/roofline.py`, which cannot be used here because it requires pydantic.
 """
 
 from __future__ import annotations
@@ -15,22 +15,23 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
+import sequoia_core.models.short_spins  # noqa: F401  before torch, whose threads read their settings once
 
 # isort: split
 import torch
 import transformers
 
+from benchmarks.common import ROOT, unavailable
 from sequoia_core.models.device import describe_device
 from sequoia_core.models.language_model import HuggingFaceModel
+from sequoia_core.planning.profile import HardwareProfile
 
-ROOT = Path(__file__).resolve().parent.parent
-EAGER_LAYER_SEC = 7e-4  # of a layer that is launched kernel by kernel from Python, whatever its size
+EAGER_LAYER_SEC = 7e-4  # time of a layer launched kernel by kernel from Python, at any size
 VOCAB = 32_000
 
 
 class Shape(NamedTuple):
-    """A decoder's sizes, as far as its times depend on them."""
+    """The sizes of a decoder that determine its times."""
 
     hidden: int
     inner: int
@@ -39,7 +40,7 @@ class Shape(NamedTuple):
 
     @property
     def layer(self) -> int:
-        """Numbers of one layer."""
+        """Number of parameters of one layer."""
         return 4 * self.hidden**2 + 3 * self.hidden * self.inner
 
     @property
@@ -48,54 +49,57 @@ class Shape(NamedTuple):
 
     @property
     def read(self) -> int:
-        """Numbers that a pass reads: of the embedding only single rows."""
+        """Number of parameters that a pass reads; it reads only single rows of the embedding."""
         return self.parameters - VOCAB * self.hidden
 
 
-SHAPES = {  # Llama 2 and the drafts of the Sequoia paper
+# Shapes of Llama 2 and of the drafts in the Sequoia paper.
+SHAPES = {
     "Llama-2-7B": Shape(4096, 11008, 32, 32),
     "Llama-2-13B": Shape(5120, 13824, 40, 40),
     "Llama-160M": Shape(768, 3072, 12, 12),
     "Llama-68M": Shape(768, 3072, 2, 12),
 }
-SMALL = Shape(64, 96, 2, 4)  # of every model in a rehearsal
+SMALL = Shape(64, 96, 2, 4)  # shape of every model in a rehearsal
 
 
 class Peaks(NamedTuple):
-    """What a device does at most: bytes per second of its memory and from the host, operations per second."""
+    """Peak rates of a device: bytes per second from its memory and from the host, and operations per second."""
 
     memory: float
     host: float
     operations: float
 
     def pass_sec(self, shape: Shape, tokens: int = 1, context: int = 128) -> float:
-        """Return the least seconds of a pass in bfloat16."""
-        seen = 2 * 2 * shape.layers * shape.hidden * (context + tokens)  # bytes of keys and values
+        """Return a lower bound on the seconds of a pass in bfloat16."""
+        # Size of the keys and values in bytes.
+        seen = 2 * 2 * shape.layers * shape.hidden * (context + tokens)
         attending = 4 * shape.layers * shape.hidden * (context + tokens)
         computing = tokens * (2 * shape.read + attending)
         return max((2 * shape.read + seen) / self.memory, computing / self.operations)
 
     @classmethod
     def stated(cls, name: str = "h100") -> Peaks:
-        """Return those that a device's maker states."""
+        """Return the peak rates that the manufacturer specifies for a device."""
         found = json.loads((ROOT / "assets" / "devices.json").read_text())["devices"][name]
         return cls(found["bytes_per_sec"], found["host_bytes_per_sec"], found["operations_per_sec"]["bfloat16"])
 
 
 class Machine:
-    """Where everything runs, and how large it is."""
+    """The device that all sections run on, and the sizes of a run."""
 
     def __init__(self, rehearse: bool, models: Path | None = None) -> None:
         self.rehearse, self.models = rehearse, models
         if not rehearse and not torch.cuda.is_available():
-            raise SystemExit("gpu.py: found no CUDA device, expected one, or --rehearse")
+            unavailable("This benchmark needs a CUDA device, or --rehearse.")
+        self.profiles: dict[tuple[str, str], HardwareProfile] = {}
         self.device = torch.device("cpu" if rehearse else "cuda")
         self.dtype = torch.float32 if rehearse else torch.bfloat16
         self.vocab, self.context, self.size, self.repeats = (256, 24, 8, 1) if rehearse else (VOCAB, 128, 128, 5)
 
     @contextmanager
     def pretending(self) -> Iterator[None]:
-        """In a rehearsal, run on a device that is not the CPU, though its numbers are there: what mixes both fails."""
+        """In a rehearsal, run on a pretend device backed by the CPU; code that mixes devices fails."""
         if not self.rehearse:
             yield
             return
@@ -112,7 +116,7 @@ class Machine:
             torch.cuda.synchronize()
 
     def seconds(self, work: Callable[[], object], repeats: int = 5) -> float:
-        """Return the least seconds of a call, after two to warm up and capture."""
+        """Return the minimum seconds of a call, after two calls to warm up and capture graphs."""
         taken = []
         for _ in range(repeats + 2):
             self.wait()
@@ -124,7 +128,7 @@ class Machine:
 
     @cached_property
     def peaks(self) -> Peaks:
-        """What copies and a product reach here."""
+        """The rates that copies and a matrix product reach on this device."""
         count, side = (2**16, 64) if self.rehearse else (2**30, 8192)
         here = torch.ones(count, dtype=torch.uint8, device=self.device)
         there = torch.empty_like(here)
@@ -142,7 +146,7 @@ class Machine:
     def model(
         self, name: str, seed: int = 0, dtype: torch.dtype | None = None, vocab: int | None = None
     ) -> HuggingFaceModel:
-        """Return a model of a shape with random weights, made on the device."""
+        """Return a model with this shape and random weights, created on the device."""
         shape = self.shape(name)
         config = transformers.LlamaConfig(
             vocab_size=vocab or self.vocab, hidden_size=shape.hidden, intermediate_size=shape.inner,
@@ -166,7 +170,7 @@ class Machine:
 
 
 class Row(NamedTuple):
-    """One figure; `goal` in words, `met` None where there is none, `more` for the file alone."""
+    """One measurement: `goal` is text, `met` is None without a goal, and `more` is written only to the file."""
 
     what: str
     value: float

@@ -1,7 +1,7 @@
-"""Replay: the real steps of a pair, whose accepted paths are drawn from an acceptance vector.
+"""ReplayGraph: real decoding steps of a pair, with accepted paths drawn from an acceptance vector.
 
-Speed depends on shapes and on how many tokens are accepted: random weights do for the first, a vector says the second.
-Forwards, masks, sampling, the walk and the commit are those of decoding; only the path is not what the models decided.
+Speed depends on shapes, for which random weights suffice, and on the number of accepted tokens, which follows from the
+vector. Passes, masks, sampling, the walk and the commit are those of decoding; only the path is drawn.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from typing import NamedTuple
 
-import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
+import sequoia_core.models.short_spins  # noqa: F401  before torch, whose threads read their settings once
 
 # isort: split
 import numpy as np
@@ -17,25 +17,25 @@ import torch
 from gpu_machine import Machine
 
 from sequoia_core import AcceptanceVector, SamplingConfig
-from sequoia_core.decoding.assemble import assemble, keep
+from sequoia_core.decoding.assemble import assemble, store_run
 from sequoia_core.decoding.drafting import DraftTree
-from sequoia_core.decoding.gpu.drafting import StaticDrafter
-from sequoia_core.decoding.gpu.judging import StaticJudge
-from sequoia_core.decoding.gpu.phases import StaticPass
 from sequoia_core.decoding.loop import End, take_step
-from sequoia_core.decoding.tree_policy import policy_of
+from sequoia_core.decoding.tree_policy import as_policy
 from sequoia_core.decoding.verifiers import choose_verifier
 from sequoia_core.decoding.walk import Walk
-from sequoia_core.design.tree import TokenTree
 from sequoia_core.models.language_model import ModelPair
 from sequoia_core.models.protocol import prefill
+from sequoia_core.trees.tree import TokenTree
+from sequoia_extras.cuda_graphs.drafting import StaticDrafter
+from sequoia_extras.cuda_graphs.judging import StaticJudge
+from sequoia_extras.cuda_graphs.phases import StaticPass
 
-WARM_UP = 4  # steps of each text that are not timed: graphs are captured in the first text's
+WARM_UP = 4  # number of untimed steps at the beginning of each text; those of the first text capture graphs
 SAMPLING = SamplingConfig(0.6)
 
 
 class Replayed:
-    """A judge whose work is done, but whose accepted path is drawn from an acceptance vector."""
+    """A judge that does all the usual work, but draws the accepted path from an acceptance vector."""
 
     def __init__(self, judge, acceptance: AcceptanceVector, seed: int) -> None:
         self.judge, self.cumulative = judge, np.cumsum(acceptance.probs)
@@ -56,22 +56,24 @@ class Replayed:
 
     @torch.inference_mode()
     def commit(self, draft: DraftTree, path: tuple[int, ...]) -> None:
-        decided = getattr(self.judge, "decided", None)
-        if decided is not None:  # the phase that commits reads the path from where it was decided
-            kept = decided.parts(decided.verdict)[2]
+        decided = getattr(self.judge, "_decided", None)
+        # The commit phase reads the path from this buffer.
+        if decided is not None:
+            kept = decided.split_verdict(decided.verdict)[2]
             kept.copy_(torch.tensor([*path, *path[-1:] * (len(kept) - len(path))]))
         self.judge.commit(draft, path)
 
 
 class Steps(NamedTuple):
-    """What steps took.
+    """Times and tokens of steps.
 
     Attributes:
         each: seconds of each step.
-        tokens: of all steps.
-        context: slots of a text's cache, which a step in graphs attends over; else tokens before a step, on average.
-        passes: of the last text's steps, where they are of fixed shape.
-        first: seconds of each text's first steps; the first text's capture the graphs.
+        tokens: number of tokens committed by all steps.
+        context: number of cache slots if steps run in graphs, which attend to all slots; otherwise the mean number of
+            tokens before a step.
+        passes: passes of the last text's steps, if they have static shapes.
+        first: seconds of each text's first steps; those of the first text capture the graphs.
     """
 
     each: list[float]
@@ -102,16 +104,16 @@ def replayed(
     sampling: SamplingConfig = SAMPLING,
     compiled: bool = False,
 ) -> Steps:
-    """Take steps on top of a context, in several texts, and return those after each text's first few.
+    """Take steps after a context in several texts, and return those after each text's warm-up.
 
-    `compiled` compiles the passes of sessions on their own, for steps that are not of fixed shape.
+    If `compiled`, the passes of each session are compiled separately, for steps without static shapes.
     """
     each, tokens, lengths, passes, first = [], 0, [], [], []
     for seed in range(texts):
         sequence = machine.prompt(machine.context)
         length = len(sequence) + (WARM_UP + steps) * (tree.depth + 1)
-        drafter, judge, sessions = parts = assemble(
-            ModelPair(target, draft, None), policy_of(tree),
+        drafter, judge, sessions, _ = parts = assemble(
+            ModelPair(target, draft, None), as_policy(tree),
             verifier=choose_verifier("sequoia", greedy=sampling.greedy), sampling=sampling, capacity=length,
             generator=torch.Generator().manual_seed(seed),
         )  # fmt: skip
@@ -132,12 +134,12 @@ def replayed(
         if isinstance(drafter, StaticDrafter) and isinstance(judge, StaticJudge):
             passes = [*drafter.passes, judge.passes]
         if texts > 1:
-            keep(parts)
+            store_run(parts)
     return Steps(each, tokens, float(length if isinstance(judge, StaticJudge) else np.mean(lengths)), passes, first)
 
 
 class CompiledForward:
-    """A session's forward by `torch.compile(mode="reduce-overhead")`, its masks over all slots so that shapes recur."""
+    """A session's `forward`, compiled by `torch.compile(mode="reduce-overhead")`; full masks keep shapes static."""
 
     def __init__(self, session) -> None:
         self.session, cache = session, session.cache
@@ -156,4 +158,5 @@ class CompiledForward:
         mask = mask.to(device, self.session.dtype)[None, None]
         logits = self.passes(slots.to(device), ids.to(device), positions.to(device), mask)
         cache.end()
-        return logits[-keep:].clone()  # the next call overwrites it
+        # Copy the logits, since the next call overwrites them.
+        return logits[-keep:].clone()

@@ -1,4 +1,4 @@
-"""The figures of `gpu.py` that are times: each section returns rows, with the goal beside the figure."""
+"""The timed sections of `gpu.py`; each returns rows with a measurement and its goal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
-import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
+import sequoia_core.models.short_spins  # noqa: F401  before torch, whose threads read their settings once
 
 # isort: split
 import numpy as np
@@ -19,38 +19,41 @@ from gpu_replay import WARM_UP, replayed
 
 from scripts.make_random_model import write_random_model
 from sequoia_core import autoregressive, load_pair
-from sequoia_core.decoding.gpu import drafting, judging, phases
-from sequoia_core.decoding.gpu.phases import Phase, StaticPass
+from sequoia_core.acceptance.what_if import power_law
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.decoding.tree_policy import ROOT_ONLY
-from sequoia_core.design.optimal_trees import expected_tokens, optimal_tree
-from sequoia_core.design.step_time import autoregressive_sec, step_time
-from sequoia_core.design.what_if import power_law
+from sequoia_core.measuring.measure_profile import measure_profile
 from sequoia_core.models.language_model import HuggingFaceModel, ModelPair
 from sequoia_core.models.protocol import causal_mask, prefill
 from sequoia_core.models.transformers_passes import TransformersBackend
-from sequoia_core.studies.measure_profile import measure_profile
+from sequoia_core.planning.profile import HardwareProfile
+from sequoia_core.planning.step_time import autoregressive_sec, step_time
+from sequoia_core.trees.optimal import expected_tokens, optimal_tree
+from sequoia_extras.cuda_graphs import drafting, judging, phases
+from sequoia_extras.cuda_graphs.phases import Phase, StaticPass
 
 PAIRS = (("Llama-2-7B", "Llama-68M"), ("Llama-2-13B", "Llama-68M"), ("Llama-2-7B", "Llama-160M"))
 PLAIN_TOKENS, STEPS = 64, 128
-REPLAYS, REPLAY_STEPS = 32, 40  # texts and steps of each: tokens per step then vary by 1.5 % from run to run
-STREAMED = (1, 128, 256, 512, 768)  # tokens of streamed passes
+# With this many texts, and steps in each, tokens per step vary by 1.5 % between runs.
+REPLAYS, REPLAY_STEPS = 32, 40
+STREAMED = (1, 128, 256, 512, 768)  # numbers of tokens in streamed passes
 STREAMED_STEPS = 6
-ACCEPTANCE = power_law(0.7, 1.0, ranks=32)  # supposed; 5.4 tokens per step with 128 nodes and 10 levels
+# An assumption that gives 5.4 tokens per step with 128 nodes and 10 levels.
+ACCEPTANCE = power_law(0.7, 1.0, ranks=32)
 
 
 def copies(machine: Machine) -> list[Row]:
-    """How fast memory is read and written, weights come from the host, and products are computed."""
+    """Measure the rates of memory copies, of transfers from the host, and of matrix products."""
     memory, host, operations = machine.peaks
     return [
         Row("memory bandwidth, copying", memory / 1e9, "GB/s"),
         Row("host to device", host / 1e9, "GB/s"),
-        Row("products in bfloat16", operations / 1e12, "TFLOP/s"),
+        Row("bfloat16 matrix products", operations / 1e12, "TFLOP/s"),
     ]
 
 
 def plain(machine: Machine) -> list[Row]:
-    """Tokens without speculation, ours and those of `generate`, eager and compiled, against reading all weights."""
+    """Time a token without speculation, by our engine and by `generate`, eager and compiled."""
     model, count = machine.model("Llama-2-7B"), 8 if machine.rehearse else PLAIN_TOKENS
     prompt = machine.prompt(machine.context)
     steps = [s.seconds for s in autoregressive(prompt, ModelPair(model, None, None), max_new_tokens=count)]
@@ -67,7 +70,8 @@ def plain(machine: Machine) -> list[Row]:
     compiled = {"cache_implementation": "static", "compile_config": compile_config(machine)}
     for name, options in {"generate, eager": {}, "generate, compiled": compiled}.items():
         first, all_of_them = (machine.seconds(partial(generate, n, **options), 2) for n in (1, count))
-        theirs[name] = (all_of_them - first) / (count - 1)  # without the prompt
+        # The difference excludes the prompt.
+        theirs[name] = (all_of_them - first) / (count - 1)
     torch._dynamo.reset()
     shape = machine.shape("Llama-2-7B")
     width = machine.dtype.itemsize
@@ -75,13 +79,13 @@ def plain(machine: Machine) -> list[Row]:
     share = weights / machine.peaks.memory / own
     return [
         Row("one token, 7B shape", 1e3 * own, "ms"),
-        Row("its share of weight bytes / bandwidth", share, "", "at least 0.8", share >= 0.8),
-        *(Row(name, 1e3 * sec, "ms a token", "slower than ours", sec > own) for name, sec in theirs.items()),
+        Row("share of it needed to read the weights", share, "", "at least 0.8", share >= 0.8),
+        *(Row(name, 1e3 * sec, "ms per token", "slower than ours", sec > own) for name, sec in theirs.items()),
     ]
 
 
 def compile_config(machine: Machine):
-    """Return how `generate` is compiled: as it is by itself on a GPU; in a rehearsal traced, but not compiled."""
+    """Return the compile settings for `generate`: its defaults on a GPU; in a rehearsal, only tracing."""
     from transformers import CompileConfig
 
     if not machine.rehearse:
@@ -92,7 +96,7 @@ def compile_config(machine: Machine):
 
 
 def fused(machine: Machine) -> list[Row]:
-    """A pass of the 7B shape in a graph: our few operations against transformers' own forward."""
+    """Time a pass of the 7B shape in a graph, with our fused operations and with transformers' modules."""
     model, rows = machine.model("Llama-2-7B"), []
     plain = HuggingFaceModel(model.model, "7B", backend=TransformersBackend(model.model))
     for count in (1, machine.size):
@@ -105,12 +109,12 @@ def fused(machine: Machine) -> list[Row]:
             taken[name] = machine.seconds(Phase(one.logits, machine.device), 20)
             rows.append(Row(f"pass over {count} tokens, {name}", 1e3 * taken[name], "ms"))
         ratio = taken["transformers"] / taken[model.backend]
-        rows.append(Row("transformers over ours", ratio, "x", "above 1", ratio > 1.0))
+        rows.append(Row("time of transformers over ours", ratio, "x", "above 1", ratio > 1.0))
     return rows
 
 
 def outside(machine: Machine) -> list[Row]:
-    """How much of a step over 128 nodes is not the models' passes: those are timed alone, over the same buffers."""
+    """Measure the share of a 128-node step outside the passes, which are timed separately on the same buffers."""
     target, draft = (machine.model(name, seed) for seed, name in enumerate(PAIRS[0]))
     tree, rows = optimal_tree(power_law(0.6, 1.0, ranks=8), size=machine.size), []
     for temperature in (0.0, 0.6):
@@ -120,16 +124,16 @@ def outside(machine: Machine) -> list[Row]:
         passes = [machine.seconds(Phase(one.logits, machine.device)) for one in steps.passes]
         median = float(np.median(steps.each))
         share = 1.0 - sum(passes) / median
-        name = f"outside the forwards, n = {tree.size}, T = {temperature}"
+        name = f"outside the passes, n = {tree.size}, T = {temperature}"
         rows.append(Row(name, share, "of a step", "at most 0.05", share <= 0.05, {"step": median, "passes": passes}))
     return rows
 
 
 def compiled(machine: Machine) -> list[Row]:
-    """Steps of fixed shape in graphs, against the plain steps with passes by `torch.compile`: that or nothing."""
+    """Compare steps with static shapes in graphs with plain steps whose passes are compiled by `torch.compile`."""
     target, draft = (machine.model(name, seed) for seed, name in enumerate(PAIRS[0]))
     tree = optimal_tree(ACCEPTANCE, size=machine.size, depth=4)
-    count, taken = 4 if machine.rehearse else STEPS // 2, {}
+    count, taken = 2 if machine.rehearse else STEPS // 2, {}
     plain = [HuggingFaceModel(one.model, one.name, backend=TransformersBackend(one.model)) for one in (target, draft)]
     for name, models, static, own in (
         ("in graphs", (target, draft), True, False), ("in graphs, by transformers", plain, True, False),
@@ -145,22 +149,26 @@ def compiled(machine: Machine) -> list[Row]:
         taken[name] = float(np.median(steps.each))
     rows = [Row(f"step of {tree.size} nodes, {name}", 1e3 * sec, "ms") for name, sec in taken.items()]
     faster = taken["compiled"] / taken["in graphs"]
-    return [*rows, Row("compiled over in graphs", faster, "x", "at least 1.2", faster >= 1.2)]
+    return [*rows, Row("time compiled over in graphs", faster, "x", "at least 1.2", faster >= 1.2)]
 
 
-def profile_of(machine: Machine, pair: Sequence[str]):
+def measured_profile(machine: Machine, pair: tuple[str, str]) -> HardwareProfile:
+    """Profile a pair of known shapes, once per run."""
+    if pair in machine.profiles:
+        return machine.profiles[pair]
     target, draft = (machine.model(name, seed) for seed, name in enumerate(pair))
-    sizes = [1, 4, machine.size] if machine.rehearse else [1, 2, 4, 8, 16, 32, 64, 128, 256]
+    sizes = [1, machine.size] if machine.rehearse else [1, 2, 4, 8, 16, 32, 64, 128, 256]
     both = ModelPair(target, draft, None)
     profile = measure_profile(both, sizes=sizes, context=machine.context, repeats=machine.repeats)
-    return target, draft, profile
+    machine.profiles[pair] = profile
+    return profile
 
 
 def shapes(machine: Machine) -> list[Row]:
-    """Profile pairs of known shapes: t(n) and c, beside those of the weights' bytes and operations alone."""
+    """Profile pairs of known shapes, and compare t(n) and c with values modelled from bytes and operations."""
     rows = []
     for pair in PAIRS[:1] if machine.rehearse else PAIRS:
-        profile, name = profile_of(machine, pair)[2], " <- ".join(pair)
+        profile, name = measured_profile(machine, pair), " <- ".join(pair)
         sizes, one = profile.sizes.tolist(), float(profile.verify_sec[0])
         bound = partial(machine.peaks.pass_sec, machine.shape(pair[0]), context=machine.context)
         modelled = [bound(n) / bound(1) for n in sizes]
@@ -179,10 +187,11 @@ def shapes(machine: Machine) -> list[Row]:
 
 
 def replay(machine: Machine) -> list[Row]:
-    """Replay 7B <- 68M: real steps, acceptance drawn from a vector; the prediction, and the paper's speedup."""
-    target, draft, profile = profile_of(machine, PAIRS[0])
+    """Run ReplayGraph for 7B <- 68M, and compare its speedup with the prediction and with the paper's."""
+    profile = measured_profile(machine, PAIRS[0])
+    target, draft = (machine.model(name, seed) for seed, name in enumerate(PAIRS[0]))
     tree = optimal_tree(ACCEPTANCE, size=machine.size, depth=4 if machine.rehearse else 10)
-    texts, count = (2, 4) if machine.rehearse else (REPLAYS, REPLAY_STEPS)
+    texts, count = (2, 2) if machine.rehearse else (REPLAYS, REPLAY_STEPS)
     ran, alone = (
         replayed(machine, target, own, shape, ACCEPTANCE, steps=count, texts=texts)
         for own, shape in ((draft, tree), (None, ROOT_ONLY))
@@ -192,17 +201,17 @@ def replay(machine: Machine) -> list[Row]:
     predicted = expected * one / step_time(tree, profile, context=ran.context, greedy=False).total_sec
     off = predicted / speedup - 1.0
     return [
-        Row("replay: tokens per step, by the vector", expected, "", "at least 5", expected >= 5.0),
-        Row("replay: tokens per step, as drawn", ran.tokens / len(ran.each), ""),
-        Row("replay: speedup over our own baseline", speedup, "x", "above 4.04", speedup > 4.04),
-        Row("the first text's first steps, graphs captured", sum(ran.first[:WARM_UP]), "s", more={"each": ran.first}),
-        Row("a later text's first steps", sum(ran.first[WARM_UP:]) / (texts - 1), "s"),
+        Row("replay: expected tokens per step", expected, "", "at least 5", expected >= 5.0),
+        Row("replay: drawn tokens per step", ran.tokens / len(ran.each), ""),
+        Row("replay: speedup over our baseline", speedup, "x", "above 4.04", speedup > 4.04),
+        Row("first text's warm-up, with graph capture", sum(ran.first[:WARM_UP]), "s", more={"each": ran.first}),
+        Row("a later text's warm-up", sum(ran.first[WARM_UP:]) / (texts - 1), "s"),
         Row("replay: predicted / measured - 1", off, "", "within 0.1", abs(off) <= 0.1, {"predicted": predicted}),
     ]
 
 
 def streaming(machine: Machine) -> list[Row]:
-    """Stream a 13B shape from the host's memory (in a rehearsal from disk): one token, trees, and a replay."""
+    """Stream a 13B shape from host memory (from disk in a rehearsal): passes of several sizes, and a replay."""
     tier, dtype = ("disk", "float32") if machine.rehearse else ("host", "bfloat16")
     nodes = (1, 8) if machine.rehearse else STREAMED
     with tempfile.TemporaryDirectory() if machine.models is None else nullcontext(machine.models) as folder:
@@ -223,9 +232,9 @@ def streaming(machine: Machine) -> list[Row]:
         times = {"seconds": {str(n): taken[n] for n in nodes}}
         rows = [
             Row("13B shape streamed: one token", taken[1], "s"),
-            Row("its reading / bandwidth", share, "", "at least 0.85", share >= 0.85),
+            Row("its read rate / bandwidth", share, "", "at least 0.85", share >= 0.85),
             Row(f"t({nodes[-1]}), streamed", taken[nodes[-1]] / taken[1], "of a token's pass", more=times),
-            Row(f"replay, streamed, n = {tree.size}: over one by one", faster, "x", "above 1", faster > 1.0),
+            Row(f"replay, streamed, n = {tree.size}: speedup", faster, "x", "above 1", faster > 1.0),
         ]
         return rows + accelerated(machine, f"{folder}/model", ran.speed)
 
@@ -241,7 +250,7 @@ def streamed_sizes(machine: Machine) -> dict:
 
 
 def streamed_passes(machine: Machine, target, nodes: Sequence[int]) -> tuple[dict[int, float], float]:
-    """Return seconds of passes by their tokens, and the bytes per second of those over one token."""
+    """Return the seconds of a pass by number of tokens, and the read rate of a pass over one token."""
     session = target.open(machine.context + max(nodes))
     prefill(session, machine.prompt(machine.context))
 
@@ -256,7 +265,7 @@ def streamed_passes(machine: Machine, target, nodes: Sequence[int]) -> tuple[dic
 
 
 def accelerated(machine: Machine, folder: str, speed: float) -> list[Row]:
-    """Time one token with accelerate's own offloading, which keeps the layers in the host's memory too."""
+    """Time the decoding of one token with accelerate's offloading to host memory."""
     if importlib.util.find_spec("accelerate") is None:
         return [Row("accelerate, one token", float("nan"), "", "not installed")]
     from accelerate import cpu_offload
@@ -274,5 +283,5 @@ def accelerated(machine: Machine, folder: str, speed: float) -> list[Row]:
         seconds = machine.seconds(token, 1)
     return [
         Row("accelerate's cpu_offload: one token", seconds, "s"),
-        Row("the replayed tree over accelerate", speed * seconds, "x", "above 1", speed * seconds > 1.0),
+        Row("speed of the replay over accelerate", speed * seconds, "x", "above 1", speed * seconds > 1.0),
     ]

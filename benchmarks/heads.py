@@ -1,18 +1,19 @@
-"""A draft head beside both drafts of the demo target, in memory and from disk: tables, and one JSON line last.
+"""Compare a draft head with both draft models of the demo target, in memory and from disk.
 
-    python benchmarks/heads.py --out            # 6 sections in 8 minutes; those in today's record are not run again
-    python benchmarks/heads.py --places memory --temperatures 0 --prompts 2 --tokens 32        # does it run?
+    python benchmarks/heads.py --out            # 6 sections in 8 minutes; those in today's record are skipped
+    python benchmarks/heads.py --places memory --temperatures 0 --prompts 2 --tokens 32        # a trial
     python benchmarks/heads.py --target FOLDER --draft head=FOLDER --draft small=FOLDER --places memory --prompts 6
 
-Vectors are measured on other prompts, profiles in the same run; all methods take turns on each prompt, end of text off,
-prompt reading left out. Models decode with their best chain and their planned tree, heads
-also with the tree planned as if every depth were the first, and with EAGLE's own trees:
+Prints tables, then one JSON line. Vectors are measured on other prompts, and profiles in the same run. All methods take
+turns on each prompt, with EOS disabled and prefill excluded. Draft models use their best chain and planned tree. Heads
+also use a tree that is planned as if acceptance at every depth were that of the first, and EAGLE's trees:
 
-    mc_sim_7b_63   the static one of EAGLE-1, 26 nodes, 5 deep
-    EAGLE-2's      60 nodes, 6 passes, 10 nodes of each level read on: grown by the head's probabilities in each step
-                   (by SpecExec's policy), and once for all by P[depth, rank]
+    mc_sim_7b_63   EAGLE-1's static tree: 26 nodes, depth 5
+    EAGLE-2's      60 nodes, 6 passes, 10 nodes read per level: grown at every step by the head's probabilities
+                   (with SpecExec's policy), and once by P[depth, rank]
 
-each beside the best tree of the same size and depth. `exact` has what these yield under the matrix, no text decoded.
+Each is compared with the best tree of the same size and depth. `exact` lists the expected tokens according to the
+matrix, without decoding.
 """
 
 import argparse
@@ -22,42 +23,47 @@ from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
-import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
+import sequoia_core.models.short_spins  # noqa: F401  before torch, whose threads read their settings once
 
 # isort: split
 import numpy as np
 
+from benchmarks.common import ROOT, Options, read_record, write_record
 from sequoia_core import AcceptanceVector, HardwareProfile, SamplingConfig, TokenTree, load_pair
-from sequoia_core.decoding.growing.policies import SpecExecTree
 from sequoia_core.decoding.tree_policy import ROOT_ONLY, TreePolicy
-from sequoia_core.design.optimal_trees import expected_tokens, optimal_tree
-from sequoia_core.design.planning import plan_tree
-from sequoia_core.design.prediction import best_chain, predict, without_depth
-from sequoia_core.design.tree_files import tree_from_bytes
 from sequoia_core.files.model_names import DEMO_PAIR
 from sequoia_core.files.prompt_files import load_prompts
+from sequoia_core.measuring.measure_acceptance import measure_acceptance
+from sequoia_core.measuring.measure_profile import measure_profile
+from sequoia_core.measuring.race import MethodResult, speedup_over_plain, take_turns, tree_method
 from sequoia_core.models.device import describe_device
 from sequoia_core.models.language_model import ModelPair
-from sequoia_core.native.instruction_sets import instructions_in_use
-from sequoia_core.studies.measure_acceptance import measure_acceptance
-from sequoia_core.studies.measure_profile import measure_profile
-from sequoia_core.studies.race import MethodResult, over_plain, own_method, take_turns
+from sequoia_core.planning.plan import plan_tree
+from sequoia_core.planning.prediction import best_chain, predict, without_depth
+from sequoia_core.trees.optimal import expected_tokens, optimal_tree
+from sequoia_core.trees.tree_files import tree_from_bytes
+from sequoia_extras.cpu_kernels.instruction_sets import instructions_in_use
+from sequoia_extras.dynamic_trees.policies import SpecExecTree
 
-ROOT = Path(__file__).resolve().parent.parent
 DRAFTS = [
     f"{name}={DEMO_PAIR / folder}" for name, folder in (("small", "draft"), ("large", "draft-large"), ("head", "head"))
 ]
-PLACES = {"memory": (None, (1, 2, 4, 8, 16, 32, 64)), "disk": ("disk", (1, 2, 4, 8, 16, 32, 64, 96, 128))}  # and sizes
+# Name -> tier, and the sizes to profile.
+PLACES = {
+    "memory": (None, (1, 2, 4, 8, 16, 32, 64)),
+    "disk": ("disk", (1, 2, 4, 8, 16, 32, 64, 96, 128)),
+}
 EAGLE_1 = (
     (0,), (1,), (2,), (3,), (0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (0, 0, 0), (0, 0, 1),
     (0, 0, 2), (0, 1, 0), (0, 1, 1), (0, 2, 0), (0, 2, 1), (1, 0, 0), (0, 0, 0, 0), (0, 0, 0, 1), (0, 0, 0, 2),
     (0, 0, 0, 0, 0), (0, 0, 0, 0, 1),
 )  # fmt: skip
-NODES, PASSES, BEAM = 60, 6, 10  # of EAGLE-2 and -3: total_token, depth + 1, top_k
+# EAGLE-2 and EAGLE-3 call these total_token, depth + 1 and top_k.
+NODES, PASSES, BEAM = 60, 6, 10
 
 
 def eagle_2(vector: AcceptanceVector) -> TokenTree:
-    """Return the tree that EAGLE-2 grows where every node's chances are those of its depth and rank."""
+    """Return the tree that EAGLE-2 grows if probabilities depend only on depth and rank."""
     parents, ranks, scores, level = [-1], [0], [1.0], [0]
     for depth in range(1, PASSES + 1):
         row, new = vector.levels[min(depth, len(vector.levels)) - 1, :BEAM], []
@@ -75,7 +81,7 @@ def eagle_2(vector: AcceptanceVector) -> TokenTree:
 
 
 def exact(vector: AcceptanceVector, others: Mapping[str, TokenTree]) -> dict:
-    """Return expected tokens of trees under the matrix, and of the best ones of their size and depth."""
+    """Return the expected tokens of trees according to the matrix, and of the best trees of equal size and depth."""
     rows = {}
     for name, tree in others.items():
         best = expected_tokens(optimal_tree(vector, size=tree.size, depth=tree.depth), vector)
@@ -84,7 +90,7 @@ def exact(vector: AcceptanceVector, others: Mapping[str, TokenTree]) -> dict:
     return rows
 
 
-def trees_of(vector: AcceptanceVector, profile: HardwareProfile) -> dict[str, TokenTree | TreePolicy]:
+def plan_trees(vector: AcceptanceVector, profile: HardwareProfile) -> dict[str, TokenTree | TreePolicy]:
     trees: dict[str, TokenTree | TreePolicy] = {
         "best chain": best_chain(vector, profile), "planned tree": plan_tree(vector, profile)
     }  # fmt: skip
@@ -113,18 +119,18 @@ def section(place: str, temperature: float, args: argparse.Namespace) -> dict:
     first, *others = pairs.values()
     for other in others:
         other.target.close()
-    # one target for all: three would take turns in the processor's cache
+    # All drafts share one target, since several targets would compete for the processor's cache.
     pairs = {name: ModelPair(first.target, pair.draft, first.tokenizer) for name, pair in pairs.items()}
     ids = [first.tokenizer.encode(text) for text in load_prompts(args.file)]
     raced, unraced = ids[: args.prompts], ids[args.prompts :][: args.calibration]
     context = round(np.mean(list(map(len, raced))) + args.tokens / 2)
-    methods["plain"] = own_method(first, ROOT_ONLY, sampling)
+    methods["plain"] = tree_method(first, ROOT_ONLY, sampling)
     for name, pair in pairs.items():
         in_memory = pair if offload is None else load_pair(args.target, drafts[name], device=args.device)
         vector = measure_acceptance(unraced, in_memory, sampling=sampling, max_new_tokens=args.tokens)
         profile = measure_profile(pair, sizes=sizes, context=context, repeats=args.repeats)
         found = {"p1": vector.levels[:, 0].tolist(), "any": vector.levels.sum(1).tolist(), "c": profile.c}
-        trees = trees_of(vector, profile)
+        trees = plan_trees(vector, profile)
         if vector.by_depth is not None:
             low, high = vector.by_depth.interval() or (None, None)
             found["p1_interval"] = None if low is None else [low[:, 0].tolist(), high[:, 0].tolist()]
@@ -133,7 +139,7 @@ def section(place: str, temperature: float, args: argparse.Namespace) -> dict:
             found["exact"] = exact(vector, {key: trees[key] for key in ("mc_sim_7b_63", "EAGLE-2's, static")})
         record[name] = found
         for kind, tree in trees.items():
-            methods[f"{name}: {kind}"] = own_method(pair, tree, sampling)
+            methods[f"{name}: {kind}"] = tree_method(pair, tree, sampling)
             if isinstance(tree, TokenTree):
                 predictions[f"{name}: {kind}"] = predict(tree, vector, profile, prompts=len(raced))
                 planned[f"{name}: {kind}"] = [tree.size, tree.depth]
@@ -145,7 +151,7 @@ def section(place: str, temperature: float, args: argparse.Namespace) -> dict:
     rows = {}
     for name in methods:
         result, guessed = results[name], predictions.get(name)
-        speed = over_plain(results, name)
+        speed = speedup_over_plain(results, name)
         rows[name] = {
             "speedup": speed.to_json(), "tokens_per_step": sum(result.tokens) / sum(result.steps),
             "tokens_per_sec": 1 / result.sec_per_token, "shape": planned.get(name),
@@ -175,23 +181,23 @@ def show(key: str, found: dict) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Options(__doc__)
     parser.add_argument("--target", default=str(DEMO_PAIR / "target"))
-    parser.add_argument("--draft", action="append", help="NAME=FOLDER, of a head or a model; once for each")
+    parser.add_argument("--draft", action="append", help="NAME=FOLDER of a head or a model; may be repeated")
     parser.add_argument("--file", type=Path, default=ROOT / "assets" / "prompts" / "not-looping.jsonl")
-    parser.add_argument("--device", default="cpu", help="such as cuda")
+    parser.add_argument("--device", default="cpu", help="for example cuda")
     parser.add_argument("--places", default="memory,disk")
     parser.add_argument("--temperatures", default="0,0.6,1")
     parser.add_argument("--prompts", type=int, default=16)
-    parser.add_argument("--calibration", type=int, default=16, help="other prompts that the vectors are measured on")
+    parser.add_argument("--calibration", type=int, default=16, help="number of other prompts for measuring vectors")
     parser.add_argument("--tokens", type=int, default=128)
-    parser.add_argument("--repeats", type=int, default=7, help="of each size of the profiles")
-    parser.add_argument("--out", action="store_true", help="keep the record in results/, and what is there already")
-    args = parser.parse_args()
+    parser.add_argument("--repeats", type=int, default=7, help="number of timings of each profiled size")
+    parser.add_argument("--out", action="store_true", help="add the results to the record in results/")
+    args = parser.read(places="memory", temperatures="0", prompts=1, calibration=2, tokens=8, repeats=1)
     whose = "" if Path(args.target).parent == DEMO_PAIR else f"{Path(args.target).name}-"
     whose += "" if args.device == "cpu" else f"{args.device}-"
-    path = ROOT / "benchmarks" / "results" / f"heads-{whose}{date.today().isoformat()}.json"
-    record = json.loads(path.read_text()) if args.out and path.is_file() else {}
+    title = f"heads-{whose}".rstrip("-")
+    record = read_record(title, args) if args.out else {}
     names = ("prompts", "calibration", "tokens", "repeats")
     record["settings"] = {name: getattr(args, name) for name in names} | {
         "file": args.file.name, "date": date.today().isoformat(),
@@ -204,7 +210,7 @@ def main() -> None:
                 record[key] = section(place, temperature, args)
                 show(key, record[key])
                 if args.out:
-                    path.write_text(json.dumps(record, indent=1) + "\n")
+                    write_record(title, record, args)
     print(json.dumps(record))
 
 

@@ -1,10 +1,10 @@
-"""How often vLLM and we accept each position that the demo head drafts, in chains of k tokens at temperature 0.
+"""Compare the acceptance rate by position of the demo head's chains in vLLM and in our engine at temperature 0.
 
     python benchmarks/heads_in_vllm.py FOLDER --vllm OTHER/bin/python --out
 
-FOLDER keeps vLLM's answers, one file for each k; what is there is not asked again. vLLM (`method: eagle3`, float32, one
-request at a time) takes the layer ids of `eagle_config` as numbers of states, one less than the program that wrote them
-means: it gets a copy with the states that the head was trained on. Last line: the record.
+FOLDER stores vLLM's answers, one file per k, which later runs reuse. vLLM (`method: eagle3`, float32, one request at a
+time) interprets the layer ids in `eagle_config` as indices of states, which are one less than intended by the program
+that wrote them. It therefore gets a copy with the states that the head was trained on. The last line is the record.
 """
 
 import argparse
@@ -13,28 +13,27 @@ import os
 import subprocess
 import sys
 import tempfile
-from datetime import date
 from pathlib import Path
 
-import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
+import sequoia_core.models.short_spins  # noqa: F401  before torch, whose threads read their settings once
 
 # isort: split
 import numpy as np
 
-ROOT = Path(__file__).resolve().parent.parent
+from benchmarks.common import ROOT, Options, unavailable, write_record
+
 DEMO = ROOT / "assets" / "demo"
-RESULTS = Path(__file__).parent / "results"
 TOKENS, IDS = 96, "eagle_aux_hidden_state_layer_ids"
 COUNTED = "vllm:spec_decode_num_"
 
 
 def ask_vllm(head: str, k: int, out: Path) -> None:
-    """Let vLLM, in whose environment this runs, answer the prompts given as token ids on standard input."""
+    """Generate answers to the prompts (token ids) on standard input; runs in vLLM's environment."""
     from vllm import LLM, SamplingParams
 
     model = LLM(
         model=str(DEMO / "target"), dtype="float32", max_model_len=384, max_num_seqs=1, enforce_eager=True,
-        disable_log_stats=False, enable_prefix_caching=False, gpu_memory_utilization=0.3,  # of the memory, also a CPU's
+        disable_log_stats=False, enable_prefix_caching=False, gpu_memory_utilization=0.3,  # needed on a CPU too
         speculative_config={"method": "eagle3", "model": head, "num_speculative_tokens": k},
     )  # fmt: skip
     prompts = [{"prompt_token_ids": ids} for ids in json.load(sys.stdin)]
@@ -45,9 +44,9 @@ def ask_vllm(head: str, k: int, out: Path) -> None:
 
 
 def ours(prompts: list[list[int]], k: int) -> tuple[int, list[int], list[list[int]]]:
-    """Return our drafts, how many had each position accepted, and the texts."""
+    """Return our engine's number of drafts, the number accepted at each position, and the texts."""
     from sequoia_core import decode, load_pair
-    from sequoia_core.design.plain_trees import chain_tree
+    from sequoia_core.trees.plain import chain_tree
 
     pair = load_pair(DEMO / "target", DEMO / "head", device="cpu", dtype="float32")
     runs = [list(decode(ids, pair, tree=chain_tree(k), max_new_tokens=TOKENS)) for ids in prompts]
@@ -58,24 +57,36 @@ def ours(prompts: list[list[int]], k: int) -> tuple[int, list[int], list[list[in
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--vllm", default=sys.executable, help="a Python that has vLLM")
+    parser = Options(__doc__)
+    parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("--vllm", default=sys.executable, help="a Python with vLLM installed")
     parser.add_argument("--prompts", type=int, default=32)
-    parser.add_argument("--out", action="store_true", help="keep the record in benchmarks/results")
+    parser.add_argument("--out", action="store_true", help="write the record to benchmarks/results")
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.one:
-        ask_vllm(args.one[0], int(args.one[1]), args.folder)
-        return
+    parser.set_defaults(lengths=(1, 2, 4))
+    with tempfile.TemporaryDirectory() as scratch:
+        args = parser.read(folder=Path(scratch), prompts=1, lengths=(1,))
+        if args.folder is None:
+            parser.error("found no FOLDER, expected a folder for vLLM's answers")
+        if args.one:
+            ask_vllm(args.one[0], int(args.one[1]), args.folder)
+        else:
+            compare(args)
+
+
+def compare(args: argparse.Namespace) -> None:
+    """Run both engines, print the acceptance rate at each position, and write the record."""
     from tokenizers import Tokenizer
 
     lines = (DEMO.parent / "prompts" / "prompts.jsonl").read_text().splitlines()[: args.prompts]
     tokenizer = Tokenizer.from_file(str(DEMO / "target" / "tokenizer.json"))
     prompts, record = [tokenizer.encode(json.loads(line)["text"]).ids for line in lines], {}
-    for k in (1, 2, 4):
+    for k in args.lengths:
+        drafts, accepted, texts = ours(prompts, k)
         kept = args.folder / f"{k}.json"
         if not kept.exists():
+            if subprocess.run([args.vllm, "-c", "import vllm"], stderr=subprocess.DEVNULL, check=False).returncode:
+                unavailable(f"This benchmark needs vLLM, which {args.vllm} does not provide.")
             with tempfile.TemporaryDirectory() as folder:
                 config = json.loads((DEMO / "head" / "config.json").read_text())
                 config["eagle_config"][IDS] = [number + 1 for number in config["eagle_config"][IDS]]
@@ -86,7 +97,6 @@ def main() -> None:
                     words, input=json.dumps(prompts), text=True, check=True, env=os.environ | {"PYTHONPATH": str(ROOT)}
                 )
         theirs = json.loads(kept.read_text())
-        drafts, accepted, texts = ours(prompts, k)
         record[k] = {
             "vllm": {"drafts": theirs["metrics"][f"{COUNTED}drafts"],
                      "accepted": theirs["metrics"][f"{COUNTED}accepted_tokens_per_pos"]},
@@ -98,7 +108,7 @@ def main() -> None:
             print(f"k = {k} {who:>5}", *(f"{count / found['drafts']:7.1%}" for count in found["accepted"]))
     whole = {"prompts": len(prompts), "tokens": TOKENS, "k": record}
     if args.out:
-        (RESULTS / f"heads-in-vllm-{date.today()}.json").write_text(json.dumps(whole, indent=1) + "\n")
+        write_record("heads-in-vllm", whole, args)
     print(json.dumps(whole))
 
 

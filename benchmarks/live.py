@@ -1,41 +1,42 @@
-"""What a page that is watched costs the engine: tokens per second with the decode page in a browser and with no page.
+"""Measure the cost of a live page: tokens per second with and without the decode page in a browser.
 
-The same request is decoded in turns, by the app's server with a page that follows it, and by a process of its own that
-has the same engine and no page, until each has decoded for long enough. Seconds are those of steps, with the tree and
-without it. What the browser itself computes is reported apart, but on a machine with few cores it is in the cost.
-The models are the demo pair told of a longer context, so that a run lasts for several updates of the page.
+    python benchmarks/live.py --seconds 20            # prints a table, then one JSON line
 
-python benchmarks/live.py --seconds 20            # a table, one JSON line last
+The same request is decoded alternately by the app's server with a page that follows it and by a separate process with
+the same engine and no page, until each has decoded for long enough. Only the time of steps is counted, with and without
+the tree. The browser's processor time is reported separately, but increases the cost on a machine with few cores. The
+models are the demo pair with a longer context, so that a run spans several page updates.
 """
 
-import argparse
 import json
 import multiprocessing
 import shutil
 import statistics
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import psutil
-from playwright.sync_api import Page, sync_playwright
 
-from sequoia_core.design.tree import TokenTree
+from benchmarks.common import ROOT, Options, require, unavailable
 from sequoia_core.models.pair_spec import PairSpec
+from sequoia_core.trees.tree import TokenTree
 from tests.served_app import QUIET, Server, cpu_sec, settle, use_pair
 from ui.jobs.decode_job import record_run
+from ui.jobs.jobs import Job, JobContext
 from ui.runs.run_files import load_run
 from ui.runs.runs import DecodeRequest
 
-ROOT = Path(__file__).resolve().parent.parent
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
 
 LONGEST_MS = 180_000
 CONTEXT = 2_048
 
 
 def speeds(run: dict[str, Any]) -> dict[str, float]:
-    """Return tokens and seconds of a run, with the tree and without it."""
+    """Return the tokens and seconds of a run, with and without the tree."""
     return {
         "tokens": sum(len(step["pieces"]) for step in run["steps"]),
         "seconds": sum(sum(step["seconds"]) for step in run["steps"]),
@@ -45,13 +46,14 @@ def speeds(run: dict[str, Any]) -> dict[str, float]:
 
 
 def serve_headless(connection, models: PairSpec) -> None:
-    """Decode what is asked for, without a page, until nothing more is."""
+    """Decode requests without a page until the connection ends."""
+    JobContext(Job("record")).pair(models)
     while (run := connection.recv()) is not None:
         connection.send(record_run(same_request(run, models)))
 
 
-def watched_run(page: Page, folder: Path) -> dict[str, Any]:
-    """Press Start, look on until the run has ended, and return it."""
+def watched_run(page: "Page", folder: Path) -> dict[str, Any]:
+    """Press Start, wait for the run to end, and return it."""
     page.locator(".st-key-decode_start button:enabled").click()
     page.locator(".st-key-decode_stop button:enabled").wait_for(timeout=LONGEST_MS)
     page.locator(".st-key-decode_start button:enabled").wait_for(timeout=LONGEST_MS)
@@ -66,7 +68,7 @@ def watched_run(page: Page, folder: Path) -> dict[str, Any]:
 
 
 def longer_pair(folder: Path) -> PairSpec:
-    """Copy the demo pair with a context of `CONTEXT` positions: the text gets poor there, its speed stays as it is."""
+    """Copy the demo pair with a context of `CONTEXT` positions; this degrades the text, but not the speed."""
     for role in ("target", "draft"):
         shutil.copytree(ROOT / "assets" / "demo" / role, folder / role)
         config = folder / role / "config.json"
@@ -88,7 +90,9 @@ def same_request(run: dict[str, Any], models: PairSpec) -> DecodeRequest:
 
 
 def measure(seconds: float, tokens: int) -> dict[str, Any]:
-    """Decode in turns until each side has `seconds` of steps -> sums by side, ratios by round, processor seconds."""
+    """Decode in turns until each side has `seconds` of steps; return sums by side, ratios by round, processor time."""
+    from playwright.sync_api import sync_playwright
+
     sums = {side: dict.fromkeys(("tokens", "seconds", "plain_tokens", "plain_seconds"), 0.0) for side in SIDES}
     ratios: list[float] = []
     with tempfile.TemporaryDirectory() as name, sync_playwright() as playwright:
@@ -97,7 +101,7 @@ def measure(seconds: float, tokens: int) -> dict[str, Any]:
         near, far = multiprocessing.get_context("spawn").Pipe()
         worker = multiprocessing.get_context("spawn").Process(target=serve_headless, args=(far, models), daemon=True)
         worker.start()
-        server = Server(folder / "log")
+        server = Server(folder / "log", folder)
         mine = psutil.Process()
         before = set(mine.children(recursive=True))
         browser = playwright.chromium.launch(
@@ -106,11 +110,12 @@ def measure(seconds: float, tokens: int) -> dict[str, Any]:
         browsers = [child for child in mine.children(recursive=True) if child not in before]
         try:
             page = browser.new_context(viewport={"width": 1280, "height": 900}, reduced_motion="reduce").new_page()
-            # a run that is over would play itself while the other side decodes
+            # The page would replay a finished run while the other side decodes.
             page.goto(f"{server.address}/decode?tokens={tokens}")
             settle(page)
             use_pair(page, models.target, models.draft)
-            first = watched_run(page, folder)  # warms both sides up
+            # The first run warms up both sides.
+            first = watched_run(page, folder)
             near.send(first)
             near.recv()
             spent = {"browser": 0.0, "server": 0.0}
@@ -140,10 +145,14 @@ SIDES = ("page", "headless")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=20.0, help="of decoding, on each side")
-    parser.add_argument("--tokens", type=int, default=1_024, help="of each run")
-    options = parser.parse_args()
+    parser = Options(__doc__)
+    parser.add_argument("--seconds", type=float, default=20.0, help="seconds of decoding per side")
+    parser.add_argument("--tokens", type=int, default=1_024, help="number of tokens per run")
+    # A shorter run may end before Stop takes effect.
+    options = parser.read(seconds=0.1, tokens=128)
+    require("playwright")
+    if shutil.which("chromium") is None:
+        unavailable("This benchmark needs Chromium, which is not installed.")
     found = measure(options.seconds, options.tokens)
     sums = found["sums"]
     rates = {side: sums[side]["tokens"] / sums[side]["seconds"] for side in SIDES}

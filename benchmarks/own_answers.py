@@ -1,12 +1,12 @@
-"""Our own engine's answers as a server's, so that a plan can be held against both."""
+"""Our engine's answers in the form of a server's answers, so that a plan can be compared with both."""
 
-from sequoia_core.servers.check import Served
-from sequoia_core.servers.counts import ServerCounts, ServerRequest
-from sequoia_core.studies.race import PHASES, Decoded
+from benchmarks.server_check import Served
+from sequoia_core.measuring.race import PHASES, Decoded
+from sequoia_extras.servers.counts import ServerCounts, ServerRequest
 
 
 def served_by_us(decoded: Decoded, k: int) -> Served:
-    """Return our own engine's decode with a chain of k as a server's answer, which counts nothing past its end."""
+    """Return the result of decoding with a chain of k as a server's answer, without tokens past its end."""
     accepted = tuple(len(step.accepted_path) - 1 for step in decoded.steps)
     seconds = sum(getattr(step, phase) for step in decoded.steps for phase in PHASES)
     tokens = len(decoded.output)

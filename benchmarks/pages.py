@@ -1,19 +1,19 @@
-"""Time what the server does when a slider of the tree page moves: the page's whole script, browser left out.
+"""Time the server's work when a slider on the tree page moves: the page's whole script, without a browser.
 
-python benchmarks/pages.py            # a table, one JSON line last
+python benchmarks/pages.py            # prints a table, then one JSON line
 """
 
 import json
 import logging
 import statistics
 import time
-from pathlib import Path
 
-logging.disable(logging.WARNING)  # running without a browser is the point here
+# Streamlit warns if it runs without a browser.
+logging.disable(logging.WARNING)
 
 from streamlit.testing.v1 import AppTest  # noqa: E402
 
-ROOT = Path(__file__).resolve().parent.parent
+from benchmarks.common import ROOT, Options  # noqa: E402
 
 DEPTH = 8
 SIZES = {
@@ -23,23 +23,28 @@ SIZES = {
 
 
 def main() -> None:
+    parser = Options(__doc__)
+    parser.set_defaults(sizes=SIZES)
+    args = parser.read(sizes={name: sizes[:1] for name, sizes in SIZES.items()})
     page = AppTest.from_file(str(ROOT / "pages" / "tree.py"), default_timeout=60)
     started = time.perf_counter()
     page.run()
     first_sec = time.perf_counter() - started
     page.slider(key="depth").set_value(DEPTH).run()
-    page.number_input(key="n").set_value(16).run()  # what is computed once per vector is in the caches from here on
+    # This run fills the caches that are computed once per vector.
+    page.number_input(key="n").set_value(16).run()
     medians = {}
-    for name, sizes in SIZES.items():
+    for name, sizes in args.sizes.items():
         samples = []
-        for size in sizes:  # every size for the first time: no tree comes from a cache
+        # Every size is new, so no tree comes from a cache.
+        for size in sizes:
             started = time.perf_counter()
             page.number_input(key="n").set_value(size).run()
             samples.append(time.perf_counter() - started)
             assert not page.exception
         medians[name] = statistics.median(samples)
         print(f"tree page, d = {DEPTH}, {name}: {medians[name] * 1e3:.0f} ms, slowest {max(samples) * 1e3:.0f} ms")
-    print(f"first view, libraries and tables included: {first_sec:.1f} s")
+    print(f"first view, including imports and tables: {first_sec:.1f} s")
     print(json.dumps({"redraw_sec": medians, "first_view_sec": first_sec}))
 
 

@@ -1,17 +1,17 @@
-"""How near a pass comes to what the processor could do, for each instruction set it has, beside PyTorch.
+"""Compare the times of passes with the limits of the processor, for each of its instruction sets, and with PyTorch.
 
-    python benchmarks/passes.py                  # a table, one JSON line last; a few minutes
-    python benchmarks/passes.py --compile        # also torch.compile with frozen weights: minutes of compiling
-    python benchmarks/passes.py --llama-cpp      # beside llama.cpp: the demo target and 340M parameters
-    python benchmarks/passes.py --real FOLDER [--file FILE.gguf]   # a real model that transformers runs
+    python benchmarks/passes.py                  # prints a table, then one JSON line; a few minutes
+    python benchmarks/passes.py --compile        # also torch.compile with frozen weights; compilation takes minutes
+    python benchmarks/passes.py --llama-cpp      # compares with llama.cpp: the demo target and a 340M model
+    python benchmarks/passes.py --real FOLDER [--file FILE.gguf]   # a real model that transformers can run
 
-Demo target after 128 tokens. The bound of a pass over n tokens is the larger of bytes / bandwidth and operations /
-rate: bandwidth is that of all threads reading a buffer of the packed weights' size, rate that of a loop on registers
-alone with the instructions of the set; both are measured between the passes. Methods take turns, in another order each
-time so that none always pays for the one before it, and so do sizes; medians of the turns. With --llama-cpp each
-method has a process of its own, as two OpenMP runtimes in one spoil each other's times. With --real the linear layers
-of a model are timed alone, the output layer and all together, for each instruction set, PyTorch in bfloat16 and in
-float32; then passes with compiled layers, with PyTorch's, and of a file by llama.cpp.
+Times the demo target after 128 tokens. The lower bound for a pass over n tokens is the larger of bytes / bandwidth and
+operations / rate. The bandwidth is that of all threads reading a buffer as large as the packed weights, and the rate
+that of a loop on registers with the instruction set; both are measured between the passes. Methods and sizes take turns
+in a changing order, so that none always follows the same other one; medians are reported. With --llama-cpp, each method
+runs in a separate process, because two OpenMP runtimes in one process distort each other's times. With --real, a
+model's output layer and all its linear layers are timed for each instruction set and for PyTorch in bfloat16 and
+float32, followed by passes with compiled layers, with PyTorch's layers, and of a file by llama.cpp.
 """
 
 import argparse
@@ -28,12 +28,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
+import sequoia_core.models.short_spins  # noqa: F401  before torch, whose threads read their settings once
 
 # isort: split
 import torch
-from timing import REPEATS, median_sec
 
+from benchmarks.common import REPEATS, Options, median_sec
 from scripts.make_random_model import write_random_model
 from sequoia_core import load_pair
 from sequoia_core.files.model_names import DEMO_PAIR
@@ -42,12 +42,12 @@ from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.models.llama_torch import TorchLlama
 from sequoia_core.models.protocol import causal_mask
 from sequoia_core.models.transformers_passes import TransformersBackend
-from sequoia_core.native import compile_c, instruction_sets, linear, llama_x86
-from sequoia_core.native.instruction_sets import InstructionSet
+from sequoia_extras.cpu_kernels import compile_c, instruction_sets, linear, llama_x86
+from sequoia_extras.cpu_kernels.instruction_sets import InstructionSet
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 REAL_SIZES = (1, 2, 4, 8, 16, 64)
-CONTEXT = 128  # tokens before the pass
+CONTEXT = 128  # number of tokens before the pass
 LARGER = {
     "model_type": "llama",
     "hidden_size": 1024,
@@ -59,11 +59,12 @@ LARGER = {
     "vocab_size": 4096,
     "max_position_embeddings": 2048,
 }  # 342M parameters
-REST_SEC = 0.3  # until the threads of whatever was timed before sleep: some OpenMP runtimes spin for 0.2 s
+# By then, the threads of the previous method sleep; some OpenMP runtimes spin for 0.2 s.
+REST_SEC = 0.3
 
 
 class Bounds:
-    """What the processor reaches at most with one instruction set."""
+    """Peak rates of the processor with one instruction set."""
 
     def __init__(self, instructions: InstructionSet, size: int, folder: Path) -> None:
         source = Path(__file__).with_name("bounds.c")
@@ -84,8 +85,8 @@ class Bounds:
         return statistics.median(self.functions.bound_rate(threads, kept) for _ in range(REPEATS))
 
 
-def passes_of(model: HuggingFaceModel) -> Callable[[int], float]:
-    """Return n -> seconds of a pass over n tokens."""
+def pass_timer(model: HuggingFaceModel) -> Callable[[int], float]:
+    """Return a function from n to the seconds of a pass over n tokens."""
     session = model.open(CONTEXT + max(SIZES))
     session.forward(torch.arange(CONTEXT), torch.arange(CONTEXT), causal_mask(CONTEXT), keep=1)
 
@@ -102,7 +103,7 @@ def passes_of(model: HuggingFaceModel) -> Callable[[int], float]:
 
 
 def compiled_by_torch(model) -> Callable[[int], float]:
-    """Return n -> seconds of a pass of transformers' own model by torch.compile, weights frozen."""
+    """Return a function from n to the seconds of a pass of transformers' model, compiled with frozen weights."""
     import torch._inductor.config as inductor
     from transformers import DynamicCache
 
@@ -133,13 +134,13 @@ def compiled_by_torch(model) -> Callable[[int], float]:
 
 
 def timed_alone(model: str) -> None:
-    """Print the seconds of passes of one model, by size; a .gguf is run by llama.cpp."""
-    found = passes_of(load_pair(model, "none", dtype=None if model.endswith(".gguf") else "bfloat16").target)
+    """Print the seconds of one model's passes by size; llama.cpp runs .gguf files."""
+    found = pass_timer(load_pair(model, "none", dtype=None if model.endswith(".gguf") else "bfloat16").target)
     print(json.dumps({n: found(n) for n in SIZES if n <= 64}))
 
 
 def against_llama_cpp(rounds: int) -> None:
-    """Time our passes in bfloat16 and llama.cpp's in bfloat16 and Q8_0, in turns of separate processes."""
+    """Time our passes in bfloat16 and llama.cpp's passes in bfloat16 and Q8_0, in alternating processes."""
     order, taken = random.Random(0), {}
     with tempfile.TemporaryDirectory() as folder:
         write_random_model(LARGER, Path(folder, "340M"))
@@ -164,8 +165,8 @@ def against_llama_cpp(rounds: int) -> None:
     print(json.dumps({"device": describe_device("cpu"), "ms": taken}))
 
 
-def times_of_layers(model: torch.nn.Module, only_head: bool, dtype: torch.dtype) -> Callable[[int], float]:
-    """Return n -> seconds of the linear layers of a model over n tokens, one after the other."""
+def layer_timer(model: torch.nn.Module, only_head: bool, dtype: torch.dtype) -> Callable[[int], float]:
+    """Return a function from n to the seconds of a model's linear layers over n tokens, one after the other."""
     head = model.get_output_embeddings()
     layers = [head] if only_head else [layer for layer in model.modules() if isinstance(layer, torch.nn.Linear)]
 
@@ -178,19 +179,19 @@ def times_of_layers(model: torch.nn.Module, only_head: bool, dtype: torch.dtype)
 
 
 def real_model(folder: str, file: str | None, rounds: int) -> None:
-    """Time a model's linear layers and passes: compiled for each instruction set, and by PyTorch."""
+    """Time a model's linear layers and passes, compiled for each instruction set and by PyTorch."""
     from transformers import AutoModelForCausalLM
 
     def read(dtype: torch.dtype):
         return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
 
     models = {"torch bfloat16": read(torch.bfloat16), "torch float32": read(torch.float32)}
-    sets = [found for found in instruction_sets.FASTEST_FIRST if found.is_here]
+    sets = [found for found in instruction_sets.FASTEST_FIRST if found.is_available]
     for found in sets:
-        os.environ[instruction_sets.VARIABLE] = found.name
+        os.environ[instruction_sets.INSTRUCTIONS_VARIABLE] = found.name
         models[found.name] = read(torch.bfloat16)
         linear.compile_layers(models[found.name])
-    del os.environ[instruction_sets.VARIABLE]
+    del os.environ[instruction_sets.INSTRUCTIONS_VARIABLE]
     layers = [layer for layer in models["torch bfloat16"].modules() if isinstance(layer, torch.nn.Linear)]
     head = models["torch bfloat16"].get_output_embeddings()
     sizes = {"output layer": 2 * head.weight.numel(), "linear layers": 2 * sum(one.weight.numel() for one in layers)}
@@ -198,8 +199,8 @@ def real_model(folder: str, file: str | None, rounds: int) -> None:
     for name, model in models.items():
         dtype = torch.float32 if name.endswith("float32") else torch.bfloat16
         for part in sizes:
-            methods[part, name] = times_of_layers(model, part == "output layer", dtype)
-        methods["passes", name] = passes_of(HuggingFaceModel(model, name, backend=TransformersBackend(model)))
+            methods[part, name] = layer_timer(model, part == "output layer", dtype)
+        methods["passes", name] = pass_timer(HuggingFaceModel(model, name, backend=TransformersBackend(model)))
     taken: dict[tuple[str, str], dict[int, list[float]]] = {way: {} for way in methods}
     read_at: dict[str, list[float]] = {part: [] for part in sizes}
     order = random.Random(0)
@@ -229,34 +230,35 @@ def real_model(folder: str, file: str | None, rounds: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=9, help="turns that each method takes")
-    parser.add_argument("--compile", action="store_true", help="also torch.compile, at 1, 4, 16 and 64 tokens")
-    parser.add_argument("--llama-cpp", action="store_true", help="compare with llama.cpp's passes alone")
-    parser.add_argument("--real", metavar="FOLDER", help="a model's linear layers and passes instead")
-    parser.add_argument("--file", help="with --real: its GGUF file")
+    parser = Options(__doc__)
+    parser.add_argument("--rounds", type=int, default=9, help="number of turns of each method")
+    parser.add_argument("--compile", action="store_true", help="also time torch.compile, for 1, 4, 16 and 64 tokens")
+    parser.add_argument("--llama-cpp", action="store_true", help="compare only with llama.cpp's passes")
+    parser.add_argument("--real", metavar="FOLDER", help="time this model's linear layers and passes instead")
+    parser.add_argument("--file", help="GGUF file of the model given by --real")
     parser.add_argument("--only", help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    args = parser.read(rounds=1)
     if args.only:
         return timed_alone(args.only)
     if args.real:
         return real_model(args.real, args.file, args.rounds)
     if args.llama_cpp:
         return against_llama_cpp(args.rounds)
-    sets = [found for found in instruction_sets.FASTEST_FIRST if found.is_here]
+    sets = [found for found in instruction_sets.FASTEST_FIRST if found.is_available]
     pair, single = load_pair(dtype="bfloat16"), load_pair(dtype="float32")
     model = pair.target.model
     packed = sum(p.numel() * p.element_size() for p in model.parameters())
-    products = sum(p.numel() for name, p in model.named_parameters() if "norm" not in name)  # the head's among them
+    # The output layer is included.
+    products = sum(p.numel() for name, p in model.named_parameters() if "norm" not in name)
 
     methods = {}
     for found in sets:
-        os.environ[instruction_sets.VARIABLE] = found.name
-        methods[found.name] = passes_of(HuggingFaceModel(copy.deepcopy(model), found.name))
-    del os.environ[instruction_sets.VARIABLE]
+        os.environ[instruction_sets.INSTRUCTIONS_VARIABLE] = found.name
+        methods[found.name] = pass_timer(HuggingFaceModel(copy.deepcopy(model), found.name))
+    del os.environ[instruction_sets.INSTRUCTIONS_VARIABLE]
     plain = HuggingFaceModel(copy.deepcopy(model), "torch")
     plain._backend = TorchLlama(plain.model)
-    methods["torch bfloat16"], methods["torch float32"] = passes_of(plain), passes_of(single.target)
+    methods["torch bfloat16"], methods["torch float32"] = pass_timer(plain), pass_timer(single.target)
     if args.compile:
         methods["torch.compile float32"] = compiled_by_torch(copy.deepcopy(single.target.model))
 
@@ -300,7 +302,7 @@ def main() -> None:
             cells.append(f"{1e3 * sec[name][n]:.2f}{shown}" if n in sec[name] else "")
         print(f"| {n} | " + " | ".join(cells) + " |")
     for name, row in record.items():
-        print(f"{name}: read {row['gb_per_sec']:.1f} GB/s, multiplied {row['gflop_per_sec']:.0f} GFLOP/s at most")
+        print(f"{name}: read {row['gb_per_sec']:.1f} GB/s and multiplied {row['gflop_per_sec']:.0f} GFLOP/s at most")
     others = {name: {n: 1e3 * value for n, value in sec[name].items()} for name in sec if name not in record}
     print(json.dumps({"device": describe_device("cpu"), "packed_bytes": packed, **record, "others_ms": others}))
 

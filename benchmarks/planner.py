@@ -1,13 +1,12 @@
-"""Do predictions come true? Predicted against measured speedup, for shapes all over the surface.
+"""Compare predicted with measured speedups for tree shapes across the speedup surface.
 
     python benchmarks/planner.py --dtype bfloat16 --out benchmarks/results/planner-NAME-DATE.json
-    python benchmarks/planner.py --prompts 24 --raced 8 --max-new-tokens 32     # a minute, rough
+    python benchmarks/planner.py --prompts 24 --raced 8 --max-new-tokens 32     # rough; takes a minute
 
-Measures acceptance on all held-out prompts and decodes some of them with every shape, in turns. On a shared machine the
-speed drifts, so a round of the profile is timed between every two prompts; the record also says what a profile taken
-beforehand would have given. Which of the decoded prompts are raced, and which calibrate with all others, is drawn again
-50 times: the share of intervals that hold the measured speedup is counted. Prompt reading is left out. Ends with one
-line of JSON.
+Measures acceptance on all held-out prompts and decodes some of them with every shape, in turns. The speed of a shared
+machine drifts, so a round of the profile is timed after every two prompts; the record also contains the prediction from
+a profile measured beforehand. The decoded prompts are split at random 50 times into raced and calibration prompts, to
+determine the share of intervals that contain the measured speedup. Prefill is excluded. The last line is JSON.
 """
 
 import argparse
@@ -17,25 +16,26 @@ from pathlib import Path
 
 import numpy as np
 
-import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
+import sequoia_core.models.short_spins  # noqa: F401  before torch, whose threads read their settings once
+from benchmarks.common import ROOT, Options
 from sequoia_core import AcceptanceVector, SamplingConfig, TokenTree, load_pair, measure_acceptance, optimal_tree
-from sequoia_core.design.plain_trees import chain_tree
-from sequoia_core.design.planning import plan_tree
-from sequoia_core.design.prediction import best_chain, predict, prompts_for
-from sequoia_core.design.profile import HardwareProfile
 from sequoia_core.files.prompt_files import load_prompts
-from sequoia_core.studies.measure_profile import StepRounds, measure_profile
-from sequoia_core.studies.race import MethodResult, race
-
-ROOT = Path(__file__).resolve().parent.parent
+from sequoia_core.measuring.measure_profile import measure_profile
+from sequoia_core.measuring.race import MethodResult, race
+from sequoia_core.measuring.step_rounds import StepRounds
+from sequoia_core.planning.plan import plan_tree
+from sequoia_core.planning.prediction import best_chain, predict, prompts_for
+from sequoia_core.planning.profile import HardwareProfile
+from sequoia_core.trees.plain import chain_tree
 
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
 SHAPES = ((3, 2), (4, 3), (6, 3), (8, 4), (8, 7), (12, 5), (16, 6), (24, 8), (32, 6), (48, 8))
-SPLITS, BLOCK = 50, 2  # prompts raced between two rounds of the profile
+# Number of splits, and of prompts raced between two rounds of the profile.
+SPLITS, BLOCK = 50, 2
 
 
 def subset(vector: AcceptanceVector, picked: np.ndarray) -> AcceptanceVector:
-    """Return the vector that measuring only some of the prompts would have given; `picked` int [prompts]."""
+    """Return the vector measured only on the `picked` prompts, int [prompts]."""
     sums, trials = vector.prompt_sums[picked], vector.prompt_trials[picked]
     ranks = tuple(vector.prompt_ranks[i] for i in picked)
     return AcceptanceVector(
@@ -45,20 +45,20 @@ def subset(vector: AcceptanceVector, picked: np.ndarray) -> AcceptanceVector:
 
 
 def joined(first: MethodResult, second: MethodResult) -> MethodResult:
-    """Join the prompts of two results into one."""
+    """Combine the prompts of two results into one result."""
     lists = ("tokens", "steps", "seconds", "outputs", "step_sec")
     return MethodResult(**{name: getattr(first, name) + getattr(second, name) for name in lists})
 
 
 def split(prompts: int, decoded: int, share: float, number: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draw which prompts calibrate and which are raced, int [prompts] each; only the first were decoded."""
+    """Draw calibration and raced prompts, int [prompts] each; raced ones are among the first `decoded` prompts."""
     order = np.random.default_rng(number).permutation(decoded)
     raced = order[: round(share * decoded)]
     return np.setdiff1d(np.arange(prompts), raced), raced
 
 
 def measured_speedup(results: dict[str, MethodResult], name: str, raced: np.ndarray) -> float:
-    """Return totals against totals over the raced prompts."""
+    """Return the ratio of total seconds per token over the raced prompts."""
 
     def sec_per_token(result: MethodResult) -> float:
         return float(np.array(result.step_sec)[raced].sum() / np.array(result.tokens)[raced].sum())
@@ -75,7 +75,7 @@ def compare(
     raced: np.ndarray,
     contexts: np.ndarray,
 ) -> list[dict]:
-    """Predict from some prompts and measure on others, int [prompts] each: one row per tree."""
+    """Predict from some prompts and measure on others, int [prompts] each; return one row per tree."""
     known = subset(vector, calibration)
     rows = []
     for name, tree in trees.items():
@@ -102,7 +102,7 @@ def errors(rows: list[dict], key: str = "predicted") -> np.ndarray:
 
 
 def summary(splits: list[list[dict]]) -> dict:
-    """Return the figures of the first split, and over all of them how often intervals hold and how wide they are."""
+    """Return the figures of the first split, and the coverage and width of intervals over all splits."""
     every = [row for rows in splits for row in rows]
     halves = [(row["interval"][1] - row["interval"][0]) / 2 / row["predicted"] for row in every]
     chosen = [
@@ -126,22 +126,23 @@ def run(pair, ids: list[list[int]], sampling: SamplingConfig, args: argparse.Nam
     vector = measure_acceptance(ids, pair, sampling=sampling, max_new_tokens=args.max_new_tokens)
     timed = ids[: args.raced]
     blocks = [timed[start : start + BLOCK] for start in range(0, len(timed), BLOCK)]
-    before = measure_profile(pair, sizes=SIZES, repeats=args.repeats)
-    rounds = StepRounds(pair, sizes=SIZES)
+    before = measure_profile(pair, sizes=args.sizes, repeats=args.repeats)
+    rounds = StepRounds(pair, sizes=args.sizes)
     rounds.warm_up()
-    splits = [split(len(ids), args.raced, args.share, number) for number in range(SPLITS + 1)]
+    splits = [split(len(ids), args.raced, args.share, number) for number in range(args.splits + 1)]
     planned_for = subset(vector, splits[0][0])
     trees = {
         "planned": plan_tree(planned_for, before),
         "best chain": best_chain(planned_for, before),
         "chain of 8": chain_tree(8),
     }
-    for n, d in SHAPES:
+    for n, d in args.shapes:
         tree = optimal_tree(planned_for, size=n, depth=d)
         if tree not in trees.values():
             trees[f"n={n} d={d}"] = tree
     results: dict[str, MethodResult] = {}
-    for block in blocks:  # the machine's speed drifts: it is profiled again while the race goes on
+    # Profile the machine repeatedly during the race, since its speed drifts.
+    for block in blocks:
         found = race(
             pair, block, trees=trees, sampling=sampling, max_new_tokens=args.max_new_tokens, with_transformers=False
         )
@@ -181,17 +182,20 @@ def show(temperature: float, found: dict) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Options(__doc__)
     parser.add_argument("--file", type=Path, default=ROOT / "assets" / "prompts" / "prompts.jsonl")
-    parser.add_argument("--prompts", type=int, default=200, help="prompts in all")
-    parser.add_argument("--raced", type=int, default=44, help="of them, decoded with every tree")
-    parser.add_argument("--share", type=float, default=0.8, help="of the decoded, raced in a split")
+    parser.add_argument("--prompts", type=int, default=200, help="total number of prompts")
+    parser.add_argument("--raced", type=int, default=44, help="number of prompts decoded with every tree")
+    parser.add_argument("--share", type=float, default=0.8, help="share of the decoded prompts raced in each split")
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.6])
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
+    parser.set_defaults(sizes=SIZES, shapes=SHAPES, splits=SPLITS)
+    args = parser.read(
+        prompts=6, raced=3, max_new_tokens=8, temperatures=[0.6], repeats=1, sizes=(1, 16), shapes=((4, 3),), splits=1
+    )
     pair = load_pair(device="cpu", dtype=args.dtype)
     ignore_eos = pair.ignore_eos()
     ids = [pair.tokenizer.encode(text) for text in load_prompts(args.file)[: args.prompts]]
@@ -203,7 +207,7 @@ def main() -> None:
     least = {key: min(part[key] for part in found.values()) for key in ("inside_interval", "chosen_over_best")}
     settings = {
         "prompts": len(ids), "raced": args.raced, "max_new_tokens": args.max_new_tokens,
-        "dtype": args.dtype, "splits": SPLITS, "date": date.today().isoformat(),
+        "dtype": args.dtype, "splits": args.splits, "date": date.today().isoformat(),
     }  # fmt: skip
     result = {**worst, **least, "temperatures": found, "settings": settings}
     if args.out is not None:

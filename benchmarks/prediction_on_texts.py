@@ -1,53 +1,54 @@
-"""Predictions of lookup and hybrid trees on recorded answers, without the target. S = steps of all answers.
+"""Predict lookup and hybrid trees on recorded answers, without the target. S = steps of all answers.
 
-Of trees whose children are drawn, the tokens of a step are the sum of their nodes' chances, which on the demo pair was
-7 to 13 % less than what decoding then did.
+For trees with drawn children, the tokens of a step are estimated by the sum of the nodes' acceptance probabilities,
+which was 7 to 13 % less than decoding achieved on the demo pair.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
+import sequoia_core.models.short_spins  # noqa: F401  before torch, whose threads read their settings once
 
 # isort: split
 import numpy as np
 import torch
 
+from sequoia_core.acceptance.conditions import TOPK
 from sequoia_core.decoding.drafting import DraftRun, DraftTree, Reach
-from sequoia_core.decoding.growing.drafter import GrowingDrafter
-from sequoia_core.decoding.growing.policies import HybridTree, LookupTree
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.decoding.verifiers import choose_verifier
-from sequoia_core.design.conditions import TOPK
-from sequoia_core.design.prediction import Prediction, predict_prompts
-from sequoia_core.design.profile import HardwareProfile
-from sequoia_core.design.step_time import padded_widths, step_parts
 from sequoia_core.models.protocol import LanguageModel
-from sequoia_core.studies.lookup_replay import Request
+from sequoia_core.planning.prediction import Prediction, predict_prompts
+from sequoia_core.planning.profile import HardwareProfile
+from sequoia_core.planning.step_time import padded_widths, step_parts
+from sequoia_extras.dynamic_trees.drafter import GrowingDrafter
+from sequoia_extras.dynamic_trees.lookup_replay import EncodedRequest
+from sequoia_extras.dynamic_trees.policies import HybridTree, LookupTree
 
 
 def predict_on_texts(
     policy: LookupTree | HybridTree,
-    answers: Sequence[Request],
+    answers: Sequence[EncodedRequest],
     profile: HardwareProfile,
     *,
     draft: LanguageModel | None = None,
     temperature: float = 0.0,
     prompts: int | None = None,
 ) -> Prediction:
-    """Predict what decoding with lookup or hybrid trees does on text like some recorded answers.
+    """Predict decoding with lookup or hybrid trees on text like the recorded answers.
 
     Args:
-        answers: token ids of this target at that temperature. The policy's index stays as it is.
-        draft: the model that hybrid trees draft with; not used for lookup trees.
+        answers: token ids of this target's answers at this temperature. The policy's index is not changed.
+        draft: the draft model for hybrid trees; unused for lookup trees.
     """
     if isinstance(policy, HybridTree) and draft is None:
-        raise ValueError("draft: found none for hybrid trees, expected the model that they draft with")
+        raise ValueError("draft: found none for hybrid trees, expected their draft model")
     if policy.fixed is not None:
-        raise ValueError("policy: found a static tree, expected trees that depend on the text: `predict` is for others")
+        raise ValueError("policy: found a static tree, expected trees that depend on the text (see `predict`)")
     greedy = temperature == 0.0
     owners: list[int] = []
-    steps: list[tuple[float, int, Sequence[int]]] = []  # tokens, nodes, nodes of each draft pass
+    # Tokens, nodes, and the number of nodes in each draft pass.
+    steps: list[tuple[float, int, Sequence[int]]] = []
     for number, answer in enumerate(answers):
         if len(answer.prompt_ids) and len(answer.token_ids):
             taken = _steps(policy, answer, draft, temperature, seed=number)
@@ -73,7 +74,8 @@ def predict_on_texts(
 def _drafter(
     policy: LookupTree | HybridTree, draft: LanguageModel | None, temperature: float, *, capacity: int, seed: int
 ) -> GrowingDrafter:
-    whole = capacity + policy.max_depth  # the target's context is not known, and held the answer
+    # The target's context is unknown, but the answer fitted into it.
+    whole = capacity + policy.max_depth
     session, context = None, 0
     if isinstance(policy, LookupTree):
         policy = replace(policy, temperature=temperature)
@@ -83,20 +85,25 @@ def _drafter(
     generator = torch.Generator().manual_seed(seed)
     reach = Reach(whole, context)
     run = DraftRun(session, policy, drafted_by, SamplingConfig(temperature or 1.0), reach, generator)
-    return (GrowingDrafter if policy.verifiers == (TOPK,) else _Promising)(run)
+    return (GrowingDrafter if policy.verifiers == (TOPK,) else _ExpectedTokensDrafter)(run)
 
 
-class _Promising(GrowingDrafter):
-    """Counts expected instead of accepted tokens: recorded texts do not say which drawn tokens would be accepted."""
+class _ExpectedTokensDrafter(GrowingDrafter):
+    """Counts expected tokens, because recorded text does not show which drawn tokens would be accepted."""
 
-    def follow(self, size: int, tokens: float, accepted: int, expected: float) -> None:
-        super().follow(size, accepted + self.expected - expected, accepted, expected)
+    def record_step(self, size: int, tokens: float, accepted: int, expected: float) -> None:
+        super().record_step(size, accepted + self.expected - expected, accepted, expected)
 
 
 def _steps(
-    policy: LookupTree | HybridTree, answer: Request, draft: LanguageModel | None, temperature: float, *, seed: int
+    policy: LookupTree | HybridTree,
+    answer: EncodedRequest,
+    draft: LanguageModel | None,
+    temperature: float,
+    *,
+    seed: int,
 ) -> list[tuple[float, int, Sequence[int]]]:
-    """Return tokens, nodes and widths of the draft's passes of each step along one answer."""
+    """Return the tokens, nodes and widths of the draft's passes for each step along one answer."""
     text = [*answer.prompt_ids, *answer.token_ids]
     drafter = _drafter(policy, draft, temperature, capacity=len(text) + 1, seed=seed)
     length, generator = len(answer.prompt_ids), np.random.default_rng(seed)
@@ -106,9 +113,10 @@ def _steps(
         path = _path(tree, text[length:])
         tokens: float = len(path)
         committed = len(path)
-        if isinstance(drafter, _Promising):
+        if isinstance(drafter, _ExpectedTokensDrafter):
             tokens = drafter.expected
-            committed = max(1, int(tokens + generator.random()))  # so that steps begin where those of a run do
+            # Round at random, so that steps begin at the same positions as in a real run.
+            committed = max(1, int(tokens + generator.random()))
             path = path[:committed]
         drafter.commit(tree, path)
         steps.append((min(tokens, len(text) - length), tree.tree.size, drafter.widths))
@@ -117,7 +125,7 @@ def _steps(
 
 
 def _path(draft: DraftTree, text: Sequence[int]) -> tuple[int, ...]:
-    """Return the nodes that a text passes through, the root first."""
+    """Return the nodes that match a text, beginning with the root."""
     tokens, node, path = draft.tokens.tolist(), 0, [0]
     for wanted in text:
         node = next((child for child in draft.tree.children(node) if tokens[child] == wanted), -1)

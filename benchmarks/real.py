@@ -1,25 +1,27 @@
-"""A real model end to end: Gemma 3 270M, what was predicted beside what was measured; tables, one JSON line last.
+"""Compare predictions with measurements on a real model, Gemma 3 270M; prints tables, then one JSON line.
 
-    python -m sequoia_core.models.gemma      # makes the folder in bfloat16 and the file in 4 bits
-    python benchmarks/real.py                # half an hour; run again, it goes on after a break
-    python benchmarks/real.py --prompts 2 --tokens 24 --repeats 1 --temperatures 0 --out /tmp/real.json     # a trial
+    python -m sequoia_core.models.gemma      # creates the folder in bfloat16 and the file in 4 bits
+    python benchmarks/real.py                # takes half an hour; resumes after an interruption
+    python benchmarks/real.py --quick        # a trial with the demo target in both roles
 
-At each temperature there are three sections. "texts": answers to other prompts, by the file. "folder": with the file as
-its draft, acceptance and step times are measured on those prompts and predictions made; then plain decoding, best
-chain, planned tree, adaptive, hybrid and lookup trees take turns on each prompt, on every fourth one transformers'
-`generate` too: plain, assisted, with prompt lookup. "file": the same with plain decoding and lookup trees alone, beside
-llama.cpp's own server in processes of its own, plain and with n-grams.
+Each temperature has three sections. "texts": the file answers other prompts. "folder": the folder is the target and the
+file its draft. Acceptance and step times are measured on those prompts, and predictions are made. Then plain decoding,
+the best chain, the planned tree, and adaptive, hybrid and lookup trees take turns on each prompt; on every fourth
+prompt, so does transformers' `generate` (plain, assisted, with prompt lookup). "file": the same with only plain
+decoding and lookup trees, compared with llama.cpp's server in separate processes (plain, with n-grams).
 
-Each finished section goes to a JSON-lines file beside --out, and is not measured again with the same settings there.
-Ratios are of seconds per token to plain decoding of the same prompt: medians over prompts, and of all prompts together,
-which is what predictions are about. Prompt reading is left out, except in transformers' methods and the plain decoding
-that they are compared with. transformers cannot run 4-bit files of this kind, so its assistant is the folder again: the
-same numbers in bfloat16. No end of text ends an answer: others write on past it, llama.cpp's server never draws it.
+Each finished section is appended to a JSON Lines file next to --out and is not measured again with the same settings.
+Speedups compare seconds per token with plain decoding of the same prompt: the median over prompts, and the ratio of
+totals, which is what predictions refer to. Prefill is excluded, except for transformers' methods and the plain decoding
+that they are compared with. transformers cannot run 4-bit files of this type, so its assistant is the folder: the same
+weights in bfloat16. Answers do not stop at an end-of-text token: our methods ignore it, and llama.cpp's server never
+draws it.
 """
 
 import argparse
 import json
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -30,39 +32,43 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
-import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
+import sequoia_core.models.short_spins  # noqa: F401  before torch, whose threads read their settings once
 
 # isort: split
 import numpy as np
 import torch
 from prediction_on_texts import predict_on_texts
+from servers import as_gguf
 from transformers import AutoModelForCausalLM
 
-from sequoia_core import AdaptiveTree, HybridTree, LookupTree, SamplingConfig, TokenTree, load_pair
-from sequoia_core.decoding.growing.growing_tree import predict_policy
-from sequoia_core.decoding.growing.text_index import TextIndex
+from benchmarks.common import ROOT, Options, require
+from benchmarks.server_check import REQUEST_SEC, server_command
+from sequoia_core import SamplingConfig, TokenTree, load_pair
+from sequoia_core.acceptance.bootstrap import RESAMPLES, estimate, ratio_estimate
 from sequoia_core.decoding.tree_policy import ROOT_ONLY
-from sequoia_core.design.bootstrap import RESAMPLES, estimate, ratio_estimate
-from sequoia_core.design.planning import plan_tree
-from sequoia_core.design.prediction import Measured, Prediction, best_chain, predict, reasons
-from sequoia_core.files.gguf_header import LLAMA_CPP
+from sequoia_core.files.model_names import DEMO_PAIR
 from sequoia_core.files.prompt_files import load_prompts
 from sequoia_core.files.safe_files import write_atomic
+from sequoia_core.measuring import race
+from sequoia_core.measuring.first_difference import first_difference
+from sequoia_core.measuring.measure_acceptance import measure_acceptance
+from sequoia_core.measuring.measure_profile import measure_profile
 from sequoia_core.models import gemma
 from sequoia_core.models.language_model import HuggingFaceModel, ModelPair
+from sequoia_core.models.processor import processor_name
 from sequoia_core.models.protocol import LanguageModel
 from sequoia_core.models.transformers_passes import TransformersBackend
-from sequoia_core.native.instruction_sets import instructions_in_use
-from sequoia_core.native.processor import processor_name
-from sequoia_core.servers.check import REQUEST_SEC, server_command
-from sequoia_core.servers.local_server import ask, running_server
-from sequoia_core.studies import race
-from sequoia_core.studies.first_difference import first_difference
-from sequoia_core.studies.lookup_replay import Request
-from sequoia_core.studies.measure_acceptance import measure_acceptance
-from sequoia_core.studies.measure_profile import measure_profile
+from sequoia_core.planning.plan import plan_tree
+from sequoia_core.planning.prediction import Prediction, best_chain, predict
+from sequoia_core.planning.profile import LLAMA_CPP
+from sequoia_core.planning.reasons import Measured, reasons
+from sequoia_core.planning.step_time import StepTime
+from sequoia_extras.cpu_kernels.instruction_sets import instructions_in_use
+from sequoia_extras.dynamic_trees import AdaptiveTree, HybridTree, LookupTree
+from sequoia_extras.dynamic_trees.lookup_replay import EncodedRequest
+from sequoia_extras.dynamic_trees.text_index import TextIndex
+from sequoia_extras.servers.local_server import ask, running_server
 
-ROOT = Path(__file__).resolve().parent.parent
 PROMPTS = {
     "prose": (
         "The lighthouse had been dark for eleven years when the letter came. Marta read it twice, then",
@@ -83,34 +89,40 @@ PROMPTS = {
         "CREATE TABLE customers (\n    id INTEGER PRIMARY KEY,\n    name TEXT NOT NULL,\n",
     ),
 }
-OTHERS = {"prose": "prose.jsonl", "chat": "chat.jsonl", "code": "not-looping.jsonl"}  # of assets: what is known before
-SIZES = (1, 2, 4, 8, 16)  # of trees that are timed: a larger one did not pay here
-EVERY = 4  # of the prompts, whose kinds take turns, one goes to transformers as well
+# These prompts are answered before the race.
+OTHERS = {
+    "prose": "prose.jsonl",
+    "chat": "chat.jsonl",
+    "code": "not-looping.jsonl",
+}
+SIZES = (1, 2, 4, 8, 16)  # sizes of timed trees; larger trees were slower here
+EVERY = 4  # transformers also decodes every fourth prompt; topics alternate
 TRANSFORMERS = "transformers"
-LOOKED_UP, DRAFTED = 10, 8  # tokens that transformers looks up, as in its documentation, and that the server does
+# Number of tokens that transformers looks up, as in its documentation, and number that the server drafts.
+LOOKED_UP, DRAFTED = 10, 8
 
 
 class Asked(NamedTuple):
-    """What is decoded: token ids of prompts, their kinds, and tokens to write; answers to other prompts beforehand."""
+    """The inputs of a race: prompts as token ids, their topics, the answers' length, and answers to other prompts."""
 
     prompts: Sequence[Sequence[int]]
     kinds: Sequence[str]
     tokens: int
     sampling: SamplingConfig
-    known: Sequence[Request]
+    known: Sequence[EncodedRequest]
 
     @property
     def context(self) -> int:
-        """Tokens before a step on average: where steps are timed."""
+        """Mean number of tokens before a step; steps are timed at this context."""
         return round(sum(map(len, self.prompts)) / len(self.prompts) + self.tokens / 2)
 
 
 @cache
 def in_transformers(folder: str, vocab_size: int) -> ModelPair:
-    """Return the folder twice as transformers itself runs it, nothing of ours in its passes."""
+    """Return a pair in which both models are the folder's, run by transformers alone."""
     models = [AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16) for _ in range(2)]
     own = [HuggingFaceModel(m, folder, vocab_size=vocab_size, backend=TransformersBackend(m)) for m in models]
-    return ModelPair(*own, tokenizer=None)  # type: ignore[arg-type]  # nothing here reads text
+    return ModelPair(*own, tokenizer=None)  # type: ignore[arg-type]  # no text is encoded here
 
 
 def on_every_fourth(method: race.Method) -> race.Method:
@@ -118,7 +130,7 @@ def on_every_fourth(method: race.Method) -> race.Method:
 
 
 def compared(plain: np.ndarray, own: np.ndarray, kinds: Sequence[str]) -> dict:
-    """Compare a method with plain decoding by seconds per token of the same prompts, float64 [m], of some kinds."""
+    """Compare a method with plain decoding, given seconds per token on the same prompts, float64 [m], by topic."""
     ratios, of_kind = plain / own, np.array(kinds)
     again = np.random.default_rng(0).integers(len(ratios), size=(RESAMPLES, len(ratios)))
     return {
@@ -131,28 +143,28 @@ def compared(plain: np.ndarray, own: np.ndarray, kinds: Sequence[str]) -> dict:
 
 
 def beside(prediction: Prediction, result: race.MethodResult, plain: race.MethodResult) -> dict:
-    """Say what was predicted, whether what was measured is inside, and which parts came otherwise."""
+    """Return the prediction, whether its interval contains the measurement, and the parts that differ."""
     draft, verify, walk, commit = (result.phase_sec[phase] / sum(result.steps) for phase in race.PHASES)
     per_step = sum(result.tokens) / sum(result.steps)
-    measured = Measured(per_step, verify, draft, walk + commit, plain.sec_per_token)
+    measured = Measured(per_step, StepTime(verify, draft, walk + commit), plain.sec_per_token)
     return {
         "predicted": prediction.speedup.to_json(),
         "inside": prediction.holds(plain.sec_per_token / result.sec_per_token),
         "predicted_tokens_per_step": prediction.tokens_per_step.to_json(),
         "predicted_step_ms": 1e3 * prediction.step.total_sec,
-        "step_ms": 1e3 * measured.step_sec,
+        "step_ms": 1e3 * measured.step.total_sec,
         "reasons": [asdict(reason) for reason in reasons(prediction, measured)],
     }
 
 
-def race_of(
+def run_race(
     methods: Mapping[str, race.Method], asked: Asked, predictions: Mapping[str, Prediction], target: LanguageModel
 ) -> dict[str, dict]:
-    """Let methods take turns, the first of them plain decoding, and return a row for each."""
+    """Race methods, of which the first is plain decoding, and return a row for each."""
     results, lanes = {name: race.MethodResult() for name in methods}, {}
     for name, method in methods.items():
         foreign = name.startswith(TRANSFORMERS)
-        lanes[name] = on_every_fourth(race.unless_it_fails(method, results[name])) if foreign else method
+        lanes[name] = on_every_fourth(race.disable_on_failure(method, results[name])) if foreign else method
     for name, one in race.take_turns(lanes, asked.prompts, asked.tokens):
         results[name].add(one)
     rows, plain = {}, results["plain"]
@@ -176,7 +188,7 @@ def race_of(
     return rows
 
 
-def of_folder(pair: ModelPair, asked: Asked, args: argparse.Namespace) -> dict:
+def folder_section(pair: ModelPair, asked: Asked, args: argparse.Namespace) -> dict:
     sampling, target, draft = asked.sampling, pair.target, pair.draft
     vector = measure_acceptance(
         [each.prompt_ids for each in asked.known], pair, sampling=sampling,
@@ -196,15 +208,16 @@ def of_folder(pair: ModelPair, asked: Asked, args: argparse.Namespace) -> dict:
     fixed = {name: tree if isinstance(tree, TokenTree) else tree.fixed for name, tree in trees.items()}
     predictions = {
         name: predict(fixed[name], vector, profile, prompts=many) if fixed[name] is not None
-        else predict_policy(tree, vector, profile, prompts=many) if name == "adaptive"
+        else tree.predict(vector, profile, prompts=many) if name == "adaptive"
         else predict_on_texts(
             tree, asked.known, profile, draft=draft, temperature=sampling.temperature, prompts=many
         )
         for name, tree in trees.items()
     }  # fmt: skip
-    alone = {"plain": ROOT_ONLY, "lookup": trees["lookup"]}  # a target without a draft
+    # These methods run the target without a draft.
+    alone = {"plain": ROOT_ONLY, "lookup": trees["lookup"]}
     methods = {
-        name: race.own_method(replace(pair, draft=None) if name in alone else pair, tree, sampling)
+        name: race.tree_method(replace(pair, draft=None) if name in alone else pair, tree, sampling)
         for name, tree in (alone | trees).items()
     }
     beside_it = in_transformers(args.folder, target.vocab_size)
@@ -212,7 +225,7 @@ def of_folder(pair: ModelPair, asked: Asked, args: argparse.Namespace) -> dict:
     for lane, options in lanes.items():
         methods[f"{TRANSFORMERS} {lane}"] = race.transformers_method(beside_it, sampling, **options)
     return {
-        "rows": race_of(methods, asked, predictions, target),
+        "rows": run_race(methods, asked, predictions, target),
         "acceptance": vector.probs.tolist(),
         "profile": profile.to_json(),
         "shapes": {name: [tree.size, tree.depth] for name, tree in fixed.items() if tree is not None},
@@ -220,33 +233,35 @@ def of_folder(pair: ModelPair, asked: Asked, args: argparse.Namespace) -> dict:
     }
 
 
-def texts_of(method: race.Method, prompts: Sequence[Sequence[int]], tokens: int) -> dict:
+def write_texts(method: race.Method, prompts: Sequence[Sequence[int]], tokens: int) -> dict:
     return {"texts": [method(ids, tokens, turn, lambda share: None).output for turn, ids in enumerate(prompts)]}
 
 
 def server_method(address: str, sampling: SamplingConfig) -> race.Method:
-    """Return what has llama.cpp's server write as many tokens, drawn from the target's own distribution."""
+    """Return a method in which llama.cpp's server generates as many tokens, drawn from the target's distribution."""
     law = {"temperature": sampling.temperature, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "ignore_eos": True}
-    law |= {"return_tokens": True, "cache_prompt": False}  # after a cached prompt, passes would round differently
+    # The prompt is not cached, since passes after a cached prompt round differently.
+    law |= {"return_tokens": True, "cache_prompt": False}
 
     def run(prompt: Sequence[int], length: int, turn: int, report) -> race.Decoded:
         body = json.dumps({"prompt": list(prompt), "n_predict": length, "seed": turn, **law}).encode()
         answer = json.loads(ask(address, "/completion", body, seconds=REQUEST_SEC))
         ids, timings = answer["tokens"], answer["timings"]
-        seconds = 1e-3 * timings["predicted_ms"] * len(ids) / (len(ids) - 1)  # its clock begins at the first token
+        # The server's time starts at the first token.
+        seconds = 1e-3 * timings["predicted_ms"] * len(ids) / (len(ids) - 1)
         return race.Decoded(ids, len(ids) - timings.get("draft_n_accepted", 0), seconds)
 
     return run
 
 
-def of_file(pair: ModelPair, asked: Asked, args: argparse.Namespace) -> dict:
+def file_section(pair: ModelPair, asked: Asked, args: argparse.Namespace) -> dict:
     file, sampling, threads = pair.target, asked.sampling, torch.get_num_threads()
     profile = measure_profile(replace(pair, draft=file), sizes=SIZES, context=asked.context, repeats=args.repeats)
     trees = {"plain": ROOT_ONLY, "lookup": LookupTree(TextIndex(), profile=profile)}
     predicted = predict_on_texts(
         trees["lookup"], asked.known, profile, temperature=sampling.temperature, prompts=len(asked.prompts)
     )
-    methods = {name: race.own_method(pair, tree, sampling) for name, tree in trees.items()}
+    methods = {name: race.tree_method(pair, tree, sampling) for name, tree in trees.items()}
     program = (
         f"{sys.executable} {ROOT / 'scripts' / 'llama_server.py'} --parallel 1 --threads {threads} --threads-batch "
         f"{threads} --ctx-size {max(map(len, asked.prompts)) + 2 * asked.tokens}"
@@ -255,7 +270,7 @@ def of_file(pair: ModelPair, asked: Asked, args: argparse.Namespace) -> dict:
         for name, k in (("llama.cpp server", 0), ("llama.cpp server, n-grams", DRAFTED)):
             command = server_command(LLAMA_CPP, program, args.file, None, k, method="ngram")
             methods[name] = server_method(running.enter_context(running_server(command)), sampling)
-        return {"rows": race_of(methods, asked, {"lookup": predicted}, file), "profile": profile.to_json()}
+        return {"rows": run_race(methods, asked, {"lookup": predicted}, file), "profile": profile.to_json()}
 
 
 def show(name: str, found: dict) -> None:
@@ -279,15 +294,26 @@ def show(name: str, found: dict) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Options(__doc__)
     parser.add_argument("--folder", default=str(gemma.folder()))
     parser.add_argument("--file", default=str(gemma.file()))
-    parser.add_argument("--prompts", type=int, default=12, help="at most 12; half as many others are known before")
+    parser.add_argument("--prompts", type=int, default=12, help="number of prompts, at most 12")
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.6, 1.0])
-    parser.add_argument("--repeats", type=int, default=4, help="rounds of a profile")
+    parser.add_argument("--repeats", type=int, default=4, help="number of profile rounds")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / f"real-{date.today()}.json")
-    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder, file, out = str(DEMO_PAIR / "target"), f"{scratch}/target.gguf", Path(scratch, "real.json")
+        args = parser.read(folder=folder, file=file, out=out, prompts=2, tokens=6, temperatures=[0.0], repeats=1)
+        require("xllamacpp")
+        if args.quick:
+            require("gguf")
+            as_gguf(args.folder, Path(scratch), "q8_0")
+        compare_all(args)
+
+
+def compare_all(args: argparse.Namespace) -> None:
+    """Run the sections at every temperature and write the record."""
     settings = {
         **{name: getattr(args, name) for name in ("folder", "file", "prompts", "tokens", "repeats")},
         "processor": processor_name(), "threads": torch.get_num_threads(), "instructions": instructions_in_use(),
@@ -306,7 +332,7 @@ def main() -> None:
     sections: dict[str, dict] = {}
 
     def section(name: str, make: Callable[..., dict], *given) -> dict:
-        """Return what a section found: from the file of those that are finished, or now."""
+        """Return a section's results from the file of finished sections, or run the section."""
         lines = state.read_text().splitlines() if state.exists() else []
         done = (one["found"] for one in map(json.loads, lines) if (one["section"], one["settings"]) == (name, settings))
         started = time.perf_counter()
@@ -320,12 +346,12 @@ def main() -> None:
 
     for temperature in args.temperatures:
         sampling, at = SamplingConfig(temperature), f"T = {temperature:g}"
-        write = race.own_method(file, ROOT_ONLY, sampling)
-        texts = section(f"texts, {at}", texts_of, write, known, args.tokens)["texts"]
-        requests = [Request(*each) for each in zip(known, texts, strict=True)]
+        write = race.tree_method(file, ROOT_ONLY, sampling)
+        texts = section(f"texts, {at}", write_texts, write, known, args.tokens)["texts"]
+        requests = [EncodedRequest(*each) for each in zip(known, texts, strict=True)]
         asked = Asked(raced, kinds, args.tokens, sampling, requests)
-        section(f"folder, {at}", of_folder, pair, asked, args)
-        section(f"file, {at}", of_file, file, asked, args)
+        section(f"folder, {at}", folder_section, pair, asked, args)
+        section(f"file, {at}", file_section, file, asked, args)
     told = {
         f"{name}, {method}": row for name, found in sections.items() for method, row in found.get("rows", {}).items()
         if row.get("inside") is not None
@@ -334,7 +360,7 @@ def main() -> None:
         name: ", ".join(f"{reason['part']} ×{reason['effect']:.2f}" for reason in row["reasons"])
         for name, row in told.items() if not row["inside"]
     }  # fmt: skip
-    print(f"\n{len(told) - len(outside)} of {len(told)} predictions hold")
+    print(f"\n{len(told) - len(outside)} of {len(told)} prediction intervals contain the measurement")
     print("".join(f"outside: {name}: {parts}\n" for name, parts in outside.items()), end="")
     result = {"benchmark": "real", "date": str(date.today()), **settings}
     result |= {"predictions": len(told), "outside": outside, "sections": sections}

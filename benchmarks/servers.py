@@ -1,13 +1,14 @@
-"""Plans for real servers held against them: llama.cpp and vLLM with the demo pair and by lookup, and our own engine.
+"""Compare plans with real servers: llama.cpp and vLLM with the demo pair and with n-grams, and our engine.
 
     python benchmarks/servers.py --engines ours llama.cpp "llama.cpp ngram"
     python benchmarks/servers.py --engines vllm --vllm "OTHER/bin/python -m vllm.entrypoints.openai.api_server"
     python benchmarks/servers.py --engines "vllm ngram" --server 0=http://127.0.0.1:8600 --server 1=http://…
 
-Every engine answers the same requests at k = 0, 1, 2, 3, 4, 6, 8 in turns; the plan sees k = 0, 2 and 8. llama.cpp is
-the wheel of the extra `real` with one thread fewer than there are cores, as our own engine has here; ours runs
-in bfloat16, its compiled format. vLLM is started by --vllm, all settings at once, or given. The day's record is
-completed, so engines may run one after the other. Last line: engine -> `median_abs_error`, `chosen_over_best`, `rows`.
+Every engine answers the same requests at k = 0, 1, 2, 3, 4, 6, 8 in turns; the plan is based on k = 0, 2 and 8.
+llama.cpp comes from the wheel of the extra `real`. It leaves one core free, like our engine, which runs in bfloat16,
+the dtype of compiled passes. vLLM is started by --vllm, all settings at once, or given by --server. Results are added
+to the day's record, so engines may run one after another. The last line maps engines to `median_abs_error`,
+`chosen_over_best` and `rows`.
 """
 
 import argparse
@@ -24,29 +25,30 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
-import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
+import sequoia_core.models.short_spins  # noqa: F401  before torch, whose threads read their settings once
+from benchmarks.common import ROOT, Options, read_record, require, write_record
 from benchmarks.own_answers import served_by_us
-from sequoia_core import HybridTree, SamplingConfig, load_pair
-from sequoia_core.decoding.growing.text_index import TextIndex
+from benchmarks.server_check import Served, ask_servers, compare, server_command, start_and_ask
+from sequoia_core import SamplingConfig, load_pair
+from sequoia_core.acceptance.bootstrap import ratio_estimate
 from sequoia_core.decoding.tree_policy import ROOT_ONLY
-from sequoia_core.design.bootstrap import ratio_estimate
-from sequoia_core.design.plain_trees import chain_tree
-from sequoia_core.design.planning import plan_tree
-from sequoia_core.design.prediction import predict
+from sequoia_core.measuring.measure_acceptance import measure_acceptance
+from sequoia_core.measuring.measure_profile import measure_profile
+from sequoia_core.measuring.race import take_turns, tree_method
 from sequoia_core.models.device import describe_device
-from sequoia_core.native import instruction_sets
-from sequoia_core.servers.check import Served, ask_servers, compare, server_command, start_and_ask
-from sequoia_core.servers.local_server import ask
-from sequoia_core.studies.measure_acceptance import measure_acceptance
-from sequoia_core.studies.measure_profile import measure_profile
-from sequoia_core.studies.race import own_method, take_turns
+from sequoia_core.planning.plan import plan_tree
+from sequoia_core.planning.prediction import predict
+from sequoia_core.trees.plain import chain_tree
+from sequoia_extras.cpu_kernels import instruction_sets
+from sequoia_extras.dynamic_trees import HybridTree
+from sequoia_extras.dynamic_trees.text_index import TextIndex
+from sequoia_extras.servers.local_server import ask
 
-ROOT = Path(__file__).resolve().parent.parent
 DEMO = ROOT / "assets" / "demo"
 PROMPTS = ROOT / "assets" / "prompts"
 ENGINES = ("ours", "llama.cpp", "llama.cpp ngram", "vllm", "vllm ngram")
-CALIBRATING = slice(-32, None)  # of prompts.jsonl; those that are raced are other ones
-SETTINGS = (0, 1, 2, 3, 4, 6, 8)  # lengths of draft
+CALIBRATING = slice(-32, None)  # the last prompts of prompts.jsonl; others are raced
+LENGTHS = (0, 1, 2, 3, 4, 6, 8)  # draft lengths
 THREADS = max(1, (os.cpu_count() or 2) - 1)
 LLAMA = (
     f"{sys.executable} {ROOT / 'scripts' / 'llama_server.py'} --ctx-size 512 --parallel 1 --threads {THREADS} "
@@ -54,20 +56,20 @@ LLAMA = (
 )
 
 
-def ours(prompts: Sequence[Sequence[int]], length: int) -> dict:
-    """Check our own chains as if a server ran them; add the planned tree and the hybrid, with rows of their own."""
+def ours(prompts: Sequence[Sequence[int]], args: argparse.Namespace) -> dict:
+    """Check our chains as if a server ran them, and add rows for the planned and the hybrid tree."""
     pair, sampling = load_pair(dtype="bfloat16"), SamplingConfig(0.0)
-    lines = (PROMPTS / "prompts.jsonl").read_text().splitlines()[CALIBRATING]
+    lines = (PROMPTS / "prompts.jsonl").read_text().splitlines()[CALIBRATING][: args.calibration]
     calibrating = [pair.tokenizer.encode(json.loads(line)["text"]) for line in lines]
-    vector = measure_acceptance(calibrating, pair, sampling=sampling, max_new_tokens=length)
+    vector = measure_acceptance(calibrating, pair, sampling=sampling, max_new_tokens=args.max_new_tokens)
     profile = measure_profile(pair)
     known = {"calibration": vector.calibration, "profile": profile, "holds_for": vector.holds_for}
     trees = {"planned tree": plan_tree(vector, profile), "hybrid": HybridTree(index=TextIndex(), **known)}
-    chains = {str(k): chain_tree(k) if k else ROOT_ONLY for k in SETTINGS}
-    methods = {name: own_method(pair, tree, sampling) for name, tree in (chains | trees).items()}
+    chains = {str(k): chain_tree(k) if k else ROOT_ONLY for k in args.lengths}
+    methods = {name: tree_method(pair, tree, sampling) for name, tree in (chains | trees).items()}
     found: dict[str, list[Served]] = {name: [] for name in methods}
     passes = dict.fromkeys(methods, 0)
-    for name, decoded in take_turns(methods, prompts, length):
+    for name, decoded in take_turns(methods, prompts, args.max_new_tokens):
         passes[name] += decoded.passes
         found[name].append(served_by_us(decoded, int(name) if name in chains else 0))
     result = compare({int(name): found[name] for name in chains})
@@ -87,10 +89,10 @@ def seconds(answers: Sequence[Served]) -> np.ndarray:
     return np.array([each.seconds / each.tokens for each in answers])
 
 
-def of_server(engine: str, prompts: Sequence[Sequence[int]], length: int, dtype: str, args) -> dict:
-    """Check one server, started here or given."""
+def check_server(engine: str, prompts: Sequence[Sequence[int]], args: argparse.Namespace) -> dict:
+    """Check one server, which is started here or already running."""
     name, _, method = engine.partition(" ")
-    method = method or "draft"
+    method, length = method or "draft", args.max_new_tokens
     if args.server:
         servers = dict(each.split("=", 1) for each in args.server)
         found = ask_servers({int(k): address for k, address in servers.items()}, name, prompts, length)
@@ -100,11 +102,12 @@ def of_server(engine: str, prompts: Sequence[Sequence[int]], length: int, dtype:
             models = {each: str(DEMO / each) for each in ("target", "draft")}
             program, about = args.vllm, {}
             if name == "llama.cpp":
+                require("xllamacpp", "gguf")
                 program, about = LLAMA, {"version": f"xllamacpp {version('xllamacpp')}"}
-                models = {each: as_gguf(path, Path(folder), dtype) for each, path in models.items()}
-            starts = {k: server_command(name, program, *models.values(), k, method=method) for k in SETTINGS}
+                models = {each: as_gguf(path, Path(folder), args.dtype) for each, path in models.items()}
+            starts = {k: server_command(name, program, *models.values(), k, method=method) for k in args.lengths}
             found = start_and_ask(starts, name, prompts, length)
-    return compare(found, drafts_free=method == "ngram") | about | {"dtype": dtype}
+    return compare(found, drafts_free=method == "ngram") | about | {"dtype": args.dtype}
 
 
 def as_gguf(model: str, folder: Path, dtype: str) -> str:
@@ -136,24 +139,25 @@ def show(engine: str, found: Mapping) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Options(__doc__)
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
-    parser.add_argument("--prompts", type=int, default=32, help="how many of not-looping.jsonl")
+    parser.add_argument("--prompts", type=int, default=32, help="number of prompts from not-looping.jsonl")
     parser.add_argument("--max-new-tokens", type=int, default=128)
-    parser.add_argument("--dtype", default="float32", help="of llama.cpp's files; vLLM is told by --vllm")
-    parser.add_argument("--vllm", default="python -m vllm.entrypoints.openai.api_server", help="what starts vLLM")
-    parser.add_argument("--server", action="append", help="K=ADDRESS of a running one, for a single engine")
-    args = parser.parse_args()
-    import torch  # after the package, which settles how its threads wait
+    parser.add_argument("--dtype", default="float32", help="dtype of llama.cpp's files; set vLLM's in --vllm")
+    parser.add_argument("--vllm", default="python -m vllm.entrypoints.openai.api_server", help="command to start vLLM")
+    parser.add_argument("--server", action="append", help="K=ADDRESS of a running server, for a single engine")
+    parser.set_defaults(calibration=None, lengths=LENGTHS)
+    args = parser.read(engines=["ours"], prompts=3, max_new_tokens=8, calibration=2, lengths=(0, 1, 2, 8))
+    # Import torch after the package, which sets how torch's threads wait.
+    import torch
 
     torch.set_num_threads(THREADS)
     tokenizer = Tokenizer.from_file(str(DEMO / "target" / "tokenizer.json"))
     texts = [json.loads(line)["text"] for line in (PROMPTS / "not-looping.jsonl").read_text().splitlines()]
     prompts = [tokenizer.encode(text).ids for text in texts[: args.prompts]]
-    instructions = instruction_sets.chosen()[0]
+    instructions = instruction_sets.choose_instruction_set()[0]
     passes = "other" if instructions is None else instructions.name
-    out = ROOT / "benchmarks" / "results" / f"servers-{passes}-{date.today().isoformat()}.json"
-    result = json.loads(out.read_text()) if out.exists() else {}
+    result = read_record(f"servers-{passes}", args)
     result["settings"] = {
         "device": describe_device("cpu"),
         "prompts": len(prompts),
@@ -162,14 +166,10 @@ def main() -> None:
         "date": date.today().isoformat(),
     }
     for engine in args.engines:
-        measured = (
-            ours(prompts, args.max_new_tokens)
-            if engine == "ours"
-            else of_server(engine, prompts, args.max_new_tokens, args.dtype, args)
-        )
+        measured = ours(prompts, args) if engine == "ours" else check_server(engine, prompts, args)
         result[engine] = measured
         show(engine, measured)
-        out.write_text(json.dumps(result, indent=1) + "\n")
+        write_record(f"servers-{passes}", result, args)
     print(json.dumps(result))
 
 

@@ -1,12 +1,11 @@
-"""Many sessions at once on one engine: starts, stops, lost connections and reloads; is any output lost or mixed up?
+"""Run many sessions at once on one engine, with stops, lost connections and reloads, to detect lost or mixed output.
 
-Sessions speak Streamlit's own websocket messages, without a browser. Each has a prompt of its own, so that a text that
-belongs to another session shows. Memory is that of the server when all have gone, after a warm-up and at the end.
+    python benchmarks/soak.py --sessions 20 --minutes 10          # prints running counts, then one JSON line
 
-python benchmarks/soak.py --sessions 20 --minutes 10          # counts as it goes, one JSON line last
+Sessions exchange Streamlit's websocket messages, without a browser. Each has a different prompt, so that text from
+another session is detected. The server's memory is measured without sessions, after a warm-up and at the end.
 """
 
-import argparse
 import asyncio
 import collections
 import json
@@ -14,6 +13,7 @@ import os
 import random
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -21,24 +21,26 @@ from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from streamlit.proto.WidgetStates_pb2 import WidgetState
 from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosedError
 
+from benchmarks.common import Options
 from tests.served_app import Server
 from ui.session import shipped
 
-FORGOTTEN_SEC = 5  # after which the server forgets a session that went away
-SETTLE_SEC = 15
-QUIET_SEC = 1.0  # without a message
+FORGOTTEN_SEC = 5  # time after which the server drops a disconnected session
+QUIET_SEC = 1.0  # time without a message after which the page is considered drawn
 ASK_AGAIN_SEC = 5.0
-WAIT_SEC = 180  # for a result, with others in line
+WAIT_SEC = 180  # maximum wait for a result while other sessions are queued
 QUERY = "tokens=64"
-OWN = "# session "  # how the prompts of these sessions begin
-BUSY = "The engine is busy: "  # nothing was started; one that waits is told so in other words
+TREE = "sequoia_token_tree"  # the component that shows the run; others may have no data
+OWN = "# session "  # prefix of these sessions' prompts
+BUSY = "The engine is busy: "  # the run was not started; queued runs have a different message
 ENDS = (BUSY, "Stopped after", "failed")
 ACTIONS = ("run", "run", "run", "stop", "disconnect", "reload")
 
 
 class Tab:
-    """One session on the decode page, as the browser's client would keep it."""
+    """One session on the decode page, tracked as by the browser's client."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -46,7 +48,7 @@ class Tab:
         self.forget()
 
     def forget(self) -> None:
-        """Forget what the page has shown so far."""
+        """Discard what the page has shown so far."""
         self.code: str | None = None
         self.alerts: list[str] = []
         self.prompt: str | None = None
@@ -60,11 +62,12 @@ class Tab:
         self.seen: set[str] = set()
         self.reader = asyncio.create_task(self._read())
         await self.rerun()
-        await self.until(lambda: "decode_start" in self.ids)
+        if not await self.until(lambda: "decode_start" in self.ids):
+            raise TimeoutError(f"found no Start button on the page within {WAIT_SEC} s, expected one")
         await self.settle()
 
     async def settle(self) -> None:
-        """Wait until the page is drawn and polls no more: what comes later belongs to what is pressed next."""
+        """Wait until the page is drawn and has stopped polling, so that later updates belong to the next action."""
         await self.until(lambda: not self.polls and not self.drawing and time.monotonic() - self.heard > QUIET_SEC)
 
     async def close(self) -> None:
@@ -73,14 +76,19 @@ class Tab:
         await self.socket.close()
 
     async def until(self, condition) -> bool:
-        """Wait for something that the page shows -> whether it came in time."""
+        """Wait until a condition on the page is met; return whether it was met in time."""
         deadline = time.monotonic() + WAIT_SEC
         while not condition():
-            if time.monotonic() > deadline or self.reader.done():
+            if self.reader.done():
+                # This raises an exception if the reader failed on an unknown message.
+                self.reader.result()
+                return False
+            if time.monotonic() > deadline:
                 return False
             if not self.drawing and not self.polls and time.monotonic() - self.heard > ASK_AGAIN_SEC:
                 self.heard = time.monotonic()
-                await self.rerun()  # as a person does who sees that nothing moves
+                # Do what a user would do if the page is stuck.
+                await self.rerun()
             await asyncio.sleep(0.05)
         return True
 
@@ -100,21 +108,25 @@ class Tab:
         await self.rerun(*states)
 
     async def _read(self) -> None:
-        async for data in self.socket:
-            self.heard = time.monotonic()
-            message = ForwardMsg.FromString(data)
-            kind = message.WhichOneof("type")
-            if kind == "new_session":
-                self.seen, self.drawing = set(), True
-            elif kind == "script_finished":
-                self.drawing = False
-                if message.script_finished == ForwardMsg.FINISHED_SUCCESSFULLY:
-                    for fragment in set(self.polls) - self.seen:  # no longer on the page
-                        self.polls.pop(fragment).cancel()
-            elif kind == "auto_rerun":
-                self._poll(message.auto_rerun.fragment_id, message.auto_rerun.interval)
-            elif kind == "delta" and message.delta.WhichOneof("type") == "new_element":
-                self._show(message.delta.new_element)
+        with suppress(ConnectionClosedError):
+            async for data in self.socket:
+                self._hear(ForwardMsg.FromString(data))
+
+    def _hear(self, message: ForwardMsg) -> None:
+        self.heard = time.monotonic()
+        kind = message.WhichOneof("type")
+        if kind == "new_session":
+            self.seen, self.drawing = set(), True
+        elif kind == "script_finished":
+            self.drawing = False
+            if message.script_finished == ForwardMsg.FINISHED_SUCCESSFULLY:
+                # These fragments were removed from the page.
+                for fragment in set(self.polls) - self.seen:
+                    self.polls.pop(fragment).cancel()
+        elif kind == "auto_rerun":
+            self._poll(message.auto_rerun.fragment_id, message.auto_rerun.interval)
+        elif kind == "delta" and message.delta.WhichOneof("type") == "new_element":
+            self._show(message.delta.new_element)
 
     def _poll(self, fragment: str, interval: float) -> None:
         async def again() -> None:
@@ -136,7 +148,7 @@ class Tab:
             self.code = shown.code_text
         elif kind == "alert":
             self.alerts.append(shown.body)
-        elif kind == "bidi_component":
+        elif kind == "bidi_component" and shown.component_name == TREE:
             data = json.loads(shown.json)
             self.running = data["running"]
             if data["about"] is not None:
@@ -144,19 +156,21 @@ class Tab:
 
 
 class Soak:
-    """What the sessions did, and what went wrong."""
+    """Counts of sessions' actions and failures."""
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.counts: collections.Counter[str] = collections.Counter()
-        self.texts: dict[str, str] = {}  # by prompt; greedy, so every run of one writes the same
+        # Text by prompt; decoding is greedy, so all runs of a prompt are equal.
+        self.texts: dict[str, str] = {}
 
-    async def session(self, number: int, until: float, chance: random.Random) -> None:
-        """Do one thing after the other in a session until the time is up."""
+    async def session(self, number: int, seconds: float, chance: random.Random) -> None:
+        """Perform actions in a session until the time is up."""
         examples = shipped.prompts()
         prompt = f"{OWN}{number}\n{examples[number % len(examples)]}"
         tab = Tab(self.address)
         await tab.open()
+        until = time.monotonic() + seconds
         while time.monotonic() < until:
             action = chance.choice(ACTIONS)
             self.counts[action] += 1
@@ -180,7 +194,7 @@ class Soak:
         await tab.close()
 
     async def _outcome(self, tab: Tab, prompt: str, action: str) -> None:
-        """Wait for a result and count what it is."""
+        """Wait for a result and count its type."""
 
         def over() -> bool:
             return tab.code is not None or any(end in alert for alert in tab.alerts for end in ENDS)
@@ -195,7 +209,8 @@ class Soak:
             self.counts["failed"] += 1
             return
         await tab.settle()
-        if tab.prompt is not None and tab.prompt.startswith(OWN) and tab.prompt != prompt:  # a recorded run may show
+        # The page may also show a recorded run, whose prompt has no such prefix.
+        if tab.prompt is not None and tab.prompt.startswith(OWN) and tab.prompt != prompt:
             self.counts["mixed"] += 1
         if tab.code is None:
             self.counts["stopped before its first step"] += 1
@@ -210,35 +225,35 @@ class Soak:
         self.texts[prompt] = tab.code
 
     async def go(self, sessions: int, seconds: float, seed: int) -> None:
-        until = time.monotonic() + seconds
         await asyncio.gather(
-            *(self.session(number, until, random.Random(seed * 1_000 + number)) for number in range(sessions))
+            *(self.session(number, seconds, random.Random(seed * 1_000 + number)) for number in range(sessions))
         )
 
 
-def resident_mb(server: Server) -> float:
-    """Return the server's memory in MB once all sessions are forgotten."""
-    time.sleep(FORGOTTEN_SEC + SETTLE_SEC)
+def resident_mb(server: Server, settle_sec: float) -> float:
+    """Return the server's memory in MB once all sessions have been dropped."""
+    time.sleep(settle_sec)
     return psutil.Process(server.process.pid).memory_info().rss / 1e6
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Options(__doc__)
     parser.add_argument("--sessions", type=int, default=20)
     parser.add_argument("--minutes", type=float, default=10.0)
-    options = parser.parse_args()
+    parser.set_defaults(warm_sec=20.0, settle_sec=FORGOTTEN_SEC + 15.0)
+    options = parser.read(sessions=2, minutes=0.02, warm_sec=0.5, settle_sec=0.5)
     os.environ["STREAMLIT_SERVER_DISCONNECTED_SESSION_TTL"] = str(FORGOTTEN_SEC)
     with tempfile.TemporaryDirectory() as folder:
-        server = Server(Path(folder) / "log")
+        server = Server(Path(folder) / "log", Path(folder))
         try:
             soak = Soak(server.address)
-            warm_sec = max(20.0, 12.0 * options.minutes)
+            warm_sec = max(options.warm_sec, 12.0 * options.minutes)
             asyncio.run(soak.go(options.sessions, warm_sec, seed=0))
-            before, warm = resident_mb(server), dict(soak.counts)
+            before, warm = resident_mb(server, options.settle_sec), dict(soak.counts)
             print(f"warm-up of {warm_sec:.0f} s: {warm}, server {before:.0f} MB")
             asyncio.run(soak.go(options.sessions, 60.0 * options.minutes, seed=1))
-            after = resident_mb(server)
-            print(f"in all: {dict(soak.counts)}, server {after:.0f} MB")
+            after = resident_mb(server, options.settle_sec)
+            print(f"total: {dict(soak.counts)}, server {after:.0f} MB")
         finally:
             server.stop()
     counts = {name: soak.counts[name] for name in ("finished", "stopped", "told busy", "failed", "lost", "mixed")}

@@ -1,32 +1,31 @@
-"""How much of a sweep's time is work: one process, two processes, two Dask workers, with equal rows.
+"""Measure the overhead of a sweep in one process, in two processes and on two Dask workers.
 
-`overhead_share` = 1 − seconds of work inside jobs ÷ workers ÷ seconds in all. What starts the processes of this machine
-and imports in them counts as overhead; Dask's workers are there before. The last line is JSON.
+All three must give equal rows. `overhead_share` = 1 − seconds of work inside jobs ÷ workers ÷ total seconds. Starting
+local processes and their imports count as overhead; Dask workers are started beforehand. The last line is JSON.
 
     python benchmarks/sweep.py [--prompts 32] [--tokens 128] [--temperatures 0,0.3,0.6,1]
 """
 
-import argparse
 import json
 import tempfile
 import time
 from datetime import date
 from pathlib import Path
 
-import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
+import sequoia_core.models.short_spins  # noqa: F401  before torch, whose threads read their settings once
 
 # isort: split
 import pyarrow as pa
 import pyarrow.parquet as pq
-from distributed import LocalCluster
 
+from benchmarks.common import ROOT, Options, require, write_record
 from sequoia_core.models.device import device_name
-from sequoia_core.sweeps.executors import DaskWorkers, LocalWorkers
-from sequoia_core.sweeps.plan import Plan, read_plan
-from sequoia_core.sweeps.results import Results
-from sequoia_core.sweeps.run import run_sweep
+from sequoia_extras.sweeps.executors import DaskWorkers, LocalWorkers
+from sequoia_extras.sweeps.plan import SweepPlan, read_plan
+from sequoia_extras.sweeps.results import Results
+from sequoia_extras.sweeps.run import run_sweep
 
-ROOT = Path(__file__).parents[1]
+DASK = "two Dask workers"
 PLAN = """
 temperatures = [{temperatures}]
 new_tokens = {tokens}
@@ -45,21 +44,22 @@ count = {prompts}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Options(__doc__)
     parser.add_argument("--prompts", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--temperatures", default="0,0.3,0.6,1")
-    args = parser.parse_args()
+    parser.set_defaults(ways=("serial", "two processes", DASK))
+    args = parser.read(ways=("serial", DASK), prompts=2, tokens=4, temperatures="0")
+    require("distributed")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "plan.toml")
         path.write_text(PLAN.format(file=ROOT / "assets" / "prompts" / "not-looping.jsonl", **vars(args)))
         plan = read_plan(path)
-        found = {
-            name: measured(plan, Path(folder, name), name) for name in ("serial", "two processes", "two Dask workers")
-        }
+        found = {name: measured(plan, Path(folder, name), name) for name in args.ways}
         rows = {name: untimed(Path(folder, name)) for name in found}
     result = {
-        "settings": vars(args) | {"device": device_name(), "date": date.today().isoformat()},
+        "settings": {"prompts": args.prompts, "tokens": args.tokens, "temperatures": args.temperatures}
+        | {"device": device_name(), "date": date.today().isoformat()},
         "ways": found,
         "overhead_share": max(way["overhead_share"] for way in found.values()),
         "equal_to_serial": all(each.equals(rows["serial"]) for each in rows.values()),
@@ -68,25 +68,26 @@ def main() -> None:
         print(
             f"{name:18} {way['jobs_per_sec']:.2f} jobs per second, {way['overhead_share']:.1%} of the time is overhead"
         )
-    out = ROOT / "benchmarks" / "results" / f"sweep-{date.today().isoformat()}.json"
-    out.write_text(json.dumps(result, indent=1) + "\n")
+    write_record("sweep", result, args)
     print(json.dumps(result))
 
 
 def untimed(folder: Path) -> pa.Table:
-    """Return the rows without what differs between equal sweeps."""
+    """Return the rows without the columns that differ even between equal sweeps."""
     return pq.read_table(folder / "rows").sort_by("key").drop_columns(["seconds", "worker"])
 
 
-def measured(plan: Plan, folder: Path, name: str) -> dict:
-    """Run the whole plan in one way into an empty folder; return its figures."""
-    if name == "two Dask workers":
+def measured(plan: SweepPlan, folder: Path, name: str) -> dict:
+    """Run the whole plan into an empty folder and return the measurements."""
+    if name == DASK:
+        from distributed import LocalCluster
+
         with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
             return through(plan, folder, lambda: DaskWorkers(cluster.scheduler_address))
     return through(plan, folder, lambda: LocalWorkers(1 if name == "serial" else 2))
 
 
-def through(plan: Plan, folder: Path, start) -> dict:
+def through(plan: SweepPlan, folder: Path, start) -> dict:
     started = time.perf_counter()
     workers = start()
     count = workers.count

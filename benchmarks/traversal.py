@@ -1,18 +1,17 @@
-"""Traversal verification against Sequoia's rule: tokens per step on the same trees and rows, and by decoding.
+"""Compare traversal verification with Sequoia's rule by tokens per step, on the same trees and rows and in decoding.
 
     python benchmarks/traversal.py             # five minutes on one core with AVX-512
-    python benchmarks/traversal.py --quick     # a minute, to try it
+    python benchmarks/traversal.py --quick     # a trial
 
-Both verify children drawn without replacement, so they differ in nothing but the walk: one descends from the root token
-by token, the other ascends from the leaves and keeps whole paths. Every prompt is decoded by both; every step of either
-run is asked how many tokens each of them is expected to yield, given the drafted tree and both models' rows, so that
-nothing is left to a walk's own luck. What the runs really wrote stands beside it, with far wider intervals, as two runs
-write two texts. Prompts do not loop; vectors and calibrations come from others. EOS is off. A table, a dated file in
-results/, and one JSON line last; intervals are 95 %, from resampling prompts. Times are medians over
-steps.
+Both verify children drawn without replacement and differ only in the walk: Sequoia's descends from the root token by
+token, traversal ascends from the leaves and accepts whole paths. Every prompt is decoded with both. For every step of
+either run, the expected tokens of each walk are computed from the drafted tree and both models' rows, which removes the
+randomness of the walk. The decoded tokens are reported too, with far wider intervals, since the two runs generate
+different texts. Prompts do not loop; vectors and calibrations are measured on other prompts. EOS is disabled. Prints a
+table and one JSON line, and writes a dated file to results/; 95 % intervals come from resampling prompts. Times are
+medians over steps.
 """
 
-import argparse
 import json
 import platform
 import statistics
@@ -20,52 +19,48 @@ import time
 from collections.abc import Iterator, Sequence
 from datetime import date
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
-import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
+import sequoia_core.models.short_spins  # noqa: F401  before torch, whose threads read their settings once
 
 # isort: split
 import numpy as np
 import torch
 
+from benchmarks.common import ROOT, Options, write_record
+from sequoia_core.acceptance.bootstrap import Estimate, estimate, ratio_estimate, resample_prompts
+from sequoia_core.acceptance.conditions import SEQUOIA, TRAVERSAL
 from sequoia_core.decoding.assemble import assemble
-from sequoia_core.decoding.growing.policies import AdaptiveTree
-from sequoia_core.decoding.sampling import SamplingConfig, distribution, to_float64
-from sequoia_core.decoding.tree_policy import TreePolicy, policy_of
+from sequoia_core.decoding.row_operations import row_operations
+from sequoia_core.decoding.sampling import SamplingConfig, distribution
+from sequoia_core.decoding.tree_policy import TreePolicy, as_policy
 from sequoia_core.decoding.verifiers import VERIFIERS, sequoia_rule
 from sequoia_core.decoding.walk import ScoredTree, stops
-from sequoia_core.design.bootstrap import Estimate, estimate, ratio_estimate, resampled
-from sequoia_core.design.conditions import SEQUOIA, TRAVERSAL
-from sequoia_core.design.optimal_trees import optimal_tree
-from sequoia_core.design.tree import TokenTree
 from sequoia_core.files.prompt_files import load_prompts
+from sequoia_core.measuring.measure_acceptance import measure_acceptance
 from sequoia_core.models.language_model import ModelPair
 from sequoia_core.models.loading import load_pair
 from sequoia_core.models.protocol import prefill
-from sequoia_core.studies.measure_acceptance import measure_acceptance
-
-ROOT = Path(__file__).resolve().parent.parent
+from sequoia_core.trees.optimal import optimal_tree
+from sequoia_core.trees.tree import TokenTree
+from sequoia_extras.dynamic_trees.policies import AdaptiveTree
 
 PROMPTS = ROOT / "assets" / "prompts"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Options(__doc__)
     parser.add_argument("--temperatures", default="0.6,1")
-    parser.add_argument("--size", type=int, default=32, help="nodes of the static tree, of an adaptive one at most")
+    parser.add_argument("--size", type=int, default=32, help="size of static trees and maximum of adaptive ones")
     parser.add_argument("--depth", type=int, default=6)
     parser.add_argument("--prompts", type=int, default=32)
-    parser.add_argument("--seeds", type=int, default=3, help="runs of each prompt")
+    parser.add_argument("--seeds", type=int, default=3, help="number of runs per prompt")
     parser.add_argument("--max-new-tokens", type=int, default=64)
-    parser.add_argument("--measured", type=int, default=40, help="prompts for the vectors")
+    parser.add_argument("--measured", type=int, default=40, help="number of prompts for measuring vectors")
     parser.add_argument("--target")
     parser.add_argument("--draft")
-    parser.add_argument("--dtype", default="bfloat16", help="the format of compiled passes")
-    parser.add_argument("--quick", action="store_true", help="4 prompts x 16 tokens; writes no file")
-    args = parser.parse_args()
-    if args.quick:
-        args.prompts, args.max_new_tokens, args.seeds, args.measured = 4, 16, 1, 4
+    parser.add_argument("--dtype", default="bfloat16", help="dtype of both models (default: that of compiled passes)")
+    args = parser.read(prompts=2, max_new_tokens=8, seeds=1, measured=2, temperatures="0.6", size=8)
     started = time.perf_counter()
     pair = load_pair(args.target, args.draft, dtype=args.dtype).ignore_eos()
     prompts = encoded(pair, "not-looping.jsonl", args.prompts)
@@ -83,7 +78,7 @@ def main() -> None:
             ),
         }
         for name, tree in trees.items():
-            found = compared(prompts, pair, policy_of(tree), sampling, args.max_new_tokens, args.seeds)
+            found = compared(prompts, pair, as_policy(tree), sampling, args.max_new_tokens, args.seeds)
             rows.append({"temperature": temperature, "tree": name, **found})
             print(table_row(rows[-1]), flush=True)
     result = {
@@ -103,9 +98,7 @@ def main() -> None:
             "python": platform.python_version(),
         },
     }
-    if not args.quick:
-        out = ROOT / "benchmarks" / "results" / f"traversal-{date.today().isoformat()}.json"
-        out.write_text(json.dumps(result) + "\n")
+    write_record("traversal", result, args, indent=None)
     print(json.dumps(result))
 
 
@@ -114,7 +107,7 @@ def encoded(pair, name: str, count: int) -> list[list[int]]:
 
 
 class Step(NamedTuple):
-    """One step of a run, and what either verifier is expected to yield of its tree and rows; bonus tokens count."""
+    """One step of a run, with the expected tokens under each verifier, including bonus tokens."""
 
     tokens: int
     by_sequoia: float
@@ -125,7 +118,7 @@ class Step(NamedTuple):
 
 
 @torch.inference_mode()
-def steps_of(
+def decode_steps(
     prompt: Sequence[int],
     pair: ModelPair,
     policy: TreePolicy,
@@ -135,9 +128,9 @@ def steps_of(
     length: int,
     seed: int,
 ) -> Iterator[Step]:
-    """Decode one prompt until so many tokens are written; the last step is not cut, which leaves means unbiased."""
+    """Decode at least this many tokens of one prompt; the last step is not truncated, so that means are unbiased."""
     sequence, end = list(prompt), len(prompt) + length
-    drafter, judge, sessions = assemble(
+    drafter, judge, sessions, _ = assemble(
         pair, policy, verifier=VERIFIERS[verifier], sampling=sampling,
         capacity=end + policy.max_depth + 1, generator=torch.Generator().manual_seed(seed),
     )  # fmt: skip
@@ -147,25 +140,25 @@ def steps_of(
         started = time.perf_counter()
         draft = drafter.grow(sequence)
         judge.score(draft)
-        scored = time.perf_counter()
+        judged = time.perf_counter()
         walk = judge.walk(draft)
         walked = time.perf_counter()
         tree, tokens, rows_at, logits = draft.tree, draft.tokens.tolist(), draft.cache_positions, judge.logits
         scored = ScoredTree(
             tree, tokens, cache(lambda node, logits=logits: distribution(logits[node], sampling, "target")),
-            cache(lambda node, draft=draft, rows_at=rows_at: to_float64(draft.rows[rows_at[node]])),
+            cache(lambda node, draft=draft, rows_at=rows_at: row_operations().to_float64(draft.rows[rows_at[node]])),
         )  # fmt: skip
-        by_sequoia, by_traversal = by_descent(scored), by_ascent(scored)
+        by_sequoia, by_traversal = expected_descent(scored), expected_ascent(scored)
         resumed = time.perf_counter()
         judge.commit(draft, walk.path)
         drafter.commit(draft, walk.path)
         sequence += [tokens[node] for node in walk.path[1:]] + [walk.bonus_token]
         sec = time.perf_counter() - resumed + walked - started
-        yield Step(len(walk.path), by_sequoia, by_traversal, tree.size, sec, walked - scored)
+        yield Step(len(walk.path), by_sequoia, by_traversal, tree.size, sec, walked - judged)
 
 
-def by_ascent(scored: ScoredTree) -> float:
-    """Return the tokens that a walk from the leaves is expected to yield, bonus token counted."""
+def expected_ascent(scored: ScoredTree) -> float:
+    """Return the expected tokens of a walk from the leaves, including the bonus token."""
     reach, expected = 1.0, 0.0
     for stop in stops(scored):
         expected += reach * stop.share * (scored.tree.depths[stop.node] + 1)
@@ -173,15 +166,15 @@ def by_ascent(scored: ScoredTree) -> float:
     return float(expected)
 
 
-def by_descent(scored: ScoredTree, node: int = 0) -> float:
-    """Return the tokens that Sequoia's rule is expected to yield from an accepted node on, bonus token counted."""
+def expected_descent(scored: ScoredTree, node: int = 0) -> float:
+    """Return the expected tokens under Sequoia's rule below an accepted node, including the bonus token."""
     children, reach, expected = scored.tree.children(node), 1.0, 1.0
     if not children:
         return expected
     offers = scored.offers(sequoia_rule, node, scored.target_row(node), scored.draft_row(node))
     for child, offer in zip(children, offers, strict=True):
         if offer.accept_prob > 0.0:
-            expected += reach * offer.accept_prob * by_descent(scored, child)
+            expected += reach * offer.accept_prob * expected_descent(scored, child)
         reach *= 1.0 - offer.accept_prob
         if reach <= 0.0:
             break
@@ -196,13 +189,13 @@ def compared(
     length: int,
     seeds: int,
 ) -> dict:
-    """Decode the prompts by both verifiers, taking turns, and return what one row of the record holds."""
+    """Decode the prompts with both verifiers in turns, and return one row of the record."""
     totals = {verifier: np.zeros((len(prompts), len(Step._fields) + 1)) for verifier in (SEQUOIA, TRAVERSAL)}
     seconds: dict[str, list[tuple[float, float]]] = {verifier: [] for verifier in totals}
     for seed in range(seeds):
         for place, prompt in enumerate(prompts):
             for verifier in sorted(totals, reverse=bool((place + seed) % 2)):
-                for step in steps_of(
+                for step in decode_steps(
                     prompt, pair, policy, sampling, verifier=verifier, length=length, seed=1_000 * seed + place
                 ):
                     totals[verifier][place] += (*step, 1)
@@ -211,7 +204,7 @@ def compared(
         verifier: dict(zip((*Step._fields, "steps"), table.T, strict=True)) for verifier, table in totals.items()
     }
     base, ours = columns[SEQUOIA], columns[TRAVERSAL]
-    picks = resampled(len(prompts))
+    picks = resample_prompts(len(prompts))
     decoded = (picks @ ours["tokens"]) / (picks @ ours["steps"]) / ((picks @ base["tokens"]) / (picks @ base["steps"]))
     means = {
         verifier: {

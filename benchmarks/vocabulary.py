@@ -1,45 +1,44 @@
-"""What a large vocabulary costs outside the models: seconds outside their passes ÷ seconds in them.
+"""Measure the cost of a large vocabulary outside the models' passes, relative to the time in the passes.
 
-    python benchmarks/vocabulary.py --target FOLDER --draft FILE.gguf     # the last size is that pair's
-    python benchmarks/vocabulary.py --sizes 4096,32768                    # without a pair of one's own
+    python benchmarks/vocabulary.py --target FOLDER --draft FILE.gguf     # also measures this pair
+    python benchmarks/vocabulary.py --sizes 4096,32768                    # without another pair
 
-At 4,096 tokens it is the demo pair; other sizes are random models of 8 x 640, whose output layer is scaled so that
-rows are as peaked as those of real ones, drafted by themselves with noise on that layer. Measured are `measure` (ms a
-position too), a step at three ways of sampling, and a step with all that the page shows of it. A table, and one JSON
-line last.
+The demo pair has 4,096 tokens. Other sizes use random models with 8 layers of width 640 and an output layer scaled so
+that rows are as peaked as those of real models. Their draft is the same model with noise added to that layer. Measures
+`measure` (also in ms per position), a step with three sampling settings, and a step with the details that the page
+shows. Prints a table, then one JSON line.
 """
 
-import argparse
 import copy
 import json
 import time
 from collections.abc import Callable
-from pathlib import Path
 
-import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
+import sequoia_core.models.short_spins  # noqa: F401  before torch, whose threads read their settings once
 
 # isort: split
 import torch
 from step import Clocked
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from benchmarks.common import ROOT, Options
 from sequoia_core import SamplingConfig, decode, load_pair, optimal_tree
+from sequoia_core.acceptance.what_if import power_law
 from sequoia_core.decoding.record import StepDetails
-from sequoia_core.design.what_if import power_law
 from sequoia_core.files.prompt_files import load_prompts
+from sequoia_core.measuring.measure_acceptance import measure_acceptance
 from sequoia_core.models.language_model import HuggingFaceModel, ModelPair
-from sequoia_core.native.processor import processor_name
-from sequoia_core.studies.measure_acceptance import measure_acceptance
+from sequoia_core.models.processor import processor_name
 
-ROOT = Path(__file__).resolve().parent.parent
 DEMO, HIDDEN, LAYERS = 4096, 640, 8
-PEAKED, NOISE = 5.0, 1.0  # standard deviation of a random target's logits, and of what its draft's differ by
+# Standard deviations of a random target's logits, and of the draft's deviations from them.
+PEAKED, NOISE = 5.0, 1.0
 SAMPLINGS = {"T=0": SamplingConfig(0.0), "T=0.7": SamplingConfig(0.7), "T=1, top-p 0.9": SamplingConfig(1.0, top_p=0.9)}
-LIKELY = 8  # tokens of each row that the page shows
+LIKELY = 8  # number of tokens of each row that the page shows
 
 
 def random_models(vocab_size: int) -> ModelPair:
-    """Return a random bfloat16 pair whose rows have the peaks and the agreement of real ones."""
+    """Return a random bfloat16 pair whose rows are as peaked and agree as much as those of real models."""
     config = LlamaConfig(
         vocab_size=vocab_size, hidden_size=HIDDEN, intermediate_size=4 * HIDDEN, num_hidden_layers=LAYERS,
         num_attention_heads=10, num_key_value_heads=2, max_position_embeddings=2048, tie_word_embeddings=False,
@@ -48,7 +47,8 @@ def random_models(vocab_size: int) -> ModelPair:
     torch.manual_seed(0)
     target = LlamaForCausalLM(config).to(torch.bfloat16)
     draft = copy.deepcopy(target)
-    with torch.no_grad():  # hidden states have a root mean square of 1
+    # Hidden states have a root mean square of 1, so these weights give the standard deviations above.
+    with torch.no_grad():
         target.lm_head.weight.normal_(0.0, PEAKED / HIDDEN**0.5)
         draft.lm_head.weight.normal_(0.0, NOISE / HIDDEN**0.5).add_(target.lm_head.weight)
     models = HuggingFaceModel(target, "random target"), HuggingFaceModel(draft, "random draft")
@@ -56,13 +56,14 @@ def random_models(vocab_size: int) -> ModelPair:
 
 
 def shares(pair: ModelPair, prompts: list[list[int]], width: int, tokens: int) -> dict[str, dict[str, float]]:
-    """Return for each row of the table the seconds in and outside the passes."""
+    """Return the seconds inside and outside the passes for each row of the table."""
     target, draft = Clocked(pair.target), Clocked(pair.draft)
     pair = ModelPair(target, draft, pair.tokenizer)
     tree = optimal_tree(power_law(0.7, 1.0, ranks=8), size=16, depth=4)
 
     def clocked(run: Callable[[list[int]], int]) -> dict[str, float]:
-        run(prompts[0])  # warms up
+        # Warm up.
+        run(prompts[0])
         began, before = time.perf_counter(), target.sec + draft.sec
         counts = [run(prompt) for prompt in prompts]
         inside = target.sec + draft.sec - before
@@ -88,14 +89,14 @@ def shares(pair: ModelPair, prompts: list[list[int]], width: int, tokens: int) -
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Options(__doc__)
     parser.add_argument("--sizes", default="4096,32768,151936,262144")
-    parser.add_argument("--target", help="a model of the last size")
+    parser.add_argument("--target", help="model that replaces the random one at the last size")
     parser.add_argument("--draft")
-    parser.add_argument("--width", type=int, default=48, help="ranks that are measured")
+    parser.add_argument("--width", type=int, default=48, help="number of ranks to measure")
     parser.add_argument("--prompts", type=int, default=3)
     parser.add_argument("--max-new-tokens", type=int, default=32)
-    args = parser.parse_args()
+    args = parser.read(sizes="5000", width=4, prompts=1, max_new_tokens=4)
     sizes = [int(size) for size in args.sizes.split(",")]
     texts = load_prompts(ROOT / "assets" / "prompts" / "prompts.jsonl")[: args.prompts]
     found = {}
@@ -107,13 +108,13 @@ def main() -> None:
         prompts = [pair.tokenizer.encode(text)[:256] for text in texts]
         found[f"{pair.target.vocab_size:,}"] = shares(pair, prompts, args.width, args.max_new_tokens)
         del pair
-    print(f"{processor_name()}, {torch.get_num_threads()} threads; seconds outside the passes ÷ in them, by vocabulary")
+    print(f"{processor_name()}, {torch.get_num_threads()} threads; seconds outside ÷ inside passes, by vocabulary")
     print(f"{'':<32}" + "".join(f"{size:>10}" for size in found))
     for row in next(iter(found.values())):
         print(f"{row:<32}" + "".join(f"{part[row]['share']:10.3f}" for part in found.values()))
         if row.startswith("measure"):
             each = [1e3 * part[row]["outside_sec"] / part[row]["count"] for part in found.values()]
-            print(f"{f'  ms a position, {args.width} ranks':<32}" + "".join(f"{ms:10.2f}" for ms in each))
+            print(f"{f'  ms per position, {args.width} ranks':<32}" + "".join(f"{ms:10.2f}" for ms in each))
     print(json.dumps({"processor": processor_name(), "width": args.width, "vocabularies": found}))
 
 

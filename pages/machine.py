@@ -1,88 +1,95 @@
-"""Machine: what do drafting and verifying cost here, and which tree shape does that make the fastest?"""
+"""The Machine page: the cost of drafting and verification here, and the fastest tree shape."""
 
 import streamlit as st
 
-from sequoia_core.design.break_even import step_limit
+from sequoia_core import AcceptanceVector, HardwareProfile
+from sequoia_core.files.extras import has
+from sequoia_core.planning.break_even import step_limit
+from sequoia_core.planning.plan import BestShape
+from sequoia_core.planning.profile_files import describe_odd_times
 from ui import controls, menu, page_setup
 from ui.cards import Card, cards
-from ui.machine import costs, drafts, sentences, source, surface, why
+from ui.machine import costs, reported, sentences, surface, why
 from ui.markdown import escaped
-from ui.phrases import shape
-from ui.session import core_cache, predictions, session
+from ui.measuring import profile as profile_measurement
+from ui.phrases import shape, times
+from ui.session import core_cache, machine, predictions, session
 
-page_setup.setup_page("Machine")
-st.title("Machine")
-st.caption("What do drafting and verifying cost on this machine, and which tree shape does that make the fastest?")
-left, right = st.columns([3, 2])
-with right:
-    source.section()
-profile, vector = session.profile(), session.acceptance()
-if profile is None:
-    left.info(
-        "No hardware profile yet. Choose Measure to time the model pair here (a minute on a laptop), or upload one.",
-        icon=":material/timer:",
+
+def draw_profile_in_use(profile: HardwareProfile) -> None:
+    """Show the current profile's source, facts about this machine, and published results for the profile."""
+    st.markdown(f":material/label: **Current:** {escaped(session.profile_source())}")
+    if profile.meta.get("passes_by"):
+        st.caption(escaped(f"Target passes in {profile.dtype}, run by {str(profile.meta['passes_by'])[:120]}."))
+    if (fall := describe_odd_times(profile.sizes, profile.verify_sec)) is not None:
+        st.warning(fall, icon=":material/warning:")
+    if has("hardware_models"):
+        reported.draw_reported_results()
+    controls.download_button(
+        "Download profile",
+        profile.to_bytes(),
+        "profile.json",
+        key="hardware_download",
+        help="Sizes, times, raw samples and the conditions of the measurement.",
     )
-    menu.draw_next("Machine")
-    st.stop()
-foreign = bool(predictions.faults())
-table, best, _ = core_cache.planned(vector, profile)
-cost = step_limit(best, profile)
+    st.caption(f":material/memory: This machine: {escaped(' · '.join(machine.facts()))}")
 
-with left:
-    if predictions.lacks_measurement():
-        st.caption(
-            ":material/info: Times or acceptance were measured for another pair: nothing on this page is predicted for "
-            f"the {escaped(session.pair_name())}."
-        )
+
+def predictions_section(vector: AcceptanceVector, profile: HardwareProfile, best: BestShape) -> None:
+    """Draw the best static tree, the speedup of all shapes, and what limits it."""
+    cost = step_limit(best, profile)
     cards(
         Card(
-            "Best predicted speedup",
-            f"{best.predicted_speedup:.2f}×",
-            f"{best.predicted_speedup - 1:+.2f}× vs 1.00×",
-            signed=True,
-            help="Tokens per step × seconds of a plain token ÷ seconds of a step, the largest over all shapes.",
+            "Best static tree",
+            times(best.predicted_speedup),
+            "vs 1.00× for plain decoding",
+            help="Tokens per step × seconds per plain token ÷ seconds per step; the maximum over all shapes.",
         ),
         Card(
             "Best shape",
             shape(best.size, best.depth),
             f"{best.expected_tokens:.2f} tokens per step",
-            help="Tree size and depth at the optimum; the paper writes the depth as levels, D = d + 1.",
+            help="Tree size and depth at the optimum. The paper counts levels, D = d + 1.",
         ),
     )
-    surface.section(vector, profile)
+    surface.surface_section(vector, profile)
     st.markdown(sentences.limit_sentence(best, cost))
-    with st.container(horizontal=True):
-        surface.take(best.size, best.depth, key="hardware_use", label="Use the best shape")
-        controls.download(
-            "Download profile",
-            profile.to_bytes(),
-            "profile.json",
-            key="hardware_download",
-            help="Sizes, times, raw samples and what they were measured on.",
-        )
-    cards(
-        Card(
-            "Draft cost c",
-            f"{profile.c:.3f}",
-            f"{sentences.time_of(profile.draft_sec)} ÷ {sentences.time_of(profile.verify_sec[0])}",
-            help="One draft pass ÷ one target pass over one token. The paper's A100: about 0.02.",
-        ),
-        Card(
-            f"Verification t({best.size})",
-            f"{float(profile.t(best.size)):.2f}",
-            f"vs {best.size}.00 one by one",
-            help="Time of one target pass over the whole tree ÷ over one token. The paper's A100: t(128) ≈ 1.05.",
-        ),
+    surface.draw_take_button(best.size, best.depth, key="hardware_use", label="Use the best shape")
+    if has("dynamic_trees"):
+        controls.page_link(st, "tree", "Trees that adapt may be faster", ":material/account_tree:")
+    st.subheader("When does it pay, and what would help?")
+    st.dataframe(sentences.break_even_rows(core_cache.break_even(vector, profile), max(best.size, 2)))
+    st.markdown(sentences.gains_sentence(core_cache.gains(vector, profile)))
+    foreign = predictions.prediction_basis().name not in (predictions.MEASURED, predictions.DISTURBED)
+    why.time_section(vector, profile, foreign=foreign)
+
+
+page_setup.setup_page("Machine")
+st.title("Machine")
+st.caption("What do drafting and verification cost on this machine, and which tree shape is fastest?")
+left, right = st.columns([2, 1])
+with right, st.expander("Measure this machine", icon=":material/speed:", key="hardware_form"):
+    profile_measurement.profile_section()
+profile = session.profile()
+vector = session.acceptance()
+if profile is None:
+    left.info(
+        "No hardware profile yet. Choose Measure to time the model pair here (one minute on a laptop), or upload one.",
+        icon=":material/timer:",
     )
-    st.subheader("When would it pay, and what would help?")
-    even, gains = core_cache.break_even(vector, profile)
-    st.dataframe(sentences.break_even_rows(even, max(best.size, 2)), hide_index=True, width="stretch")
-    st.markdown(sentences.gains_sentence(gains))
-    why.section(vector, profile, foreign=foreign)
+    menu.draw_next_link("Machine")
+    st.stop()
+basis = predictions.prediction_basis()
+table, best, _ = core_cache.plan(vector, profile)
+
+with left:
+    if basis.predicts:
+        predictions_section(vector, profile, best)
+    else:
+        st.info(escaped(basis.why) + " Until then, nothing is predicted.", icon=":material/info:")
 with right:
-    source.in_use(profile)
-    if table.max_size < min(profile.max_size, core_cache.USUAL_SIZE):
-        st.caption(f":material/info: {controls.TOO_LONG}")
-    costs.section(profile, best)
-drafts.section(vector, profile)
-menu.draw_next("Machine")
+    draw_profile_in_use(profile)
+    if table.max_size < min(profile.max_size, core_cache.DEFAULT_TABLE_SIZE):
+        st.caption(f":material/info: {controls.SEARCH_LIMIT_NOTE}")
+    costs.costs_section(profile, best)
+menu.draw_next_link("Machine")

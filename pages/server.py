@@ -1,70 +1,65 @@
-"""Server: which draft length pays on a vLLM, SGLang or llama.cpp server, by what it counted? No model is loaded."""
+"""The My server page: the best draft length for a vLLM, SGLang or llama.cpp server, computed without loading a model.
+
+Requires the optional package `servers`.
+"""
 
 import streamlit as st
 
-from sequoia_core.servers.diagnosis import diagnose
-from sequoia_core.servers.flags import NGRAM, assumed_method, method_of
-from sequoia_core.servers.plan import at_once, plan_server
+from sequoia_extras.servers.diagnosis import diagnose
+from sequoia_extras.servers.flags import NGRAM, assumed_method, method_from_name
+from sequoia_extras.servers.request_spread import exclude_collapse
+from sequoia_extras.servers.speeds import find_speeds
 from ui import menu, page_setup
 from ui.markdown import escaped
 from ui.server import costs, figures, reading, verdict
 
+
+def draw_page() -> None:
+    """Draw the page's controls and, as far as the reading allows, its answer and figures."""
+    answer = st.container()  # placed first so that a phone shows it without scrolling
+    metrics = reading.reading_section()
+    pictures = st.container()
+    missing = reading.ask_missing()
+    if metrics is None:
+        answer.info("Read your server's metrics to see the recommended settings here.", icon=":material/dns:")
+        return
+    try:
+        counts = reading.cached_counts(metrics, missing.options)
+        earlier = reading.earlier_counts(metrics, missing.options)
+    except ValueError as error:
+        answer.error(escaped(str(error)), icon=":material/error:")
+        return
+    try:
+        chains = reading.cached_chains(counts, metrics, missing)
+    except ValueError as error:
+        with answer:
+            verdict.draw_verdict(diagnose(counts, earlier), counts)
+            if counts.drafts != 0:
+                figures.draw_unplanned(counts, str(error))
+        return
+    guess = method_from_name(counts.drafter) or assumed_method(chains.drafted_share)
+    method = missing.method or guess
+    with pictures:
+        plan = costs.plan_section(chains, drafts_free=method == NGRAM)
+        survival, speed = st.columns(2)
+    with answer:
+        speeds = find_speeds(exclude_collapse(counts), costs=None if plan.costs.assumed else plan.costs)
+        verdict.draw_verdict(diagnose(counts, earlier, speeds), counts)
+        st.markdown(f":material/tune: {escaped(plan.sentence(chains.current))} Costs: {escaped(plan.source)}.")
+        figures.draw_key_figures(chains)
+    figures.draw_survival(survival, chains, is_example=metrics.is_example)
+    figures.draw_speeds(speed, plan, chains.current)
+    figures.draw_settings(plan, chains, method=method, drafter=counts.drafter if missing.method is None else "")
+    for note in plan.notes:
+        st.caption(f":material/info: {escaped(note)}")
+    if chains.fitted is None:
+        figures.draw_save_button(chains)
+
+
 page_setup.setup_page("My server")
 st.title("My server")
 st.caption(
-    "Is speculation on your vLLM, SGLang or llama.cpp server healthy, and which draft length pays? Its counts tell."
+    "Does speculation work on your vLLM, SGLang or llama.cpp server? Its metrics show which draft length is best."
 )
-answer = st.container()  # before what it is read from: on a phone the first that is seen
-found = reading.section()
-pictures, untold_place = st.container(), st.container()
-with untold_place:
-    missing = reading.ask_missing()
-if found is None:
-    answer.info("Bring a reading of your server: what to set appears here.", icon=":material/dns:")
-    menu.draw_next("My server")
-    st.stop()
-try:
-    counts = reading.counts(found, missing.engine, missing.model, missing.rates)
-    earlier = reading.earlier(found, missing.engine, missing.model)
-except ValueError as error:
-    answer.error(escaped(str(error)), icon=":material/error:")
-    menu.draw_next("My server")
-    st.stop()
-try:
-    chains = reading.chains(counts, found, missing.engine, missing.model, missing.rates, missing.new_tokens)
-except ValueError as error:
-    with answer:
-        verdict.card(diagnose(counts, earlier), counts)
-        if counts.drafts != 0:
-            figures.unplanned(counts, str(error))
-    menu.draw_next("My server")
-    st.stop()
-guess = method_of(counts.drafter) or assumed_method(chains.drafted_share)
-method = missing.method or guess
-free = method == NGRAM
-st.subheader("What a step costs")
-batches = costs.batches()
-known = costs.section(chains, drafts_free=free, is_example=found.is_example)
-plan = None
-if known is not None:
-    try:
-        plan = plan_server(chains, known, batches)
-    except ValueError as error:
-        st.error(escaped(str(error)), icon=":material/error:")
-with answer:
-    verdict.card(diagnose(counts, earlier, costs=known if plan is not None else None), counts)
-    if plan is not None:
-        lengths = ", ".join(f"K = {k} for {at_once(batch)}" for batch, k in plan.best.items())
-        st.markdown(f":material/tune: **Best: {lengths}**{'' if all(plan.best.values()) else ' (0: off)'}.")
-    figures.key_figures(chains, plan)
-left, right = pictures.columns(2)
-figures.survival(left, chains, is_example=found.is_example)
-figures.speeds(right, plan, chains.longest)
-if plan is not None:
-    words = f"By {escaped(plan.source)}: **{escaped(plan.sentence(chains.longest))}**"
-    st.markdown(f":material/arrow_forward: {words}")
-    figures.settings(plan, chains, method=method, drafter=counts.drafter if missing.method is None else "")
-for note in chains.notes if plan is None else plan.notes:
-    st.caption(f":material/info: {escaped(note)}")
-figures.saving(chains)
-menu.draw_next("My server")
+draw_page()
+menu.draw_next_link("My server")

@@ -1,9 +1,10 @@
-"""llama.cpp's server with its own command line, from the wheel xllamacpp, which brings no program `llama-server`.
+"""Run llama.cpp's server with its usual command line; the xllamacpp wheel does not include `llama-server`.
 
     python scripts/llama_server.py -m target.gguf -md draft.gguf --spec-type draft-simple --port 8080
 
-The flags are read by llama.cpp's own parser, so whatever passes here passes there. With --check nothing is started:
-what they say of speculation is printed as JSON, or exit code 1 with a line on stderr where they are refused.
+llama.cpp's own parser reads the flags, so flags accepted here are accepted by `llama-server`. With --check, the server
+is not started; the speculation settings are printed as JSON, or the exit code is 1, after an error line on stderr, if
+the flags are invalid.
 """
 
 import ctypes
@@ -15,12 +16,12 @@ import sys
 import xllamacpp
 
 PARSER = "_Z19common_params_parseiPPcR13common_params13llama_examplePFviS0_E"
-SERVER = 12  # of llama.cpp's enum llama_example: which flags there are
-PARAMS_AT = 16  # of Python's object: the C++ struct behind its header
+SERVER = 12  # value of llama.cpp's enum llama_example, which selects the flags
+PARAMS_AT = 16  # offset of the C++ struct in the Python object
 
 
 def parse(flags: list[str]) -> xllamacpp.CommonParams | None:
-    """Return what llama.cpp reads from the flags of its server; None, with a line on stderr, where they are wrong."""
+    """Parse the server's flags with llama.cpp; return None, after an error line on stderr, if they are invalid."""
     params = xllamacpp.CommonParams()
     arguments = [b"llama-server", *(flag.encode() for flag in flags)]
     read = getattr(ctypes.CDLL(xllamacpp.xllamacpp.__file__), PARSER)
@@ -43,7 +44,7 @@ def main() -> None:
     server = xllamacpp.Server(params)
     print(f"listening on {server.listening_address}", flush=True)
     signal.sigwait({signal.SIGTERM, signal.SIGINT})
-    os._exit(0)  # there is nothing to save, and a request under way would be waited for
+    os._exit(0)  # A normal exit would wait for running requests.
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Make the moving picture of the README: the first screen, one answer decoded without a draft and with a token tree.
+"""Create the animation in the README: an answer decoded without a draft and with a token tree.
 
 python scripts/make_animation.py            # writes docs/screenshots/run.webp; needs Chromium
 """
@@ -18,26 +18,28 @@ from ui.token_tree import standalone, two_ways
 
 ROOT = Path(__file__).resolve().parent.parent
 SIZE = {"width": 1000, "height": 640}
-TICK_MS = 200  # of the component's clock, between two pictures
-LAST_MS = 3000  # that the last picture stays
+TICK_MS = 200  # frame duration, on the component's clock
+LAST_MS = 3000  # duration of the last frame
 MAX_BYTES = 3_000_000
 STILL = "* { transition: none !important; animation: none !important; }"
 
 
 def frames(run: dict) -> list[Image.Image]:
-    """Return pictures of the whole playback, as the browser draws them."""
-    data = two_ways.about(run, [], label="")
+    """Return the frames of the whole playback."""
+    data = two_ways.comparison_data(run, [], label="")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         file = Path(folder) / "run.html"
         file.write_bytes(
             standalone.as_page(
-                data, title="The same text in fewer passes", component="twoWays", body=two_ways.HTML,
-                css=two_ways.STYLE, script=two_ways.SCRIPT,
+                data,
+                standalone.Part("twoWays", two_ways.HTML, two_ways.SCRIPT),
+                title="The same text in fewer passes",
+                css=two_ways.STYLE,
             )
-        )  # fmt: skip
+        )
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), headless=True)
         page = browser.new_context(viewport=SIZE, color_scheme="light").new_page()
-        page.clock.install()  # the component plays by this clock
+        page.clock.install()  # Controls the clock that the component uses.
         page.goto(file.as_uri())
         page.evaluate("css => document.styleSheets[0].insertRule(css)", STILL)
         taken = []
@@ -59,9 +61,9 @@ def main() -> None:
         options.out, save_all=True, append_images=pictures[1:], duration=durations, loop=0, quality=60, method=6
     )
     size = options.out.stat().st_size
-    print(f"{options.out}: {len(pictures)} pictures, {size / 1e6:.2f} MB")
+    print(f"{options.out}: {len(pictures)} frames, {size / 1e6:.2f} MB")
     if size > MAX_BYTES:
-        raise SystemExit(f"found {size:,} bytes, expected at most {MAX_BYTES:,}")
+        raise SystemExit(f"{options.out}: found {size:,} bytes, expected at most {MAX_BYTES:,}")
 
 
 if __name__ == "__main__":

@@ -1,20 +1,26 @@
-"""Measure the demo pair and write everything that is shipped beside it.
+"""Measure the demo pair and write all shipped assets.
 
-    python scripts/make_demo_assets.py prompts varied --work /tmp/demo-pair     # from the recipe's split
-    python scripts/make_demo_assets.py vectors profile disk run card     # any of them, in this order
-    python scripts/make_demo_assets.py robustness growth               # and their benchmarks; a quarter of an hour each
+    python scripts/make_demo_assets.py prompts varied --work /tmp/demo-pair     # from the held-out files
+    python scripts/make_demo_assets.py vectors profile disk card     # any of these parts, run in this order
+    python scripts/make_demo_assets.py robustness growth     # also runs their benchmarks, a quarter of an hour each
 
-prompts: assets/prompts/prompts.jsonl      vectors: assets/acceptance/demo-t*.json
-varied: assets/prompts/not-looping.jsonl, held-out prompts whose greedy continuation does not loop
-edits: assets/prompts/edits.jsonl, held-out functions with the beginning of the same under another name
-responses: assets/responses/demo-greedy.jsonl, what the target answers to them greedily
-profile: assets/profiles/cpu-2core*.json; without AMX in bfloat16 only, in a file of that processor's own
-run, race, tokens: assets/runs/recorded.jsonl, race.json, example-tokens.json   card: assets/demo/README.md
-disk: assets/scenarios/profiles/demo-*-disk.json, with the target's weights on disk (a scenario names it)
-vectors, profile and disk are measured for the larger draft and the head too, where they are there
-robustness: assets/runs/robustness.json, of benchmarks/robustness.py and two checks of the robustness page
-growth: assets/runs/growth.json, of benchmarks/dynamic.py --growth
-prose.jsonl and chat.jsonl in assets/prompts are written by hand
+The parts write these files:
+
+prompts: assets/prompts/prompts.jsonl
+varied: assets/prompts/not-looping.jsonl, held-out prompts whose greedy continuations do not loop
+edits: assets/prompts/edits.jsonl, held-out functions, each followed by its first lines under a different name
+responses: assets/responses/demo-greedy.jsonl, the target's greedy answers to the prompts of `varied`
+vectors: assets/acceptance/demo*-t*.json
+profile: assets/profiles/cpu-2core*.json; on processors without AMX, only bfloat16, in a separate file
+disk: assets/scenarios/profiles/demo-*-disk.json, with the target's weights on disk (used by a scenario)
+race, tokens: assets/runs/race.json, example-tokens.json
+robustness: assets/runs/robustness.json, from benchmarks/robustness.py and the page's losslessness check
+growth: assets/runs/growth.json, from benchmarks/dynamic.py --growth
+sweep: assets/sweeps/demo
+card: assets/demo/README.md
+
+`vectors`, `profile` and `disk` include the larger draft and the head if they exist. In assets/prompts, prose.jsonl and
+chat.jsonl are written by hand.
 """
 
 import argparse
@@ -29,34 +35,34 @@ import time
 from datetime import date
 from pathlib import Path
 
-import sequoia_core.native.short_spins  # noqa: F401  before torch, whose threads read their settings once
+import sequoia_core.models.short_spins  # noqa: F401  before torch, whose threads read their settings once
 
 ROOT = Path(__file__).resolve().parent.parent
 
 ASSETS = ROOT / "assets"
 RESPONSES = ASSETS / "responses" / "demo-greedy.jsonl"
-PROMPT_COUNT, VARIED_COUNT = 240, 32  # a prediction of +-5 % takes 90 to 150
-HEAD_PROMPTS = 64  # of those: a head's vector holds eight depths
-EDIT_COUNT, EDIT_TOKENS = 32, (96, 200)  # functions, and tokens of one
-SHORTEST, LONGEST, PER_FILE = 48, 96, 8  # tokens of a prompt; prompts of one file
+PROMPT_COUNT, VARIED_COUNT = 240, 32  # predictions within 5 % need 90 to 150 prompts
+HEAD_PROMPTS = 64  # fewer, because a head's vector has eight depths
+EDIT_COUNT, EDIT_TOKENS = 32, (96, 200)  # number of functions, and the range of their lengths in tokens
+SHORTEST, LONGEST, PER_FILE = 48, 96, 8  # range of prompt lengths in tokens, and maximum number of prompts per file
 TEMPERATURES = (0.0, 0.6)
-DTYPE = "bfloat16"  # as the app runs them where passes are compiled
-DRAFTS = {"": "draft", "-large": "draft-large", "-head": "head"}  # by what files of theirs have in their names
-EXAMPLE_SIZES, EXAMPLE_DEPTHS = (16, 32, 64), range(3, 25)  # of the trees with texts
-PARTS = "prompts varied edits responses vectors profile disk run tokens race robustness growth sweep card"
+DTYPE = "bfloat16"  # the app's default with compiled passes
+DRAFTS = {"": "draft", "-large": "draft-large", "-head": "head"}  # file name suffix -> draft folder
+EXAMPLE_SIZES, EXAMPLE_DEPTHS = (16, 32, 64), range(3, 25)  # sizes and depths of the trees shown with text
+PARTS = "prompts varied edits responses vectors profile disk tokens race robustness growth sweep card"
 SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 DISK_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)
 PROFILES = {"float32": "cpu-2core", "bfloat16": "cpu-2core-bfloat16"}
-KINDS_OF_TEXT = ("prompts", "not-looping", "edits", "prose", "chat")  # files whose first prompts the card compares
-KIND_PROMPTS, KIND_TREE = 16, 16  # prompts of each, and nodes of the tree
-FIRST_PROMPT = 'def mean(numbers):\n    """\n    Return the'  # the first screen's: its first step is words
-RECORDED_PROMPT = 8  # the one that the overview's whole chain decodes
+KINDS_OF_TEXT = ("prompts", "not-looping", "edits", "prose", "chat")  # prompt files that the model card compares
+KIND_PROMPTS, KIND_TREE = 16, 16  # prompts per file, and tree size in nodes
+FIRST_PROMPT = 'def mean(numbers):\n    """\n    Return the'  # shown on the first screen
+RECORDED_PROMPT = 8  # stays in its place when prompts are added
 BLOCKS = ("def ", "class ", "if ", "for ", "while ", "with ", "try:", "else:")  # prompts end where a block begins
-OPENINGS = ("def ", "class ", "@", "import ", "from ", "#", '"""')  # where a reader would begin, too
+OPENINGS = ("def ", "class ", "@", "import ", "from ", "#", '"""')  # natural starting points
 
 
 def held_out_files(work: Path):
-    """Yield name and lines of each held-out file, packages in turns, and the random numbers that ordered them."""
+    """Yield each held-out file's name and lines, alternating between packages, and a shared random generator."""
     from train_demo_pair import corpus_roots
 
     names = json.loads((work / "files.json").read_text())["held_out"]
@@ -73,12 +79,12 @@ def held_out_files(work: Path):
 
 
 def passages(lines: list[str], ends: list[int], tokenizer):
-    """Yield passages of 48 to 96 tokens, each from an opening to the line at one of `ends`."""
+    """Yield passages of 48 to 96 tokens that start at an opening and end at one of the lines in `ends`."""
     for end in ends:
         for begin in range(max(0, end - 3), max(-1, end - 60), -1):
             if not lines[begin].startswith(OPENINGS):
                 continue
-            # without the last line break: the tokenizer joins it with the indentation that follows
+            # Strip the last line break, which the tokenizer merges with the indentation that follows.
             text = "".join(lines[begin : end + 1]).rstrip()
             if SHORTEST <= len(tokenizer.encode(text)) <= LONGEST:
                 yield text
@@ -99,7 +105,7 @@ def save_prompts(rows: list[dict], name: str) -> None:
 
 
 def write_prompts(work: Path) -> None:
-    """Add prompts that end where a block begins to those there are, a few per held-out file, packages in turns."""
+    """Add prompts that end where a block begins, a few per held-out file, alternating between packages."""
     path = ASSETS / "prompts" / "prompts.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
     tokenizer, known = read_tokenizer(work), {row["text"] for row in rows}
@@ -115,16 +121,16 @@ def write_prompts(work: Path) -> None:
 
 
 def mixed(rows: list[dict]) -> list[dict]:
-    """Shuffle prompts, so that the first ones are a fair sample of all; the one that the overview decodes stays."""
+    """Shuffle the prompts so that the first ones are a fair sample; one stays in place."""
     others = [row for place, row in enumerate(rows) if place != RECORDED_PROMPT]
     random.Random(11).shuffle(others)
     return [*others[:RECORDED_PROMPT], rows[RECORDED_PROMPT], *others[RECORDED_PROMPT:]]
 
 
 def write_varied_prompts(work: Path, pair) -> None:
-    """Cut prompts that the target continues greedily by 128 tokens without looping or ending, one per held-out file."""
+    """Write one prompt per held-out file that the target continues greedily by 128 tokens without looping or ending."""
     from sequoia_core import autoregressive
-    from sequoia_core.studies.race import LOOPS_FROM, repeated_share
+    from sequoia_core.measuring.race import LOOPING_SHARE, repeated_share
 
     tokenizer, rows, tried = read_tokenizer(work), [], 0
     for name, lines, chooser in held_out_files(work):
@@ -135,18 +141,15 @@ def write_varied_prompts(work: Path, pair) -> None:
             tried += 1
             ids = pair.tokenizer.encode(text)
             output = [t for step in autoregressive(ids, pair) for t in step.new_tokens]
-            if len(output) == 128 and repeated_share(output) <= LOOPS_FROM:
+            if len(output) == 128 and repeated_share(output) <= LOOPING_SHARE:
                 rows.append({"text": text, "source": name})
                 break
-    print(f"{len(rows)} of {tried} prompts tried do not loop")
+    print(f"{len(rows)} of the {tried} prompts tried do not loop")
     save_prompts(rows, "not-looping.jsonl")
 
 
 def write_edits(pair) -> None:
-    """Take a function from each held-out file of the shipped prompts, and begin it again under another name.
-
-    What an editing model answers: the old code with small changes.
-    """
+    """Write prompts that imitate code editing: a held-out function, followed by its start under a different name."""
     from train_demo_pair import corpus_roots
 
     prompts = (ASSETS / "prompts" / "prompts.jsonl").read_text().splitlines()
@@ -161,7 +164,7 @@ def write_edits(pair) -> None:
             first = code.partition(":\n")[0] + ":"
             if EDIT_TOKENS[0] <= len(pair.tokenizer.encode(code)) <= EDIT_TOKENS[1] and first.count("\n") == 0:
                 lines = [first.replace(f"def {function.name}(", f"def new_{function.name}("), *code.splitlines()[1:3]]
-                again = "\n".join(lines)  # two lines of it, or a small model writes another function
+                again = "\n".join(lines)  # Without two lines of body, a small model would write a different function.
                 asked = f"# The same as {function.name}, under another name:"
                 rows.append({"text": f"{code}\n\n\n{asked}\n{again}", "source": name})
                 break
@@ -169,9 +172,9 @@ def write_edits(pair) -> None:
 
 
 def write_responses(out: Path = RESPONSES, prompts: int | None = None, new_tokens: int = 128) -> None:
-    """Write the target's greedy answers to the prompts that do not loop: the log that the replay page shows first.
+    """Write the target's greedy answers to the prompts that do not loop, the replay page's example.
 
-    As token ids, and in float32, so that any processor writes the same.
+    They are token ids computed in float32, so that every processor gives the same ones.
     """
     from sequoia_core import autoregressive, load_pair
     from sequoia_core.files.prompt_files import load_prompts
@@ -196,7 +199,7 @@ def encoded_prompts(pair) -> list[list[int]]:
 
 
 def loaded_pairs(dtype: str, offload: str | None = None):
-    """Yield what files of each draft have in their names, and the pair, whose target is closed afterwards."""
+    """Yield each draft's file name suffix and pair; the target is closed afterwards."""
     from sequoia_core import load_pair
 
     for name, draft in DRAFTS.items():
@@ -212,20 +215,20 @@ def write_vectors() -> None:
 
     for name, pair in loaded_pairs(DTYPE):
         for temperature in TEMPERATURES:
-            prompts = encoded_prompts(pair)[: HEAD_PROMPTS if pair.draft.reads else None]
+            prompts = encoded_prompts(pair)[: HEAD_PROMPTS if pair.draft.state_indices else None]
             vector = measure_acceptance(prompts, pair, sampling=SamplingConfig(temperature))
             vector.meta["pair"] = f"{pair.target.name} ← {pair.draft.name}"
-            vector.meta["source"] = f"measured on {len(prompts)} held-out prompts x 128 tokens that the target wrote"
+            vector.meta["source"] = f"measured on {len(prompts)} held-out prompts × 128 tokens that the target wrote"
             vector.save(ASSETS / "acceptance" / f"demo{name}-t{temperature:g}.json")
             print(f"{pair.draft.name}, T={temperature}: p = {vector.probs[:6].round(4)}, sum {vector.probs.sum():.4f}")
 
 
 def write_profiles() -> None:
-    from sequoia_core.native import instruction_sets
+    from sequoia_extras.cpu_kernels import instruction_sets
 
-    found, why_none = instruction_sets.chosen()
+    found, why_none = instruction_sets.choose_instruction_set()
     if found is None:
-        sys.exit(f"error: {why_none}; expected compiled passes, as the app uses them")
+        sys.exit(f"error: {why_none}; expected compiled passes, which the app uses")
     files = PROFILES if found.name == "amx" else {DTYPE: f"{PROFILES[DTYPE]}-{found.name}"}
     for dtype, file in files.items():
         for name, pair in loaded_pairs(dtype):
@@ -249,38 +252,15 @@ def write_profile(pair, path: Path, *, sizes: tuple[int, ...], repeats: int) -> 
     )
 
 
-def write_run() -> None:
-    from sequoia_core import AcceptanceVector, optimal_tree
-    from sequoia_core.models.pair_spec import PairSpec
-    from ui.jobs.decode_job import record_run
-    from ui.runs.run_files import run_to_bytes
-    from ui.runs.runs import DecodeRequest
-
-    vector = AcceptanceVector.load(ASSETS / "acceptance" / "demo-large-t0.json")
-    request = DecodeRequest(
-        FIRST_PROMPT,
-        optimal_tree(vector, size=32, depth=9),
-        "best tree of 32 nodes",
-        models=PairSpec(
-            str(ASSETS / "demo" / "target"), str(ASSETS / "demo" / "draft-large"), dtype=DTYPE, offload="disk"
-        ),
-        max_new_tokens=128,
-    )
-    (ASSETS / "runs").mkdir(exist_ok=True)
-    run = record_run(request)
-    (ASSETS / "runs" / "recorded.jsonl").write_bytes(run_to_bytes(run))
-    print(f"recorded {len(run['steps'])} steps")
-
-
 def write_example_tokens() -> None:
-    """Record what the larger draft proposes along every path of the trees that have room for texts on the tree page."""
+    """Record the larger draft's proposals for the trees that the tree page shows with tokens."""
     import torch
 
     from sequoia_core import AcceptanceVector, load_pair, optimal_tree
 
     folders = [ASSETS / "demo" / role for role in ("target", "draft-large")]
     pair = load_pair(*folders, device="cpu", dtype="float32")
-    paths = {(): 0}  # of ranks -> children
+    paths = {(): 0}  # ranks on the path to a node -> maximum number of children
     for file in sorted((ASSETS / "acceptance").glob("*.json")):
         vector = AcceptanceVector.load(file)
         for size, depth in itertools.product(EXAMPLE_SIZES, EXAMPLE_DEPTHS):
@@ -305,21 +285,21 @@ def write_example_tokens() -> None:
 
 
 def write_race() -> None:
-    """Run the race page's race with a profile of this machine, and keep what its replay needs."""
+    """Run the race page with a profile of this machine, and record its race for replay."""
     from streamlit.testing.v1 import AppTest
 
     from sequoia_core import load_pair, measure_profile
-    from sequoia_core.native.processor import processor_name
-    from ui.race.track import method
+    from sequoia_core.models.processor import processor_name
+    from ui.race.track import describe_method
+    from ui.session.state import KEY, Chosen, SessionState
 
     page = AppTest.from_file(str(ROOT / "pages" / "race.py"), default_timeout=300)
-    page.session_state["studio_profile"] = measure_profile(load_pair())
-    page.session_state["studio_profile_source"] = "measured"
+    page.session_state[KEY] = SessionState(profile=Chosen(measure_profile(load_pair()), "measured"))
     page.run().button(key="race_start").click().run()
-    job = page.session_state["studio_jobs"]["race"]
+    job = page.session_state[KEY].jobs["race"]
     while job.active:
         time.sleep(0.5)
-    methods = [method(name, run) for name, run in job.result.runs.items()]
+    methods = [describe_method(name, run) for name, run in job.result.runs.items()]
     for one in methods:
         one["ends"] = [round(end, 6) for end in one["ends"]]
     label = f"the demo pair, greedy, {job.info.max_new_tokens} tokens, two cores of an {processor_name()}"
@@ -329,7 +309,7 @@ def write_race() -> None:
 
 
 def run_benchmark(script: str, *options: str, record: str) -> Path:
-    """Run a benchmark -> the record that it wrote."""
+    """Run a benchmark, and return the path of its record."""
     subprocess.run([sys.executable, ROOT / "benchmarks" / script, *options], check=True)
     return max((ROOT / "benchmarks" / "results").glob(f"{record}-*.json"))
 
@@ -339,18 +319,17 @@ def write_growth() -> None:
 
 
 def write_robustness() -> None:
-    """Put the benchmark into the robustness page's form, and record the page's two other checks beside it."""
+    """Run the robustness benchmark and the losslessness check, and write their results for the page."""
     import numpy as np
 
-    from sequoia_core import SamplingConfig, TokenTree
-    from sequoia_core.design.plain_trees import branching_tree
+    from sequoia_core import SamplingConfig
     from sequoia_core.files.prompt_files import load_prompts
     from sequoia_core.files.safe_files import json_bytes
-    from sequoia_core.studies.verifier_comparison import TreeRun, VerifierComparison
-    from ui.exact import records
-    from ui.exact.measurements import Subject, assumption_work, lossless_work, record_now
+    from sequoia_core.trees.plain import branching_tree
+    from sequoia_extras.evaluation.verifier_comparison import TreeRun, VerifierComparison
+    from ui.exact.measurements import CheckSubject, lossless_work
+    from ui.jobs.jobs import Job, JobContext
     from ui.session import evidence
-    from ui.verifier_names import BESIDE
 
     benchmark = run_benchmark("robustness.py", "--dtype", DTYPE, "--max-new-tokens", "128", record="robustness")
     measured = json.loads(benchmark.read_text())
@@ -360,29 +339,29 @@ def write_robustness() -> None:
         for run in measured["verifiers"]["runs"]
     )
     comparison = VerifierComparison(runs, measured["verifiers"]["settings"])
-    recorded = {"pair": "demo pair", "recorded": measured["settings"]["date"]}
-    if beside := [kind for kind in BESIDE if any(run.verifier == kind for run in runs)]:
-        recorded["beside"] = beside
-    source = f"best of its shape for {Path(measured['settings']['tree']['planned_for']).stem}"
-    compared = records.comparison_record(
-        comparison, rejection=measured["rejection"]["rejection"], **recorded, tree_source=source
-    )
-    prompts = tuple(load_prompts(ASSETS / "prompts" / "prompts.jsonl"))
-    tree = TokenTree(np.array(comparison.settings["tree"], dtype=np.int32))
-    small = Subject("demo pair", branching_tree([3, 2]), "branching 3 × 2", prompts[:1])
-    whole = Subject("demo pair", tree, source, prompts, 64)
-    checked = record_now(lossless_work(small, temperature=1.0, top_p=1.0, verifier="sequoia", samples=4000))
-    assumed = record_now(assumption_work(whole, temperature=0.6, top_p=1.0))
-    for record in (checked, assumed):
-        record["settings"] |= {"recorded": date.today().isoformat()}
-    parts = dict(zip(evidence.PARTS, (compared, checked, assumed), strict=True))
+    recorded = {
+        "pair": "demo pair",
+        "recorded": measured["settings"]["date"],
+        "tree_source": f"best of its shape for {Path(measured['settings']['tree']['planned_for']).stem}",
+    }
+    compared = {
+        "settings": comparison.settings | recorded,
+        "runs": comparison.rows(),
+        "ratios": comparison.ratios(),
+        "rejection": measured["rejection"]["rejection"],
+    }
+    prompt = load_prompts(ASSETS / "prompts" / "prompts.jsonl")[0]
+    subject = CheckSubject("demo pair", branching_tree([3, 2]), "branching 3 × 2", prompt)
+    checked = lossless_work(subject, verifier="sequoia", samples=4000)(JobContext(Job("record")))
+    checked["settings"] |= {"recorded": date.today().isoformat()}
+    parts = dict(zip(evidence.EVIDENCE_PARTS, (compared, checked), strict=True))
     path = ASSETS / "runs" / "robustness.json"
-    path.write_bytes(json_bytes({"format": evidence.FORMAT, "version": evidence.VERSION, **parts}))
+    path.write_bytes(json_bytes({"format": evidence.EVIDENCE_FORMAT, "version": evidence.EVIDENCE_VERSION, **parts}))
     print(f"robustness: {len(runs)} runs, p-value {checked['p_value']:.2g}, {path.stat().st_size:,} bytes")
 
 
 def acceptance_rows(name: str) -> str:
-    """Return the table rows of one draft's shipped vectors."""
+    """Return the model card's rows for one draft's shipped vectors."""
     from sequoia_core import AcceptanceVector
 
     vectors = {t: AcceptanceVector.load(ASSETS / "acceptance" / f"demo{name}-t{t:g}.json") for t in TEMPERATURES}
@@ -395,12 +374,12 @@ def acceptance_rows(name: str) -> str:
 
 
 def kind_row(pair, kind: str, *, new_tokens: int = 128) -> str:
-    """Return the table row of one kind of text: how well the target reads it, and how well it is drafted."""
+    """Return the model card's row for one prompt file: the target's loss, and the small draft's acceptance."""
     import torch
 
     from sequoia_core import SamplingConfig, measure_acceptance, optimal_tree
-    from sequoia_core.design.prediction import tokens_estimate
     from sequoia_core.files.prompt_files import load_prompts
+    from sequoia_core.planning.prediction import tokens_estimate
 
     texts = load_prompts(ASSETS / "prompts" / f"{kind}.jsonl")[:KIND_PROMPTS]
     prompts = [pair.tokenizer.encode(text) for text in texts]
@@ -420,7 +399,7 @@ def kind_row(pair, kind: str, *, new_tokens: int = 128) -> str:
 
 def write_card(pair) -> None:
     from sequoia_core import autoregressive
-    from sequoia_core.studies.race import repeated_share
+    from sequoia_core.measuring.race import repeated_share
 
     files = ("training.json", "training-large-draft.json", "head/training.json", "head/config.json")
     facts, large, trained, head = (json.loads((ASSETS / "demo" / name).read_text()) for name in files)
@@ -436,9 +415,10 @@ def write_card(pair) -> None:
     sizes = " | ".join(", ".join(map(str, row)) for row in (shape["target"], shape["draft"], further["large_draft"]))
     card = f"""# The demo pair
 
-Llama-architecture models with one byte-level BPE tokenizer of {shape["vocab"]} tokens, trained from scratch on Python
-source code by `scripts/train_demo_pair.py`: a target, two drafts and a head. They make every page work without a
-download, and write plausible-looking Python, nothing more.
+A target, two drafts and a draft head with the Llama architecture and a byte-level BPE tokenizer of {shape["vocab"]} \
+tokens, trained
+from scratch on Python source code by `scripts/train_demo_pair.py`. With them every page works without a download. They
+write plausible-looking Python, nothing more.
 
 | | target | small draft | large draft |
 |---|---|---|---|
@@ -448,49 +428,53 @@ download, and write plausible-looking Python, nothing more.
 | held-out loss, nats per token | {facts["target_held_out_loss"]:.3f} | {facts["draft_held_out_loss"]:.3f} | \
 {large["draft_held_out_loss"]:.3f} |
 
-**Data.** The standard library of Python and the pinned packages that the recipe names (licences: PSF, BSD, MIT,
-Apache-2.0), at most {shape["package_bytes"] // 1_000_000} MB of each: {facts["train_tokens"]:,} tokens to train on,
+**Data.** Python's standard library and the pinned packages listed in the recipe (licenses: PSF, BSD, MIT, Apache-2.0),
+at most {shape["package_bytes"] // 1_000_000} MB of each: {facts["train_tokens"]:,} tokens for training and \
 {facts["held_out_tokens"]:,} held out, the same for every model.
 
-**Drafts** are distilled from the target, the small one half on that text and half on text that the target wrote
-({facts["written_tokens"]:,} tokens). The large one is the small one made wider and deeper, and trained on.
+**Drafts** are distilled from the target; the small one half on this text and half on text generated by the target
+({facts["written_tokens"]:,} tokens). The large draft is a wider and deeper copy of the small one with further training.
 
-**Head** (`head`). EAGLE-3 as first published, {trained["parameters"]:,} parameters, {head_mb:.1f} MB, on the target's
-states after {reads} layers and its embedding; it can propose {head["draft_vocab_size"]:,} tokens. Trained by
-`scripts/train_head.py` on {trained["written_tokens"]:,} tokens that the target wrote, fed its own output for three
-steps, in {trained["minutes"]:g} minutes on an NVIDIA H200.
+**Head** (`head`). EAGLE-3 as first published, with {trained["parameters"]:,} parameters, {head_mb:.1f} MB. It reads \
+the target's hidden states
+after layers {reads} and its embedding, and has a draft vocabulary of {head["draft_vocab_size"]:,} tokens. Trained by
+`scripts/train_head.py` on {trained["written_tokens"]:,} tokens generated by the target, with three steps of its own \
+output, in {trained["minutes"]:g} minutes
+on an NVIDIA H200.
 
-**Looping.** Of {len(outputs)} held-out prompts continued greedily by 128 tokens, {looping:.0%} loop (more than half of
-their 4-grams occurred before), and repetition is easy to draft.
+**Loops.** {looping:.0%} of {len(outputs)} held-out prompts loop when continued greedily by 128 tokens (more than \
+half of their 4-grams
+occurred before), and repetition is easy to draft.
 
-**Acceptance** of the first two ranks and of 32 together, on held-out prompts and text that the target wrote; of the
-head at depth 1:
+**Acceptance** of the first two ranks and the sum over 32 ranks, on held-out prompts continued by the target (for the
+head: at depth 1):
 
 | draft | temperature | p_1, p_2 | sum of 32 |
 |---|---|---|---|
 {rows}
 
-**Outside code** the target is weak: within a line, an essay becomes a comment of a program. Acceptance does not show
-this, because it is about text that the target wrote. Below, on the first {KIND_PROMPTS} prompts of each file of
-`assets/prompts` (the first three are code), 128 new tokens each: the target's loss in nats per token, and for the
-small draft p_1 and the expected tokens per pass of the best tree of {KIND_TREE} nodes, with its 95% interval.
+**Beyond code** the target is weak: an essay turns into a program comment within a line. Acceptance does not reveal this
+because it is measured on text generated by the target. The table shows, for the first {KIND_PROMPTS} prompts of each \
+file in
+`assets/prompts` (the first three are code) and 128 new tokens each, the target's loss in nats per token and, for the
+small draft, p_1 and the expected tokens per pass of the best tree of {KIND_TREE} nodes with its 95% interval.
 
 | prompts | loss | p_1, T = 0 | tokens | p_1, T = 0.6 | tokens |
 |---|---|---|---|---|---|
 {kinds}
 
-**Limits.** Context {shape["context"]} tokens. Weights are stored in bfloat16.
+**Limits.** The context is {shape["context"]} tokens. Weights are stored in bfloat16.
 """
     (ASSETS / "demo" / "README.md").write_text(card)
     print(f"looping share {looping:.2f}")
 
 
 def write_sweep() -> None:
-    """Run what is missing of the shipped sweep, and join the files of its jobs into one."""
-    from sequoia_core.sweeps.executors import LocalWorkers
-    from sequoia_core.sweeps.plan import read_plan
-    from sequoia_core.sweeps.results import Results, read_rows
-    from sequoia_core.sweeps.run import run_sweep
+    """Run the missing jobs of the shipped sweep, and merge their result files."""
+    from sequoia_extras.sweeps.executors import LocalWorkers
+    from sequoia_extras.sweeps.plan import read_plan
+    from sequoia_extras.sweeps.results import Results, read_rows
+    from sequoia_extras.sweeps.run import run_sweep
 
     results, workers = Results(ASSETS / "sweeps" / "demo"), LocalWorkers()
     try:
@@ -514,10 +498,10 @@ def main() -> None:
         nargs="+",
         choices=PARTS.split(),
     )
-    parser.add_argument("--work", type=Path, help="the recipe's work folder, for both kinds of prompts")
+    parser.add_argument("--work", type=Path, help="work folder of train_demo_pair.py, needed by prompts and varied")
     args = parser.parse_args()
     if {"prompts", "varied"} & set(args.parts) and args.work is None:
-        parser.error("prompts and varied need --work")
+        parser.error("--work is required for prompts and varied")
     if "prompts" in args.parts:
         write_prompts(args.work)
     if {"varied", "edits", "card"} & set(args.parts):
@@ -536,8 +520,6 @@ def main() -> None:
         write_profiles()
     if "disk" in args.parts:
         write_disk_profiles()
-    if "run" in args.parts:
-        write_run()
     if "tokens" in args.parts:
         write_example_tokens()
     if "race" in args.parts:

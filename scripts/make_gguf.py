@@ -1,9 +1,9 @@
-"""Write a Llama model with its tokenizer as GGUF, the format of llama.cpp: by default one of the demo pair.
+"""Convert a Llama model and its tokenizer, such as a model of the demo pair, to GGUF.
 
     python scripts/make_gguf.py assets/demo/target target.gguf --dtype bfloat16
 
-Needs the package gguf (the extra `real`). llama.cpp splits text by rules of its own, and not one is the demo
-tokenizer's: send it token ids. Vectors stay float32, as llama.cpp expects.
+Needs the package gguf (the extra `real`). Send token ids rather than text to llama.cpp, because none of its
+pre-tokenizers splits text like the demo tokenizer. Vectors stay float32, as llama.cpp expects.
 """
 
 import argparse
@@ -22,8 +22,8 @@ def write_gguf(folder: Path, out: Path, *, dtype: str = "bfloat16") -> None:
 
     config, stored = (json.loads((folder / name).read_text()) for name in ("config.json", "tokenizer.json"))
     if config["model_type"] != "llama" or stored["model"]["type"] != "BPE":
-        found = f"{config['model_type']} with a tokenizer {stored['model']['type']}"
-        raise ValueError(f"{folder}: found {found}, expected llama with BPE")
+        found = f"{config['model_type']} with a {stored['model']['type']} tokenizer"
+        raise ValueError(f"{folder}: found {found}, expected llama with a BPE tokenizer")
     kind = gguf.GGMLQuantizationType[DTYPES[dtype]]
     heads, blocks = (
         {"q": config["num_attention_heads"], "k": config["num_key_value_heads"]},
@@ -46,12 +46,13 @@ def write_gguf(folder: Path, out: Path, *, dtype: str = "bfloat16") -> None:
     shards = sorted(folder.glob("*.safetensors"))
     for name, tensor in (pair for shard in shards for pair in load_file(shard).items()):
         values = tensor.float().numpy()
-        for letter, count in heads.items():  # llama.cpp rotates neighbours, transformers halves
+        # The rotary embedding pairs adjacent elements in llama.cpp, but elements of the two halves in transformers.
+        for letter, count in heads.items():
             if name.endswith(f"self_attn.{letter}_proj.weight"):
                 values = values.reshape(count, 2, -1, values.shape[1]).swapaxes(1, 2).reshape(values.shape)
         held = gguf.GGMLQuantizationType.F32 if values.ndim == 1 else kind
         found = names.get_name(name, try_suffixes=(".weight",))
-        assert found is not None, f"{name} is a tensor of Llama"
+        assert found is not None, f"{name} is not a Llama tensor"
         writer.add_tensor(found, gguf.quantize(np.ascontiguousarray(values), held), raw_dtype=held)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

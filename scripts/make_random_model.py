@@ -1,10 +1,11 @@
-"""Write a model of real sizes with random weights, and a draft to match: for times, not for text.
+"""Write a model with a real model's shape and random weights, and optionally a draft, for timing.
 
     python scripts/make_random_model.py --shape llama-3.2-3b --dtype bfloat16 FOLDER
     python scripts/make_random_model.py --shape llama-3.2-3b --draft-shape llama-3.2-1b FOLDER
 
-Without --draft-shape FOLDER is the model; with it FOLDER/target and FOLDER/draft are. Written layer by layer, so it
-takes little memory; a 3B model needs 6.4 GB of disk and a minute or two. Shapes are names or a config.json.
+The model is written to FOLDER or, with --draft-shape, the two models to FOLDER/target and FOLDER/draft. Layers are
+written one at a time, so little memory is needed; a 3B model takes 6.4 GB of disk space and a minute or two. A shape
+is a name or the path of a config.json.
 """
 
 import argparse
@@ -13,23 +14,28 @@ import json
 import math
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
 
 from sequoia_core.files.dtypes import DTYPES
+from sequoia_core.files.model_names import DEMO_PAIR
 from sequoia_core.files.safe_files import json_bytes, write_atomic
 from sequoia_core.models.device import available_bytes
 from sequoia_core.models.protocol import find_dtype
-from sequoia_core.models.random_models import TOKENIZER, Settings, check_room, config_of, random_model
 
-MARK = "sequoia_random_weights"  # key of a config.json that only such models have; its value is the seed
+MARK = "sequoia_random_weights"  # key in config.json that marks such models; its value is the seed
+TOKENIZER = DEMO_PAIR / "target"
+SPARE_BYTES = 256 * 2**20  # memory and disk space to leave free
 SPREAD = 0.02  # standard deviation of the weights
-Sizes = dict[str, tuple[int, ...]]  # name of a tensor -> its shape
+Settings = Mapping[str, Any]  # keys and values as in config.json
+Sizes = dict[str, tuple[int, ...]]  # tensor name -> shape
 
 
 def write_random_model(
@@ -40,25 +46,25 @@ def write_random_model(
     seed: int = 0,
     progress: Callable[[float, str], None] | None = None,
 ) -> None:
-    """Write a folder that loads like any model: a shard for each layer, config.json, and a tokenizer.
+    """Write a model folder with one shard per layer, config.json and a tokenizer.
 
-    The tokenizer is the demo pair's, extended by tokens that occur in no text. Equal seeds give equal files.
-    config.json is written last, so that a cut run leaves no folder that looks like a model.
+    The tokenizer is the demo pair's, padded with tokens that occur in no text. Equal seeds give equal files.
+    config.json is written last, so that an interrupted run does not leave a folder that looks like a model.
 
     Args:
-        settings: such as `ModelShape.to_config` returns.
-        folder: new or empty.
+        settings: model settings, as returned by `ModelShape.to_config`.
+        folder: new or empty folder.
     """
     folder = Path(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"{folder}: found something there, expected a new or empty folder")
+        raise ValueError(f"{folder}: found existing content, expected a new or empty folder")
     tokens = padded_tokenizer(settings)
     kind = find_dtype(dtype)
     shards = _shards(settings, kind)
     needed = [kind.itemsize * sum(map(math.prod, shard.values())) for shard in shards]
     above = next(place for place in folder.resolve().parents if place.exists())
-    check_room(str(folder), sum(needed), shutil.disk_usage(above).free, "on the disk")
-    check_room(str(folder), 2 * max(needed), available_bytes(), "in memory")
+    check_space(str(folder), sum(needed), shutil.disk_usage(above).free, "on the disk")
+    check_space(str(folder), 2 * max(needed), available_bytes(), "in memory")
     folder.mkdir(parents=True, exist_ok=True)
     places: dict[str, str] = {}
     for number, shard in enumerate(shards, 1):
@@ -72,11 +78,13 @@ def write_random_model(
     write_atomic(folder / SAFE_WEIGHTS_INDEX_NAME, json_bytes(index))
     write_atomic(folder / "tokenizer.json", json.dumps(tokens).encode())
     shutil.copyfile(TOKENIZER / "tokenizer_config.json", folder / "tokenizer_config.json")
-    write_atomic(folder / "config.json", json_bytes(config_of(settings).to_dict() | {"dtype": dtype, MARK: seed}))
+    write_atomic(
+        folder / "config.json", json_bytes(transformers_config(settings).to_dict() | {"dtype": dtype, MARK: seed})
+    )
 
 
 def padded_tokenizer(settings: Settings) -> dict[str, Any]:
-    """Return the demo pair's tokenizer.json with as many tokens as the model has logits."""
+    """Return the demo pair's tokenizer.json, padded to the model's vocabulary size."""
     fields = json.loads((TOKENIZER / "tokenizer.json").read_text())
     known, wanted = fields["model"]["vocab"], settings["vocab_size"]
     if wanted < len(known):
@@ -86,16 +94,16 @@ def padded_tokenizer(settings: Settings) -> dict[str, Any]:
 
 
 def _shards(settings: Settings, kind: torch.dtype) -> list[Sizes]:
-    """Return the tensors of each file: the embedding, one layer each, what comes after them; tied ones once."""
+    """Return the tensors of each shard: the embedding, each layer, and the rest; tied tensors appear once."""
     shards: dict[str, Sizes] = {}
-    for key, weights in random_model(settings, kind, "meta").named_parameters():  # in the model's order
+    for key, weights in random_model(settings, kind, "meta").named_parameters():  # in model order
         layer = key.partition(".layers.")[2].partition(".")[0]
         shards.setdefault(layer or key.rpartition(".")[0], {})[key] = tuple(weights.shape)
     return list(shards.values())
 
 
 def _weights(key: str, size: tuple[int, ...], kind: torch.dtype, seed: int) -> torch.Tensor:
-    """Return the tensor of that name: ones for a norm, zeros for a bias, else normal numbers of name and seed."""
+    """Return the tensor with this name: ones for norms, zeros for biases, otherwise seeded normal values."""
     if len(size) == 1:
         return torch.full(size, 0.0 if key.endswith(".bias") else 1.0, dtype=kind)
     digest = hashlib.sha256(f"{seed} {key}".encode()).digest()
@@ -103,12 +111,36 @@ def _weights(key: str, size: tuple[int, ...], kind: torch.dtype, seed: int) -> t
     return torch.empty(size, dtype=kind).normal_(0.0, SPREAD, generator=generator)
 
 
+def transformers_config(settings: Settings) -> Any:
+    """Return the model's configuration, without an EOS token, because random weights could emit it at any time."""
+    architecture = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[settings["model_type"]]
+    ends: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None}
+    return AutoConfig.for_model(**settings, **ends, architectures=[architecture])
+
+
+def random_model(settings: Settings, dtype: torch.dtype, device: str) -> PreTrainedModel:
+    """Return a newly initialised model; on the device "meta", its weights take no memory."""
+    with torch.device(device):
+        return AutoModelForCausalLM.from_config(transformers_config(settings), dtype=dtype, trust_remote_code=False)
+
+
+def check_space(name: str, needed: int, free: int | None, where: str) -> None:
+    """Raise ValueError if a model does not fit into `free` bytes of disk space or memory; None if unknown."""
+    if free is not None and needed + SPARE_BYTES > free:
+        raise ValueError(
+            f"{name}: found {free / 1e9:,.1f} GB free {where}, expected at least {(needed + SPARE_BYTES) / 1e9:,.1f} GB"
+        )
+
+
 def main() -> None:
-    from sequoia_core.design.model_shapes import find_shape, shipped_table  # needs pydantic, which a rented GPU lacks
+    from sequoia_extras.hardware_models.model_shapes import (  # needs pydantic, which rented GPU machines may lack
+        find_shape,
+        shipped_table,
+    )
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", required=True, help=f"a config.json or one of {', '.join(shipped_table('shapes'))}")
-    parser.add_argument("--draft-shape", help="the same for a draft beside it")
+    parser.add_argument("--shape", required=True, help=f"config.json, or one of {', '.join(shipped_table('shapes'))}")
+    parser.add_argument("--draft-shape", help="shape of a draft to write next to the target")
     parser.add_argument("--dtype", default="bfloat16", choices=DTYPES)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("folder", type=Path)

@@ -1,15 +1,16 @@
-"""Write the fitted vectors and modelled profiles of scenarios; `assets/scenarios/*.json` say which belong together.
+"""Write the fitted vectors and modelled profiles that the scenarios in `assets/scenarios/*.json` combine.
 
     python scripts/make_scenarios.py
 
-Takes seconds and no model: `design.roofline` makes the times, from peaks of `assets/devices.json` and the few published
-or recorded times named below; a fitted vector is the power law that yields two published numbers of tokens per step.
-`make_demo_assets.py` measures the profiles and vectors that are measured.
+This takes seconds and needs no models. `roofline` models the times from the peak rates in `assets/devices.json` and a
+few published or recorded times, listed below. A fitted vector is the power law that yields two published values of
+tokens per step. `make_demo_assets.py` creates the measured profiles and vectors.
 """
 
 import argparse
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -17,30 +18,38 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import least_squares
 
-from sequoia_core.design.acceptance import AcceptanceVector
-from sequoia_core.design.conditions import Conditions
-from sequoia_core.design.model_shapes import ModelShape, find_shape
-from sequoia_core.design.optimal_trees import expected_tokens, optimal_tree
-from sequoia_core.design.plain_trees import independent_chains
-from sequoia_core.design.profile import HardwareProfile
-from sequoia_core.design.roofline import SIZES, TUNED, Device, Software, find_device, modelled_profile, pass_sec
-from sequoia_core.design.what_if import power_law
+from sequoia_core.acceptance.conditions import Conditions
+from sequoia_core.acceptance.vector import AcceptanceVector
+from sequoia_core.acceptance.what_if import power_law
+from sequoia_core.planning.profile import HardwareProfile
+from sequoia_core.trees.optimal import expected_tokens, optimal_tree
+from sequoia_core.trees.plain import independent_chains
+from sequoia_extras.hardware_models.model_shapes import ModelShape, find_shape
+from sequoia_extras.hardware_models.roofline import (
+    PASS_SIZES,
+    TUNED,
+    Device,
+    Software,
+    find_device,
+    modelled_profile,
+    pass_sec,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 
 SCENARIOS = ROOT / "assets" / "scenarios"
 RECORD = ROOT / "benchmarks" / "results" / "passes-avx512-2026-11-21.json"
 GPU_RECORD = RECORD.with_name("gpu-h200-2026-11-26.json")
-PAPER_TARGET_SEC = {"llama-2-7b": 24.2e-3, "llama-2-13b": 31.2e-3, "vicuna-33b": 53.2e-3}  # its blog: A100
-PAPER_DRAFT_SEC = 0.5e-3  # JackFram-68M there, Sequoia paper
-FOUR_BITS = 0.26  # of 16
+PAPER_TARGET_SEC = {"llama-2-7b": 24.2e-3, "llama-2-13b": 31.2e-3, "vicuna-33b": 53.2e-3}  # A100, paper's blog post
+PAPER_DRAFT_SEC = 0.5e-3  # JackFram-68M on an A100, Sequoia paper
+FOUR_BITS = 0.26  # size relative to 16 bits
 FOUR_BITS_SOURCE = "GPTQ, with a scale of 16 bits and a zero of 4 for each 128 weights: 4.16 bits a weight"
 PCI_EXPRESS_3 = 15.75e9  # 8 GT/s x 16 lanes x 128/130
-LARGE = (*SIZES, 1536, 2048)  # tokens of passes where weights stream, which large trees are for
+LARGE = (*PASS_SIZES, 1536, 2048)  # pass sizes for streamed weights, which make large trees worthwhile
 
 
 def reaching(software: Software, shape: ModelShape, device: Device, seconds: float, *, dtype: str) -> Software:
-    """Return the software with the `layer_sec` that brings a pass over one token to a known time."""
+    """Return the software with `layer_sec` fitted so that a one-token pass takes a known time."""
     bare = pass_sec(shape, 1, device, dtype=dtype, software=software.model_copy(update={"layer_sec": 0.0}))
     more = {
         "name": f"{software.name}, slowed", "layer_sec": (seconds - float(bare)) / shape.num_hidden_layers,
@@ -53,17 +62,17 @@ def reaching(software: Software, shape: ModelShape, device: Device, seconds: flo
 def fit_software(
     shape: ModelShape, device: Device, seconds: Mapping[int, float], *, dtype: str, source: str = ""
 ) -> Software:
-    """Return the software, hiding as `TUNED`, whose passes over two numbers of tokens take what was measured.
+    """Fit a software model, with the overlap of `TUNED`, to two measured pass times.
 
     Args:
-        seconds: tokens -> seconds of a pass, for one token and for a number that is bound by arithmetic.
+        seconds: number of tokens -> pass time in seconds, for one token and for a compute-bound pass.
     """
     at_once = 1e30
     reading = pass_sec(
         shape, list(seconds), device.model_copy(update={"operations_per_sec": {dtype: at_once}}), dtype=dtype
     )
     computing = pass_sec(shape, list(seconds), device.model_copy(update={"bytes_per_sec": at_once}), dtype=dtype)
-    # the h-th powers of what slows both enter linearly
+    # With h = `hiding`, the h-th power of the time is linear in the h-th powers of both slowdown factors.
     powers = np.linalg.solve(
         np.stack([reading, computing], 1) ** TUNED.hiding, np.array([*seconds.values()]) ** TUNED.hiding
     )
@@ -74,10 +83,11 @@ def fit_software(
 
 
 class Row(NamedTuple):
-    """A row of the Sequoia paper's tables at temperature 0: what a tree and SpecInfer's chains yield for a pair.
+    """A row of the Sequoia paper's tables at temperature 0: tokens per step of a tree and of SpecInfer's chains.
 
     Attributes:
-        tree: (nodes, depth in edges, tokens per step); chains: (how many, how long, tokens per step).
+        tree: (nodes, depth in edges, tokens per step).
+        chains: (number of chains, length of each, tokens per step).
     """
 
     pair: str
@@ -88,7 +98,7 @@ class Row(NamedTuple):
     chains: tuple[int, int, float]
 
 
-ROWS = {  # arXiv 2402.12374v3, tables 2 and 3; their depths count levels
+ROWS = {  # from arXiv 2402.12374v3, tables 2 and 3, whose depths include the root
     "acceptance/llama2-7b-68m-c4.json": Row(
         "Llama-2-7B ← JackFram-68M", "llama-2-7b", "jackfram-68m", "C4", (128, 9, 5.08), (5, 8, 3.96)
     ),
@@ -105,7 +115,7 @@ ROWS = {  # arXiv 2402.12374v3, tables 2 and 3; their depths count levels
 
 
 def fitted_vector(row: Row) -> AcceptanceVector:
-    """Return the power law whose best tree and whose independent chains yield what a row reports."""
+    """Fit the power law for which the best tree and independent chains yield a row's tokens per step."""
     (size, depth, tokens), (count, length, chain_tokens) = row.tree, row.chains
     chains = independent_chains(count, length)
 
@@ -115,7 +125,7 @@ def fitted_vector(row: Row) -> AcceptanceVector:
         return [expected_tokens(best, vector) - tokens, expected_tokens(chains, vector) - chain_tokens]
 
     found = least_squares(missed, (0.7, 0.5), bounds=((0.05, 0.05), (0.99, 3.0)), xtol=1e-15, ftol=1e-15, gtol=1e-15)
-    assert max(abs(found.fun)) < 1e-6, f"{row.pair}: no power law yields both numbers"
+    assert max(abs(found.fun)) < 1e-6, f"{row.pair}: no power law yields both values"
     p1, b = found.x.tolist()
     source = (
         f"fitted, not measured: a power law whose best tree of {size} nodes and {depth + 1} levels yields {tokens:.2f} "
@@ -129,9 +139,9 @@ def fitted_vector(row: Row) -> AcceptanceVector:
 
 
 def a100_profile(target_name: str, draft_name: str) -> HardwareProfile:
-    """Return a pair of the paper on an A100 through its software: the target's one-token time is the paper's.
+    """Return the profile of one of the paper's pairs on an A100, with software fitted to the paper's one-token times.
 
-    That of the 68M draft is too; the time which that software takes for each of its layers holds for other drafts.
+    The draft software is fitted to the 68M draft; its time per layer is used for other drafts too.
     """
     device, target, first = find_device("a100-80g"), find_shape(target_name), find_shape("jackfram-68m")
     return modelled_profile(
@@ -142,14 +152,14 @@ def a100_profile(target_name: str, draft_name: str) -> HardwareProfile:
 
 
 def l40_profile(target: str, draft: str) -> HardwareProfile:
-    """Return a pair on an L40, the target streamed from host memory."""
+    """Return the profile of a pair on an L40, with the target streamed from host memory."""
     return modelled_profile(
         find_shape(target), find_shape(draft), find_device("l40"), dtype="float16", offload="host", sizes=LARGE
     )
 
 
 def four_bit_profile(device: Device) -> HardwareProfile:
-    """Return Llama-2-70B in 4 bits <- 7B on a consumer GPU, streamed from host memory; the draft runs eagerly."""
+    """Return the profile of a streamed 4-bit Llama-2-70B and a 7B draft in eager mode on a consumer GPU."""
     target, draft, dtype = find_shape("llama-2-70b"), find_shape("llama-2-7b"), "float16"
     stored = {"name": "tuned, 4 bits", "stored": FOUR_BITS, "source": f"{TUNED.source}; 4 bits: {FOUR_BITS_SOURCE}"}
     eager = reaching(TUNED, draft, find_device("a100-80g"), PAPER_TARGET_SEC["llama-2-7b"], dtype=dtype)
@@ -160,7 +170,7 @@ def four_bit_profile(device: Device) -> HardwareProfile:
 
 
 def plain_processor_profile() -> HardwareProfile:
-    """Return the demo pair on the recorded processor with AVX-512 and no matrix unit, from passes over 1 and 64."""
+    """Return the demo pair's profile on a processor with AVX-512 but no AMX, fitted to passes over 1 and 64 tokens."""
     record = json.loads(RECORD.read_text())
     row, target, draft = record["avx512"], find_shape("demo-target"), find_shape("demo-draft")
     device = Device(
@@ -175,9 +185,11 @@ def plain_processor_profile() -> HardwareProfile:
 
 
 def h200_profile() -> HardwareProfile:
-    """Return the shapes of Llama-2-7B <- 68M as they were measured on an H200, with random weights."""
+    """Return the profile of Llama-2-7B and a 68M draft with random weights, as measured on an H200."""
     rows = json.loads(GPU_RECORD.read_text())["sections"]["shapes"]["rows"]
-    return HardwareProfile.loads(json.dumps(rows[0]["more"]["profile"]).encode(), GPU_RECORD.name)
+    profile = HardwareProfile.loads(json.dumps(rows[0]["more"]["profile"]).encode(), GPU_RECORD.name)
+    names = {"target": find_shape("llama-2-7b").model, "draft": find_shape("jackfram-68m").model}
+    return replace(profile, meta=profile.meta | names)
 
 
 MADE = {

@@ -1,55 +1,58 @@
-"""Sequoia's engine: optimal token trees, lossless verification, decoding, measurement. No Streamlit, no plotting.
+"""Sequoia's engine: optimal token trees, lossless verification, decoding and measurement. It imports no app libraries.
 
-Rooms; each imports only from the rooms named, and inside a room modules follow the ladder in its own docstring. A test
-enforces both.
+Each package imports only the packages listed next to it. Within a package, each module imports only those listed
+before it in the package's docstring. A test enforces both rules.
 
     files           -
-    native          -
-    design          files
-    models          files, native
-    decoding        native, design, models
-    studies         files, native, design, models, decoding
-    sweeps          files, native, design, models, decoding, studies
-    servers         files, design, studies
-    command_line    files, native, design, models, decoding, studies, sweeps, servers
+    acceptance      files
+    trees           files, acceptance
+    planning        files, acceptance, trees
+    models          files, planning
+    decoding        files, acceptance, trees, planning, models
+    measuring       files, acceptance, trees, planning, models, decoding
+    command_line    files, acceptance, trees, planning, models, decoding, measuring
 
-`files` reads carefully and writes whole. `design` needs no model and no torch: vectors, trees, profiles, plans.
-`native` is compiled code and what calls it. `models` runs language
-models. `decoding` drafts, verifies and commits. `studies` measure a running pair, `sweeps` many of them. `servers`
-reads what other people's servers counted, plans and checks them.
+`files` validates input and writes files atomically. `acceptance`, `trees` and `planning` need neither models nor
+PyTorch. `models` runs language models. `decoding` drafts, verifies and commits tokens. `measuring` measures a loaded
+pair. Optional capabilities are in `sequoia_extras`, which is never imported here.
 
-Names below are loaded on first use, so that a command that needs no model does not pay for torch.
+Public names are imported on first use, so that commands that need no model do not import PyTorch.
 """
 
 from importlib import import_module
 
-_HOME = {
+_MODULES = {
     "load_pair": "models.loading",
     "ModelPair": "models.language_model",
     "decode": "decoding.loop",
     "autoregressive": "decoding.loop",
     "DecodeStep": "decoding.record",
     "SamplingConfig": "decoding.sampling",
-    "TokenTree": "design.tree",
-    "optimal_tree": "design.optimal_trees",
-    "plan_tree": "design.planning",
-    "speedup_surface": "design.planning",
-    "predicted_speedup": "design.prediction",
-    "AcceptanceVector": "design.acceptance",
-    "measure_acceptance": "studies.measure_acceptance",
-    "HardwareProfile": "design.profile",
-    "measure_profile": "studies.measure_profile",
-    "AdaptiveTree": "decoding.growing.policies",
-    "HybridTree": "decoding.growing.policies",
-    "LookupTree": "decoding.growing.policies",
+    "TokenTree": "trees.tree",
+    "optimal_tree": "trees.optimal",
+    "plan_tree": "planning.plan",
+    "speedup_surface": "planning.plan",
+    "predicted_speedup": "planning.prediction",
+    "AcceptanceVector": "acceptance.vector",
+    "measure_acceptance": "measuring.measure_acceptance",
+    "HardwareProfile": "planning.profile",
+    "measure_profile": "measuring.measure_profile",
 }
-__all__ = sorted(_HOME)
+_MOVED_NAMES = {"AdaptiveTree", "HybridTree", "LookupTree"}  # names moved to sequoia_extras.dynamic_trees
+__all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str):
-    if name not in _HOME:
+    if name in _MOVED_NAMES:
+        raise ImportError(f"{name} has moved; use: from sequoia_extras.dynamic_trees import {name}")
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f".{_HOME[name]}", __name__), name)
+    try:
+        value = getattr(import_module(f".{_MODULES[name]}", __name__), name)
+    except ModuleNotFoundError as error:
+        from .files.libraries import missing_module_message
+
+        raise ModuleNotFoundError(missing_module_message(error, name), name=error.name) from None
     globals()[name] = value
     return value
 

@@ -1,4 +1,4 @@
-"""`python -m sequoia_core COMMAND`, the same as the installed command `sequoia`: see `command_line`."""
+"""`python -m sequoia_core COMMAND`, equivalent to the installed command `sequoia`."""
 
 from .command_line.main import run
 

@@ -1,4 +1,4 @@
-"""Tiny random models on disk whose tokenizer has a chat template, as a user's folder would."""
+"""Tiny random models on disk with a chat template."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,16 +21,17 @@ FAILING = "{{ raise_exception('no such role') }}"
 
 
 class Reader(NamedTuple):
-    """A tokenizer as what reads prompts has it, with rows for as many tokens."""
+    """A tokenizer with a vocabulary size, as prompt encoding expects."""
 
     tokenizer: Any
     vocab_size: int = 1 << 20
 
 
 def chat_tokenizer(template: str | None = CHATML) -> PreTrainedTokenizerFast:
-    """Return a tokenizer of single bytes, with ChatML's two marks as special tokens: 258 tokens."""
+    """Return a byte tokenizer with ChatML's two special tokens, 258 tokens in total."""
     tokenizer = Tokenizer(BPE({letter: index for index, letter in enumerate(sorted(ByteLevel.alphabet()))}, []))
-    tokenizer.pre_tokenizer, tokenizer.decoder = ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     marked = PreTrainedTokenizerFast(tokenizer_object=tokenizer)
     marked.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
     marked.chat_template = template
@@ -38,7 +39,7 @@ def chat_tokenizer(template: str | None = CHATML) -> PreTrainedTokenizerFast:
 
 
 def save_chat_pair(folder: Path, template: str | None = CHATML, *, context: int = 512) -> tuple[str, str]:
-    """Write a target and a draft of random weights -> their folders."""
+    """Write a target and a draft with random weights; return their folders."""
     names = []
     for seed, name in enumerate(("target", "draft"), start=1):
         chat_tokenizer(template).save_pretrained(folder / name)

@@ -1,4 +1,4 @@
-"""Small GGUF files for tests: demo models converted, and random models of several architectures."""
+"""Small GGUF files for tests: converted demo models and random models of several architectures."""
 
 import importlib.util
 import os
@@ -8,12 +8,17 @@ import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[1]
-VOCAB, HEADS, GROUPS, HEAD, LAYERS, CONTEXT = 64, 4, 2, 16, 2, 256
+VOCAB = 64
+HEADS = 4
+GROUPS = 2
+HEAD = 16
+LAYERS = 2
+CONTEXT = 256
 ARCHITECTURES = ("llama", "gemma3")
 
 
 def need_llama_cpp() -> None:
-    """Skip a test where llama.cpp's wheel or the package that writes its files is missing; fail where CI wants them."""
+    """Skip a test if xllamacpp or gguf is missing; fail if CI requires them."""
     lacking = [name for name in ("xllamacpp", "gguf") if importlib.util.find_spec(name) is None]
     if lacking:
         reason = f"needs {', '.join(lacking)} (the extra `real`)"
@@ -21,7 +26,7 @@ def need_llama_cpp() -> None:
 
 
 def write_demo(name: str, out: Path, dtype: str) -> Path:
-    """Convert a demo model with the recipe that ships."""
+    """Convert a demo model with the shipped script."""
     from scripts.make_gguf import write_gguf
 
     write_gguf(ROOT / "assets" / "demo" / name, out, dtype=dtype)
@@ -31,14 +36,15 @@ def write_demo(name: str, out: Path, dtype: str) -> Path:
 def write_random(
     architecture: str, out: Path, *, seed: int = 0, vocab: int = VOCAB, context: int = CONTEXT, part_tensors: int = 0
 ) -> Path:
-    """Write a model of random weights with a byte-level tokenizer of `vocab` tokens, none of which ends a text.
+    """Write a model with random weights and a byte-level tokenizer of `vocab` tokens without an end token.
 
     Args:
-        part_tensors: of each part of a split file; 0 for one whole file.
+        part_tensors: tensors per part of a split file; 0 for a single file.
     """
     import gguf
 
-    width, inner = 64, 96
+    width = 64
+    inner = 96
     draw = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(out, architecture, split_max_tensors=part_tensors)
     writer.add_file_type(gguf.LlamaFileType.ALL_F32)
@@ -55,9 +61,9 @@ def write_random(
     writer.add_layer_norm_rms_eps(1e-6)
     writer.add_vocab_size(vocab)
     if architecture == "gemma3":
-        writer.add_sliding_window(12)  # shorter than the texts: old tokens drop out of sight
+        writer.add_sliding_window(12)  # shorter than the texts
     letters = [chr(code) for code in range(ord("!"), ord("!") + vocab - 1)]
-    letters.append(letters[0] + letters[1])  # the one merge there is
+    letters.append(letters[0] + letters[1])  # the only merge
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(letters)
@@ -71,7 +77,7 @@ def write_random(
 
     add("token_embd.weight", vocab, width, scale=1.0)
     add("output_norm.weight", width, scale=0.1, around=1.0)
-    if architecture != "gemma3":  # whose head is its embedding
+    if architecture != "gemma3":  # its embedding is tied
         add("output.weight", vocab, width)
     for layer in range(LAYERS):
         block = f"blk.{layer}"
@@ -101,8 +107,8 @@ def write_vocabulary(
 
     Args:
         model: "gpt2" (byte pairs), "llama" (SentencePiece) or "bert" (word pieces).
-        types: id -> token type, where that is not NORMAL.
-        fields: of `tokenizer.ggml`, such as pre="qwen2", merges=[...], scores=[...], bos_token_id=1.
+        types: id -> token type other than NORMAL.
+        fields: entries of `tokenizer.ggml`, such as pre="qwen2", merges=[...], scores=[...], bos_token_id=1.
     """
     import gguf
 

@@ -1,4 +1,4 @@
-"""Draft heads with random weights, as the files of each form and as models; what they say without a session."""
+"""Random draft heads, as files in each format and as models, and their outputs without a cache."""
 
 import json
 import tempfile
@@ -8,17 +8,18 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
 
-from sequoia_core.models.heads.eagle3 import Eagle3Head
-from sequoia_core.models.heads.head_config import head_settings
-from sequoia_core.models.heads.head_files import find_head, read_head
-from sequoia_core.models.heads.session import HeadModel
 from sequoia_core.models.model_files import locate
+from sequoia_extras.draft_heads.eagle3 import Eagle3Head
+from sequoia_extras.draft_heads.head_config import head_settings
+from sequoia_extras.draft_heads.head_files import find_head, read_head
+from sequoia_extras.draft_heads.session import HeadModel
 
-PUBLISHED, SPECULATORS = "published", "speculators"
+PUBLISHED = "published"
+SPECULATORS = "speculators"
 
 
 def head_fields(target, form=PUBLISHED, *, draft_vocab=None, reads=None, layers=1, layer=(), **fields):
-    """Return the config.json of a head for a target's configuration; `layer` and fields may change or add some."""
+    """Return the config.json of a head for a target; `layer` and `fields` override entries."""
     config = target.config
     own = {
         "model_type": "llama", "hidden_size": config.hidden_size, "intermediate_size": 64, "num_attention_heads": 4,
@@ -45,7 +46,7 @@ def head_fields(target, form=PUBLISHED, *, draft_vocab=None, reads=None, layers=
 
 
 def head_tensors(fields, *, seed=0, scale=1.0, embeddings=False):
-    """Return a random head's tensors by the names of its form."""
+    """Return a random head's tensors, named as in its format."""
     generator = torch.Generator().manual_seed(seed)
     settings = head_settings(fields)
     shape = torch.empty(settings.vocab, settings.hidden)
@@ -78,12 +79,12 @@ def write_head(folder, fields, tensors, *, pickled=False):
 
 
 def load_head(folder, target):
-    """Return the head in a folder, for a target of transformers."""
+    """Load the head in a folder for a target of transformers."""
     return read_head(find_head(locate(folder)), target)
 
 
 def random_head(target, *, seed=0, scale=1.0, reads=(1, 0), **fields):
-    """Return a random head for a loaded model, whose name is its seed's."""
+    """Return a random head for a loaded model."""
     with tempfile.TemporaryDirectory() as folder:
         own = head_fields(target.model, SPECULATORS, reads=reads, **fields)
         head = load_head(write_head(folder, own, head_tensors(own, seed=seed, scale=scale)), target.model)
@@ -91,17 +92,17 @@ def random_head(target, *, seed=0, scale=1.0, reads=(1, 0), **fields):
 
 
 def states_along(model, texts):
-    """Return what a head reads of its target's own forward, of texts [.., n] -> [.., n, states · H]."""
+    """Return the target's hidden states that a head reads, for texts [.., n]: [.., n, states · H]."""
     ids = torch.tensor(texts)
     with torch.inference_mode():
         batch = ids.reshape(-1, ids.shape[-1])
         found = model.target.model(batch, output_hidden_states=True, use_cache=False).hidden_states
-    return torch.cat([found[number] for number in model.reads], -1).reshape(*ids.shape, -1).clone()
+    return torch.cat([found[number] for number in model.state_indices], -1).reshape(*ids.shape, -1).clone()
 
 
 @torch.inference_mode()
 def plain_row(model, text, true):
-    """Return the logits [V] of a head after a text, of which so many tokens have true features, without any cache."""
+    """Return a head's logits [V] after a text without a cache; the first `true` tokens have target features."""
     head, count = model.head, len(text)
     mask = torch.full((count, count), -torch.inf).triu(1)
     mask[1:, 0] = -torch.inf  # the first token has no feature
@@ -111,21 +112,24 @@ def plain_row(model, text, true):
         read = len(features)
         output = head(head.embed(torch.tensor(text[:read])), features, torch.arange(read), mask[:read, :read])
         if read == count:
-            return model.rows(output)[-1]
+            return model.target_logits(output)[-1]
         features = torch.cat([features, head.feedback(output[-1:])])
 
 
 def teach(model, texts, steps=150):
-    """Train a head on what its target wrote [m, n]: the next token at depth 1, and at depth 2 by its own outputs."""
+    """Train a head on texts of its target, [m, n], at depth 1 and, from its own outputs, at depth 2."""
     head, ids = model.head.requires_grad_(True), torch.tensor(texts)
     best, settings = torch.optim.Adam(head.parameters(), lr=5e-3), model.head.settings
     own = torch.full((settings.vocab,), -1)
     known = torch.arange(settings.vocab) if head.tokens is None else head.tokens
     own[known] = torch.arange(len(known))
-    count, states = ids.shape[1] - 2, states_along(model, texts)[:, :-2]
-    mask, places = torch.full((count, count), -torch.inf).triu(1), torch.arange(count)
+    count = ids.shape[1] - 2
+    states = states_along(model, texts)[:, :-2]
+    mask = torch.full((count, count), -torch.inf).triu(1)
+    places = torch.arange(count)
     for _ in range(steps):
-        loss, features = 0.0, head.project(states)
+        loss = 0.0
+        features = head.project(states)
         for _ in range(2):
             output = head(head.embed(ids[:, 1:-1]), features, places, mask)
             loss = loss + F.cross_entropy(head.logits(output).flatten(0, 1), own[ids[:, 2:]].flatten(), ignore_index=-1)

@@ -1,4 +1,4 @@
-"""Targets with MTP layers in their own shards, with random weights, in both namings."""
+"""Random targets with MTP layers in a separate shard, in both naming schemes."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ PARTS = {
 
 
 def write_target(folder, form, *, scale=6.0, change=lambda tensors: None, **own):
-    """Write a target of two layers whose last shard has MTP layers, which `change` may spoil; return its folder."""
+    """Write a target of two layers with MTP layers in its last shard, which `change` may modify; return its folder."""
     folder, (config_name, settings) = Path(folder), FORMS[form]
     settings = settings | own
     torch.manual_seed(0)
@@ -39,8 +39,9 @@ def write_target(folder, form, *, scale=6.0, change=lambda tensors: None, **own)
             else:
                 weights.add_(0.2 * torch.randn_like(weights))
     save(models[0], folder)
-    models[1].save_pretrained(folder / "longer")  # its last layer, with experts one by one
-    layer, hidden = "model.layers.2.", config.hidden_size
+    models[1].save_pretrained(folder / "longer")  # its last layer, with separate experts
+    layer = "model.layers.2."
+    hidden = config.hidden_size
     *parts, own = PARTS[form]
     tensors = {
         own + key.removeprefix(layer): tensor

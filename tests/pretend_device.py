@@ -1,8 +1,8 @@
-"""A pretend device: its numbers are on the CPU, but its tensors say otherwise and do not mix with the CPU's.
+"""A pretend device: its data is on the CPU, but its tensors claim another device and do not mix with CPU tensors.
 
-It finds without a GPU what would fail on one: a mask or a token left on the CPU, NumPy given a device's memory, a
-generator of another device. It knows nothing of streams and memory, and what branches on "cuda" itself is not covered.
-What may mix is what may mix on CUDA: copies, indices on the CPU, and single CPU numbers in elementwise operations.
+Without a GPU it detects what would fail on one: a mask or a token left on the CPU, NumPy reading a device's memory, a
+generator of another device. It does not simulate streams or memory limits, and code for "cuda" devices is not covered.
+As on CUDA, copies, CPU indices and CPU scalars in elementwise operations may mix.
 """
 
 from __future__ import annotations
@@ -23,34 +23,38 @@ INDEXED = ("aten::index", "aten::index_put", "aten::index_put_")
 
 
 class DevicesMix(RuntimeError):
-    """An operation was given tensors or a generator of several devices, which a GPU refuses."""
+    """An operation was given tensors or a generator of several devices, which a GPU rejects."""
 
 
 class PretendTensor(torch.Tensor):
-    """A tensor on the pretend device; `held` has its numbers."""
+    """A tensor on the pretend device; `data_on_cpu` has its values."""
 
-    held: torch.Tensor
+    data_on_cpu: torch.Tensor
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @staticmethod
-    def __new__(cls, held: torch.Tensor) -> PretendTensor:
-        with torch.inference_mode(False):  # PyTorch 2.11 makes no view of a wrapper that was made in that mode
+    def __new__(cls, data_on_cpu: torch.Tensor) -> PretendTensor:
+        with torch.inference_mode(False):  # PyTorch 2.11 cannot create views of a wrapper created in that mode
             self = torch.Tensor._make_wrapper_subclass(
-                cls, held.shape, strides=held.stride(), storage_offset=held.storage_offset(), dtype=held.dtype,
+                cls,
+                data_on_cpu.shape,
+                strides=data_on_cpu.stride(),
+                storage_offset=data_on_cpu.storage_offset(),
+                dtype=data_on_cpu.dtype,
                 device=place(),
-            )  # fmt: skip
-        self.held = held
+            )
+        self.data_on_cpu = data_on_cpu
         return self
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         return _run(func, args, kwargs or {})
 
-    def __getitem__(self, index):  # a list would be made a tensor of the device where no mode can see it
+    def __getitem__(self, index):  # modes do not see how lists are converted
         parts = index if isinstance(index, tuple) else (index,)
         return super().__getitem__(tuple(torch.tensor(part) if isinstance(part, list) else part for part in parts))
 
-    def tolist(self):  # PyTorch refuses it for every subclass
+    def tolist(self):  # PyTorch does not support it for subclasses
         return self.cpu().tolist()
 
     def data_ptr(self) -> int:
@@ -58,7 +62,7 @@ class PretendTensor(torch.Tensor):
 
 
 class _Generator(torch.Generator):
-    """A generator that claims to be where it was asked for; an operation is handed its address only."""
+    """A generator that claims the requested device; operations receive only its address."""
 
     known: WeakValueDictionary[int, _Generator] = WeakValueDictionary()
 
@@ -74,7 +78,7 @@ class _Generator(torch.Generator):
 
 
 class _Factories(TorchDispatchMode):
-    """Sees what is made on the device from nothing or from numbers of the CPU."""
+    """Handles tensors created on the device."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         return _run(func, args, kwargs or {})
@@ -82,11 +86,12 @@ class _Factories(TorchDispatchMode):
 
 @contextmanager
 def pretend_device() -> Iterator[torch.device]:
-    """Have a second device in PyTorch as long as the context lasts."""
-    device, tensor = place(), torch.tensor
-    _device_constructors()  # keeps what it finds at its first call: it has to be PyTorch's own functions
+    """Provide a second device in PyTorch within the context."""
+    device = place()
+    tensor = torch.tensor
+    _device_constructors()  # caches PyTorch's original functions at its first call
 
-    def made_here(data, *, device=None, **options):  # from a list: PyTorch moves it where no mode can see it
+    def made_here(data, *, device=None, **options):  # modes do not see how PyTorch moves a list
         return tensor(data, **options) if device is None else tensor(data, **options).to(device)
 
     with _Factories(), mock.patch.multiple(torch, Generator=_Generator, tensor=made_here):
@@ -95,7 +100,7 @@ def pretend_device() -> Iterator[torch.device]:
 
 @cache
 def place() -> torch.device:
-    """Return the device; PyTorch is told of it once, and can only be told of one."""
+    """Return the device; PyTorch allows only one registration."""
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
     _setup_privateuseone_for_python_backend(NAME)
@@ -118,20 +123,20 @@ def _run(func, args: tuple, kwargs: dict):
     found = func(*_each(_plain, args), **_each(_plain, kwargs))
     if not onto and not there:
         return found
-    held_by = {id(part.held): part for part in flat if isinstance(part, PretendTensor)}
+    wrappers = {id(part.data_on_cpu): part for part in flat if isinstance(part, PretendTensor)}
     ours = {id(part) for part in flat if isinstance(part, torch.Tensor)}
     crosses = name in COPIES and name != "aten::copy_" and onto != there
 
     def placed(part):
         if not isinstance(part, torch.Tensor) or part.device.type != "cpu":
             return part
-        if crosses:  # from one device to the other: never the same memory
-            part = part.clone() if id(part) in ours or id(part) in held_by else part
+        if crosses:  # copies between devices never share memory
+            part = part.clone() if id(part) in ours or id(part) in wrappers else part
             return PretendTensor(part) if onto else part
-        if id(part) in ours and id(part) not in held_by:  # a CPU tensor that was written to
+        if id(part) in ours and id(part) not in wrappers:  # an output tensor on the CPU
             return part
-        if id(part) in held_by:
-            whole = held_by[id(part)]
+        if id(part) in wrappers:
+            whole = wrappers[id(part)]
             assert whole.shape == part.shape, f"{name} changes a shape in place, which this device does not follow"
             return whole
         return PretendTensor(part) if onto else part
@@ -145,7 +150,7 @@ def _leaves(values) -> list:
 
 
 def _each(change, value):
-    """Return the same lists and dictionaries with every value in them changed."""
+    """Apply a function to all values in nested lists and dictionaries."""
     if isinstance(value, dict):
         return {key: _each(change, part) for key, part in value.items()}
     return type(value)(_each(change, part) for part in value) if type(value) in (list, tuple) else change(value)
@@ -153,12 +158,12 @@ def _each(change, value):
 
 def _plain(part):
     if isinstance(part, PretendTensor):
-        return part.held
+        return part.data_on_cpu
     return torch.device("cpu") if isinstance(part, torch.device) and part.type == NAME else part
 
 
 def _check_places(func, name: str, args: tuple, flat: list) -> None:
-    """Raise where tensors of both devices meet that may not."""
+    """Raise DevicesMix if tensors of both devices meet that must not."""
     if name in COPIES:
         return
     if name in INDEXED and isinstance(args[0], PretendTensor):
@@ -166,4 +171,4 @@ def _check_places(func, name: str, args: tuple, flat: list) -> None:
     single = torch.Tag.pointwise in func.tags or name in INDEXED
     for part in flat:
         if isinstance(part, torch.Tensor) and part.device.type == "cpu" and not (single and part.ndim == 0):
-            raise DevicesMix(f"{name}: found a tensor {tuple(part.shape)} on the CPU beside others on a device")
+            raise DevicesMix(f"{name}: found a tensor {tuple(part.shape)} on the CPU among others on a device")

@@ -1,4 +1,4 @@
-"""Servers in this process, for tests of what asks them: each request is answered by a function of its own."""
+"""HTTP servers in this process, for tests of clients."""
 
 import json
 import threading
@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @contextmanager
 def served(respond: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str]:
-    """Serve while the block runs; return the address. `respond` writes the whole answer, or what it makes of one."""
+    """Serve within the block and yield the address; `respond` writes each response."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -21,7 +21,7 @@ def served(respond: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = False  # none is left when the block ends
+    server.daemon_threads = False  # all threads end with the block
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"
@@ -31,7 +31,7 @@ def served(respond: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str]:
 
 
 def reply(handler: BaseHTTPRequestHandler, content: bytes = b"", status: int = 200, **headers) -> None:
-    """Write an answer; the names of `headers` have _ for -."""
+    """Write a response; header names are spelled with _ instead of -."""
     handler.send_response(status)
     for name, value in ({"Content_Length": len(content)} | headers).items():
         handler.send_header(name.replace("_", "-"), str(value))
@@ -40,5 +40,5 @@ def reply(handler: BaseHTTPRequestHandler, content: bytes = b"", status: int = 2
 
 
 def body_of(handler: BaseHTTPRequestHandler) -> dict:
-    """Read the JSON of a request."""
+    """Return the JSON body of a request."""
     return json.loads(handler.rfile.read(int(handler.headers["Content-Length"])))

@@ -1,4 +1,4 @@
-"""The app as `make run` serves it, and the few things that benchmarks and browser tests do with it in Chromium."""
+"""The app as served by `make run`, and helpers to use it in Chromium."""
 
 import os
 import shlex
@@ -20,7 +20,7 @@ LONG_MS = 240_000
 
 
 def run_command(port: int) -> list[str]:
-    """Return the command by which `make run` starts the server, with the interpreter that runs this."""
+    """Return the command with which `make run` starts the server, using the current interpreter."""
     environment = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL")}
     command = ["make", "--dry-run", "run", f"PORT={port}"]
     recipe = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
@@ -29,20 +29,24 @@ def run_command(port: int) -> list[str]:
 
 
 class Server:
-    """The app served as `make run` does, on a free port that it keeps when killed and started again."""
+    """The app as served by `make run`, on a free port that survives restarts; results are kept in the folder `data`."""
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, log: Path, data: Path) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
-        self.address, self.log = f"http://localhost:{self.port}", log
+        self.address, self.log, self.data = f"http://localhost:{self.port}", log, data
         self.start()
 
     def start(self) -> None:
         self.process = subprocess.Popen(
             run_command(self.port),
             cwd=ROOT,
-            env=os.environ | {"STREAMLIT_SERVER_HEADLESS": "true"},  # opens no browser of its own
+            env=os.environ
+            | {
+                "STREAMLIT_SERVER_HEADLESS": "true",  # does not open a browser
+                "XDG_DATA_HOME": str(self.data),
+            },
             stdout=self.log.open("a"),
             stderr=subprocess.STDOUT,
         )
@@ -59,12 +63,12 @@ class Server:
         self.process.wait(20)
 
     def cpu_sec(self) -> float:
-        """Return the processor seconds that the server has used so far."""
+        """Return the CPU seconds that the server has used so far."""
         return cpu_sec([psutil.Process(self.process.pid)])
 
 
 def cpu_sec(processes: list[psutil.Process]) -> float:
-    """Return the processor seconds of processes and all below them, so far, each process once."""
+    """Return the CPU seconds of processes and all their descendants so far."""
     total = 0.0
     for each in {*processes, *(child for process in processes for child in process.children(recursive=True))}:
         try:
@@ -76,7 +80,7 @@ def cpu_sec(processes: list[psutil.Process]) -> float:
 
 
 def settle(page) -> None:
-    """Wait until the script has run, and has not begun again within 400 ms, and its results are on the page."""
+    """Wait until the script has finished and does not restart within 400 ms."""
     page.wait_for_selector('[data-testid="stApp"][data-test-connection-state="CONNECTED"]')
     rests = '[data-testid="stApp"][data-test-script-state="notRunning"]:not(:has([data-stale="true"]))'
     while True:
@@ -90,8 +94,8 @@ def settle(page) -> None:
 
 
 def use_pair(page, target: str, draft: str) -> None:
-    """Choose two models in the sidebar."""
-    page.get_by_role("button", name="Change pair").click()
+    """Select a pair in the plan bar."""
+    page.locator(".st-key-plan_models_open").get_by_test_id("stPopoverButton").first.click()
     page.get_by_label("Target", exact=True).fill(target)
     page.get_by_label("Draft", exact=True).fill(draft)
     page.get_by_role("button", name="Use this pair").click()

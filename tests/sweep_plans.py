@@ -1,4 +1,4 @@
-"""A small sweep of the demo pair, for tests: its plan, what does its jobs, and what times do not decide of its rows."""
+"""A small sweep of the demo pair for tests: its plan, workers for its jobs, and the untimed part of its rows."""
 
 from concurrent.futures import BrokenExecutor, Future
 from pathlib import Path
@@ -6,14 +6,15 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sequoia_core.sweeps.executors import LocalWorkers
-from sequoia_core.sweeps.plan import read_plan
-from sequoia_core.sweeps.results import Results
-from sequoia_core.sweeps.run import State, run_sweep
-from sequoia_core.sweeps.worker import run_job
+from sequoia_extras.sweeps.executors import LocalWorkers
+from sequoia_extras.sweeps.plan import read_plan
+from sequoia_extras.sweeps.results import Results
+from sequoia_extras.sweeps.run import SweepState, run_sweep
+from sequoia_extras.sweeps.worker import run_job
 
 ASSETS = Path(__file__).parents[1] / "assets"
-DEMO, PROMPTS = ASSETS / "demo", ASSETS / "prompts" / "not-looping.jsonl"
+DEMO = ASSETS / "demo"
+PROMPTS = ASSETS / "prompts" / "not-looping.jsonl"
 PLAN = """
 temperatures = [0.0, 0.6]
 new_tokens = {tokens}
@@ -44,12 +45,12 @@ def write_plan(folder: Path, *changes: tuple[str, str], count: int = 4, tokens: 
 
 
 def untimed(folder: Path) -> pa.Table:
-    """Return the rows of a folder without what differs between equal sweeps."""
+    """Return the rows of a folder without the columns that differ between equal sweeps."""
     return pq.read_table(folder / "rows").sort_by("key").drop_columns(["seconds", "worker"])
 
 
-def run_here(plan: Path, folder: Path, count: int = 1) -> State:
-    """Run a plan by processes of this machine."""
+def run_locally(plan: Path, folder: Path, count: int = 1) -> SweepState:
+    """Run a plan with processes on this machine."""
     workers = LocalWorkers(count)
     try:
         return run_sweep(read_plan(plan), Results(folder), workers)
@@ -57,26 +58,21 @@ def run_here(plan: Path, folder: Path, count: int = 1) -> State:
         workers.close()
 
 
-class Here:
-    """Does jobs in this process, at once; for a job of `deadly` its worker dies, by an error of the kind `death`."""
+class InlineWorkers:
+    """Runs jobs at once in this process; a job of `deadly` raises an error of the class `death`."""
 
-    count, machines = 2, 1
+    count = 2
+    machines = 1
+    lost = False
 
     def __init__(self, deadly=(), death=BrokenExecutor) -> None:
-        self.deadly, self.death, self.deaths, self.done = set(deadly), death, 0, []
+        self.deadly, self.death, self.done = set(deadly), death, []
 
     def submit(self, job):
-        found = Future()
+        future = Future()
         if self.deadly & set(job.keys):
-            self.deaths += 1
-            found.set_exception(self.death("died"))
+            future.set_exception(self.death("died"))
         else:
             self.done.append(job)
-            found.set_result(run_job(job))
-        return found
-
-    def lost(self):
-        return False
-
-    def close(self):
-        pass
+            future.set_result(run_job(job))
+        return future

@@ -1,4 +1,4 @@
-"""Widgets that several pages share: choices of a source, of a way of sampling, of a verifier, of a shape."""
+"""Widgets shared by several pages: sources, sampling, verifiers, shapes, tabs, links and downloads."""
 
 import mimetypes
 from collections.abc import Callable, Mapping, Sequence
@@ -9,47 +9,50 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 from streamlit.errors import StreamlitPageNotFoundError
 
-from sequoia_core.design import conditions
-from sequoia_core.design.tree_search import REACH
+from sequoia_core.acceptance import conditions
+from sequoia_core.trees.optimal import SEARCHABLE_SIZE
 from ui.session import core_cache, session
-from ui.verifier_names import NAMES
+from ui.verifier_names import VERIFIER_NAMES
 
-SIZES = sorted({round(2 ** (step / 8)) for step in range(8 * core_cache.MAX_SIZE.bit_length() - 7)})
-VERIFIERS = {name: NAMES[name] for name in conditions.VERIFIERS}
-TOO_LONG = (
-    f"Only trees up to n = {REACH} were searched: this vector has many ranks that rise and fall. Smooth it on the "
-    "draft page to search larger ones."
+SLIDER_SIZES = sorted({round(2 ** (step / 8)) for step in range(8 * core_cache.MAX_TREE_SIZE.bit_length() - 7)})
+VERIFIER_CHOICES = {name: VERIFIER_NAMES[name] for name in conditions.MEASURED_VERIFIERS}
+SEARCH_LIMIT_NOTE = (
+    f"Only trees up to n = {SEARCHABLE_SIZE} were searched, because this vector has many ranks and is not monotone. "
+    "To search larger trees, smooth it on the draft page."
 )
 
 
-def source_picker(label: str, ways: Sequence[str], *, key: str) -> str:
-    """Draw the choice among some sources, the first by default, kept in the link -> the chosen one."""
+def source_picker(label: str, options: Sequence[str], *, key: str) -> str:
+    """Draw a selector for a source, kept in the URL, and return the selected source; the default is the first."""
     return st.segmented_control(
-        label, ways, default=ways[0], required=True, key=key, bind="query-params", label_visibility="collapsed"
+        label, options, default=options[0], required=True, key=key, bind="query-params", label_visibility="collapsed"
     )
 
 
-def sampling(
-    left: DeltaGenerator, right: DeltaGenerator, *, apart: str = "", default: float = 0.0, in_form: bool = True
+def sampling_controls(
+    left: DeltaGenerator, right: DeltaGenerator, *, apart: str = "", default: float = 0.0
 ) -> tuple[float, float]:
-    """Draw one way of sampling -> (temperature, top-p), both kept in the link: the session's, or one `apart`.
+    """Draw the temperature and top-p controls, kept in the URL, and return their values.
 
     Args:
-        apart: begins the names in the link of a way of sampling that is not the session's.
-        in_form: leave top-p open at temperature 0, because a form does not know yet what was chosen in it.
+        apart: prefix of the URL parameters for settings that are separate from the session's.
     """
-    keys = f"{apart}temperature", f"{apart}top_p"
-    if not apart and session.sampling_of_another_page():
-        st.session_state[keys[0]], st.session_state[keys[1]] = session.sampling()
+    temperature_key = f"{apart}temperature"
+    top_p_key = f"{apart}top_p"
+    if not apart and session.claim_sampling_controls():
+        temperature, top_p = session.sampling()
+        st.session_state[temperature_key] = temperature
+        st.session_state[top_p_key] = top_p
     temperature = left.slider(
         "Temperature",
         0.0,
         2.0,
         default,
         0.1,
-        key=keys[0],
+        key=temperature_key,
         bind="query-params",
-        help="Of the target. 0 is greedy: its most likely token each time. Acceptance differs by temperature.",
+        help="The target's temperature. At 0, decoding is greedy: always the most likely token. Acceptance depends on "
+        "it.",
     )
     top_p = right.slider(
         "Top-p",
@@ -57,41 +60,45 @@ def sampling(
         1.0,
         1.0,
         0.05,
-        key=keys[1],
+        key=top_p_key,
         bind="query-params",
-        disabled=temperature == 0 and not in_form,
-        help="Keeps only the target's likeliest tokens that add up to this; 1 keeps everything, and so does "
-        "temperature 0. What is kept is preserved exactly.",
+        disabled=temperature == 0 and not apart,
+        help="Keeps only the target's most likely tokens whose probabilities add up to this value; 1 keeps all of "
+        "them. The resulting distribution is preserved exactly. Has no effect at temperature 0.",
     )
     if not apart:
         session.set_sampling(temperature, top_p)
     return temperature, top_p
 
 
-def verifier(place: DeltaGenerator, *, key: str, names: Sequence[str] = tuple(VERIFIERS), **options: Any) -> str:
-    """Draw the choice of a verifier, of those that have vectors of their own where no others are named -> its name."""
-    return place.selectbox("Verifier", names, key=key, format_func=NAMES.__getitem__, **options)
+def verifier_control(
+    container: DeltaGenerator, *, key: str, names: Sequence[str] = tuple(VERIFIER_CHOICES), **options: Any
+) -> str:
+    """Show a select box for the verifier, by default among those with acceptance vectors, and return its name."""
+    return container.selectbox("Verifier", names, key=key, format_func=VERIFIER_NAMES.__getitem__, **options)
 
 
-def seed(place: DeltaGenerator, *, help: str, disabled: bool = False) -> int:
-    """Draw the seed of a decode, kept in the link."""
-    return place.number_input("Seed", 0, 2**31 - 1, 0, key="seed", bind="query-params", disabled=disabled, help=help)
+def seed_control(container: DeltaGenerator, *, help: str, disabled: bool = False) -> int:
+    """Draw the seed control, kept in the URL, and return the seed."""
+    return container.number_input(
+        "Seed", 0, 2**31 - 1, 0, key="seed", bind="query-params", disabled=disabled, help=help
+    )
 
 
 def primary_button(
     label: str, *, disabled: bool = False, draw: Callable[..., bool] = st.button, **options: Any
 ) -> bool:
-    """Draw a primary button whose label is readable in both themes -> whether it was pressed.
+    """Draw a primary button that is readable in both themes; return whether it was pressed.
 
-    Streamlit writes it in white, which a dark theme's primary colour is too light for. The theme keeps its orange text
-    for these labels: nothing else may be written in orange.
+    Streamlit's white label lacks contrast on the dark theme's primary colour. The theme's orange text colour is
+    reserved for these labels.
     """
     colour = "gray" if disabled else "orange"
     return draw(f":{colour}[{label}]", type="primary", disabled=disabled, **options)
 
 
-def sections(parts: Mapping[str, Callable[[], None]], *, key: str) -> None:
-    """Draw the parts of a page as tabs, kept in the link; one that is closed costs nothing."""
+def draw_tabs(parts: Mapping[str, Callable[[], None]], *, key: str) -> None:
+    """Draw a page's parts as tabs; the open tab is kept in the URL, and only its contents are run."""
     tabs = st.tabs(list(parts), key=key, bind="query-params", on_change="rerun")
     for tab, draw in zip(tabs, parts.values(), strict=True):
         if tab.open:
@@ -99,29 +106,52 @@ def sections(parts: Mapping[str, Callable[[], None]], *, key: str) -> None:
                 draw()
 
 
-def chosen_section(key: str) -> str:
-    """Return which of `sections` is open, before they are drawn; empty while it is the first."""
+def choice_list(
+    label: str,
+    titles: Mapping[str, str],
+    chosen: str | None,
+    use: Callable[[str | None], None],
+    *,
+    key: str,
+    help: str,
+) -> None:
+    """Draw a scrolling list of choices by name; `use` gets the new choice, or None for the first, which is the default.
+
+    `chosen` is None if the current choice is not listed.
+    """
+    st.session_state[key] = chosen
+
+    def choose() -> None:
+        name = st.session_state[key]
+        use(None if name == next(iter(titles)) else name)
+
+    with st.container(height=260, border=False):
+        st.radio(label, list(titles), key=key, format_func=titles.__getitem__, on_change=choose, help=help)
+
+
+def open_tab(key: str) -> str:
+    """Return the open tab's name before `draw_tabs` draws it; empty for the first tab."""
     return st.session_state.get(key) or st.query_params.get(key, "")
 
 
-def lacks_draft(what: str) -> bool:
-    """Say that something ("Measuring acceptance") needs a draft where one model is alone -> whether it lacks one."""
+def warn_without_draft(what: str) -> bool:
+    """Warn that `what`, such as "Measuring", needs a draft if the session has none; return whether it has none."""
     alone = session.pair_spec().is_alone
     if alone:
         st.info(
-            f"{what} needs a draft model, and the {session.pair_name()} has none: choose one under *Change pair*.",
+            f"{what} needs a draft model, and the {session.pair_name()} has none. Select one in the bar above.",
             icon=":material/info:",
         )
     return alone
 
 
-def clicked(key: str) -> list[Any] | None:
-    """Return the custom data of the point that was clicked in a chart; None where none has any."""
+def clicked_data(key: str) -> list[Any] | None:
+    """Return the custom data of the point clicked in a chart; None if none was clicked."""
     points = st.session_state[key].selection.points
     return next((data for point in points if isinstance(data := point.get("customdata"), list)), None)
 
 
-def download(
+def download_button(
     label: str,
     data: str | bytes | Callable[[], bytes],
     name: str,
@@ -130,17 +160,17 @@ def download(
     icon: str = ":material/download:",
     help: str | None = None,
 ) -> None:
-    """Offer a file by that name; where making it takes long, by what makes it once it is asked for."""
-    kind, _ = mimetypes.guess_type(name)
-    st.download_button(label, data, name, kind, key=key, icon=icon, on_click="ignore", help=help)
+    """Draw a download button; a function as `data` creates the file on request."""
+    mime_type, _ = mimetypes.guess_type(name)
+    st.download_button(label, data, name, mime_type, key=key, icon=icon, on_click="ignore", help=help)
 
 
-def page_link(place: DeltaGenerator | ModuleType, page: str, label: str, icon: str, **query: str) -> None:
-    """Draw a link to another page, as its query says; its name only where this page runs without the router."""
+def page_link(container: DeltaGenerator | ModuleType, page: str, label: str, icon: str, **query: str) -> None:
+    """Draw a link to another page, or only its label if the current page runs without the router."""
     try:
-        place.page_link(f"pages/{page}.py", label=label, icon=icon, query_params=query or None)
+        container.page_link(f"pages/{page}.py", label=label, icon=icon, query_params=query or None)
     except StreamlitPageNotFoundError:
-        place.caption(f"{icon} {label}")
+        container.caption(f"{icon} {label}")
 
 
 def size_and_depth_sliders(
@@ -152,34 +182,34 @@ def size_and_depth_sliders(
     size_help: str,
     smallest: int = 1,
 ) -> tuple[int, int]:
-    """Draw the sliders of a tree's shape, sizes by their logarithm and as a number -> (n, d), in the link by keys.
+    """Draw the controls for a tree's size (a logarithmic slider and a number field) and depth; return (n, d).
 
-    `size_help` ends the sentence that begins "Tokens in one target pass, ".
+    `size_help` completes the sentence "Tokens in one target pass, ".
     """
-    slid = f"{keys[0]}_slider"
+    slider_key = f"{keys[0]}_slider"
 
-    def take_over() -> None:
-        st.session_state[keys[0]] = st.session_state[slid]
+    def copy_slider() -> None:
+        st.session_state[keys[0]] = st.session_state[slider_key]
 
-    sliding, exact = left.columns([3, 2], vertical_alignment="bottom")
+    slider_column, exact = left.columns([3, 2], vertical_alignment="bottom")
     n = exact.number_input(
         "Exactly",
         smallest,
-        core_cache.MAX_SIZE,
+        core_cache.MAX_TREE_SIZE,
         default[0],
         key=keys[0],
         bind="query-params",
         label_visibility="collapsed",
     )
-    sizes = sorted({n, *(size for size in SIZES if size >= smallest)})
-    st.session_state[slid] = n
-    sliding.select_slider(
-        "Size n", sizes, key=slid, on_change=take_over, help=f"Tokens in one target pass, {size_help}"
+    sizes = sorted({n, *(size for size in SLIDER_SIZES if size >= smallest)})
+    st.session_state[slider_key] = n
+    slider_column.select_slider(
+        "Size n", sizes, key=slider_key, on_change=copy_slider, help=f"Tokens in one target pass, {size_help}"
     )
     d = right.slider(
-        "Depth d, at most",
+        "Maximum depth d",
         1,
-        core_cache.MAX_DEPTH,
+        core_cache.MAX_TREE_DEPTH,
         default[1],
         key=keys[1],
         bind="query-params",

@@ -1,44 +1,50 @@
-"""Files that a user brings: read once, with the cause in one line where one cannot be used."""
+"""Uploaded files and pasted texts: each is read only once, and errors fit on one line."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Generic, TypeVar
 
 import streamlit as st
 
-from sequoia_core.design.tree import TokenTree
+from sequoia_core.trees.tree import TokenTree
 from ui.markdown import escaped, safe_name
 from ui.tree_layout import MAX_DRAWN
 
-T = TypeVar("T")
+Value = TypeVar("Value")
 TREE_TYPES = ("json", "pt", "txt")
 
 
 @dataclass(frozen=True, slots=True)
-class Upload(Generic[T]):
-    """One uploaded file: its value or the one-line cause why not, and whether this run is the first to see it.
+class Upload(Generic[Value]):
+    """An uploaded file or a pasted text: its value or a one-line error, and whether it is new in this script run.
 
-    Name and cause are safe to write into markdown.
+    The name and error are safe to show as markdown.
     """
 
     name: str
-    value: T | None
+    value: Value | None
     error: str | None
     is_new: bool
 
 
 def file_upload(
-    label: str, types: Sequence[str], loads: Callable[[bytes, str], T], *, key: str, help: str, read_as: object = None
-) -> Upload[T] | None:
-    """Draw an uploader and read its file once; None while nothing is uploaded.
+    label: str,
+    types: Sequence[str],
+    loads: Callable[[bytes, str], Value],
+    *,
+    key: str,
+    help: str,
+    read_as: object = None,
+) -> Upload[Value] | None:
+    """Draw an uploader and read its file once; return None while nothing is uploaded.
 
-    The browser is not told the types: it would refuse a file by itself and leave what is said about the one before.
+    The types are not passed to the browser, because it would reject a file without clearing the last file's message.
 
     Args:
-        types: extensions accepted, without dots.
-        loads: reads (content, name); raises ValueError for a file it cannot use.
-        read_as: what the reader said of the file; with another the file is read again.
+        types: accepted extensions, without dots.
+        loads: function that reads (content, name) and raises ValueError if the file is invalid.
+        read_as: options that `loads` uses; the file is read again when they change.
     """
     file = st.file_uploader(label, key=key, help=help)
     if file is None:
@@ -46,24 +52,33 @@ def file_upload(
         return None
     seen = st.session_state.get(f"{key}_read")
     if seen is not None and seen[0] == (file.file_id, read_as):
-        _, name, value, error = seen
-        return Upload(name, value, error, is_new=False)
-    value, error = None, None
-    try:
-        if (ending := PurePath(file.name).suffix.lower()) not in [f".{each}" for each in types]:
+        return replace(seen[1], is_new=False)
+
+    def read() -> Value:
+        ending = PurePath(file.name).suffix.lower()
+        if ending not in [f".{each}" for each in types]:
             raise ValueError(
-                f"{file.name}: found the ending {ending or 'none'!r}, expected one of .{', .'.join(types)}"
+                f"{file.name}: found the extension {ending or 'none'!r}, expected one of .{', '.join(types)}"
             )
-        value = loads(file.getvalue(), file.name)
+        return loads(file.getvalue(), file.name)
+
+    upload = new_upload(file.name, read)
+    st.session_state[f"{key}_read"] = ((file.file_id, read_as), upload)
+    return upload
+
+
+def new_upload(name: str, read: Callable[[], Value]) -> Upload[Value]:
+    """Return what `read` returns as a new upload, or the ValueError that it raises as a one-line error."""
+    value = error = None
+    try:
+        value = read()
     except ValueError as caught:
         error = escaped(" ".join(str(caught).split()))
-    name = safe_name(file.name)
-    st.session_state[f"{key}_read"] = ((file.file_id, read_as), name, value, error)
-    return Upload(name, value, error, is_new=True)
+    return Upload(safe_name(name), value, error, is_new=True)
 
 
 def tree_upload(*, key: str) -> Upload[TokenTree] | None:
-    """Draw an uploader for a tree file of any known format that is small enough to be drawn and decoded with."""
+    """Draw an uploader for tree files in all supported formats, up to the largest size that can be drawn."""
     return file_upload(
         "Tree file",
         TREE_TYPES,
@@ -74,7 +89,7 @@ def tree_upload(*, key: str) -> Upload[TokenTree] | None:
 
 
 def _read_tree(data: bytes, name: str) -> TokenTree:
-    from sequoia_core.design.tree_files import tree_from_bytes
+    from sequoia_core.trees.tree_files import tree_from_bytes
 
     tree = tree_from_bytes(data, name)
     if tree.size > MAX_DRAWN:

@@ -1,7 +1,7 @@
-"""`python -m sequoia_core COMMAND`.
+"""The command line: `python -m sequoia_core COMMAND`.
 
-Each module imports, of this room, only modules named before it:
+Within this package, each module imports only those listed before it:
 
-    options, output, progress, figures, design_words, measured_words, inputs, design_commands, server_commands,
-    decode_commands, measure_commands, server_check, sweep_command, main
+    options, output, progress, formatting, design_reports, measure_reports, inputs, default_trees, design_commands,
+    decode_commands, measure_commands, main
 """

@@ -1,4 +1,4 @@
-"""The command line; bad input ends with exit code 2 and one line on stderr."""
+"""Run commands; invalid input results in one line on stderr and exit code 2."""
 
 import contextlib
 import os
@@ -10,34 +10,38 @@ from typing import NoReturn, cast
 import typer
 from typer.exceptions import TyperException
 
+from ..files import notices
+from ..files.extras import provided
 from ..files.faults import OUT_OF_MEMORY, is_out_of_memory, is_panic
+from ..files.libraries import missing_module_message
 from ..files.safe_files import visible
-from ..native import notices, short_spins  # noqa: F401  before a command imports torch
-from . import decode_commands, design_commands, measure_commands, server_check, server_commands, sweep_command
+from ..models import short_spins  # noqa: F401  must precede the import of torch
+from . import decode_commands, design_commands, measure_commands
 from .options import app
 
-CLOSED_PIPE = 141  # 128 + SIGPIPE, which Windows does not have
-MAX_FAULT = 800  # characters of a fault: what was found may be long
-# importing them joins their commands to the app
-COMMANDS = (design_commands, server_commands, measure_commands, decode_commands, server_check, sweep_command)
+BROKEN_PIPE = 141  # 128 + SIGPIPE; Windows does not define SIGPIPE
+MAX_ERROR_CHARS = 800
+# Importing these modules adds their commands to the app.
+COMMANDS = (design_commands, measure_commands, decode_commands, *provided("commands"))
 
 
 def run() -> NoReturn:
-    """Run the command of this process and end it: the installed command `sequoia`."""
+    """Run the command given by this process's arguments, and exit; the entry point of the command `sequoia`."""
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a letter that the terminal lacks must not cost the result
-    warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)  # one line, no source
+        # Escape characters that the terminal cannot encode, so that the result is not lost to an error.
+        sys.stdout.reconfigure(errors="backslashreplace")
+    warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)
     sys.exit(main())
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; return the exit code (0 done, 2 bad input, 130 interrupted, 141 nobody reads the output)."""
-    before = notices.said()
-    warnings.simplefilter("ignore", notices.Notice)  # they are printed below, in one line each
+    """Run a command; return its exit code: 0 success, 2 invalid input, 130 interrupted, 141 broken pipe."""
+    before = notices.notices_so_far()
+    warnings.simplefilter("ignore", notices.Notice)  # Notices are printed at the end instead.
     try:
         return _run(arguments)
     finally:
-        for sentence in notices.said():
+        for sentence in notices.notices_so_far():
             if sentence not in before:
                 with contextlib.suppress(OSError, ValueError):
                     print(f"note: {sentence}", file=sys.stderr)
@@ -49,29 +53,32 @@ def _run(arguments: list[str] | None) -> int:
         return result if isinstance(result, int) else 0
     except TyperException as error:
         return _fail(error.format_message())
+    except ModuleNotFoundError as error:
+        return _fail(missing_module_message(error, (arguments or sys.argv[1:])[0]))
     except (ValueError, FloatingPointError) as error:
         return _fail(OUT_OF_MEMORY if is_out_of_memory(error) else str(error))
-    except OSError as error:  # only stdout: faults of other files arrive as ValueError
+    except OSError as error:  # Writing to stdout failed; errors with other files are raised as ValueError.
         if is_out_of_memory(error):
             return _fail(OUT_OF_MEMORY)
-        with contextlib.suppress(OSError, ValueError):  # discard further output, also the flush when Python ends
+        # Discard further output, including the flush when Python exits.
+        with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _fail(f"output: cannot be written ({error.strerror})")
-    except SystemExit as error:  # how typer and rich answer a closed pipe; shells expect what ends other programs then
-        return CLOSED_PIPE if isinstance(error.__context__, BrokenPipeError) else cast(int, error.code)
+    except SystemExit as error:  # Typer and Rich exit when a pipe is closed; shells expect the SIGPIPE exit code.
+        return BROKEN_PIPE if isinstance(error.__context__, BrokenPipeError) else cast(int, error.code)
     except (KeyboardInterrupt, typer.Abort):
         return 130
-    except BaseException as error:  # a panic of Rust code is no Exception
+    except BaseException as error:  # A Rust panic does not derive from Exception.
         if is_panic(error):
-            return _fail(f"a library broke down ({error}), expected files that it can read")
+            return _fail(f"a library crashed ({error}), probably because it cannot read a file")
         if is_out_of_memory(error):
             return _fail(OUT_OF_MEMORY)
         raise
 
 
 def _fail(message: str) -> int:
-    line = visible(" ".join(message.split()))  # a file or a server may have written part of it
-    if len(line) > MAX_FAULT:
-        line = f"{line[: MAX_FAULT // 2]} … {line[-MAX_FAULT // 2 :]}"
+    line = visible(" ".join(message.split()))  # The message may quote a file or a server.
+    if len(line) > MAX_ERROR_CHARS:
+        line = f"{line[: MAX_ERROR_CHARS // 2]} … {line[-MAX_ERROR_CHARS // 2 :]}"
     print("error: " + line, file=sys.stderr)
     return 2

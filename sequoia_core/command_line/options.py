@@ -1,68 +1,80 @@
-"""The options that several commands share, and the application that the commands join."""
+"""The Typer application, and options shared by several commands."""
 
 import inspect
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from ..models.pair_spec import PairSpec
-from ..models.prompting import Prompting, parsed_arguments
+from ..models.prompting import Prompting, parse_template_arguments
 
 app = typer.Typer(add_completion=False, no_args_is_help=False, help="Sequoia: token trees for speculative decoding.")
 
-READ = {"exists": True, "dir_okay": False}  # of files that are read: typer refuses others before a command begins
+EXISTING_FILE: Any = {
+    "exists": True,
+    "dir_okay": False,
+}  # Typer then rejects missing files and folders before the command runs.
 
-Acceptance = Annotated[
-    Path, typer.Option("--acceptance", help="Acceptance vector (JSON, CSV, .npy, .safetensors, .pt).", **READ)
-]
+
+def existing_file(option: str, help: str) -> Any:
+    return typer.Option(option, help=help, **EXISTING_FILE)
+
+
+Acceptance = Annotated[Path, existing_file("--acceptance", "Acceptance vector (JSON, CSV, .npy, .safetensors, .pt).")]
 Entries = Annotated[
     str | None,
     typer.Option(
         "--entries",
-        help="What a vector's entries are: ranks, padded (a 0 first), rest-first, rest-last (the chance that none is "
-        "accepted) or padded-rest-last. Default: what the numbers show.",
+        help="Layout of the vector: ranks, padded (starts with 0), rest-first or rest-last (includes the probability "
+        "that none is accepted) or padded-rest-last. Default: detected.",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")]
+Json = Annotated[bool, typer.Option("--json", help="Print a single JSON object to stdout.")]
 Out = Annotated[Path | None, typer.Option("--out", help="File to write.")]
-Prompts = Annotated[Path | None, typer.Option("--prompts", help="JSONL, CSV, parquet, or plain text lines.", **READ)]
-Column = Annotated[str | None, typer.Option("--column", help="Column of the prompts; default: by its usual names.")]
-PROMPT_COUNT = typer.Option("--prompt-count", help="Use only the first this many prompts.", min=1)
-Seed = Annotated[int, typer.Option("--seed", help="Equal seeds draw equally.", min=0, max=2**64 - 1)]
-Temperature = Annotated[float, typer.Option("--temperature", help="0 takes the most likely token.")]
-TopP = Annotated[float, typer.Option("--top-p", help="Nucleus mass, above 0 and at most 1.")]
+Prompts = Annotated[
+    Path | None, existing_file("--prompts", "Prompt file: JSONL, CSV, Parquet, or plain text with one prompt per line.")
+]
+Column = Annotated[
+    str | None, typer.Option("--column", help="Column that contains the prompts. Default: detected by name.")
+]
+PROMPT_COUNT = typer.Option("--prompt-count", help="Number of prompts to use, counted from the first.", min=1)
+Seed = Annotated[
+    int, typer.Option("--seed", help="Random seed; the same seed gives the same results.", min=0, max=2**64 - 1)
+]
+Temperature = Annotated[float, typer.Option("--temperature", help="Sampling temperature; 0 is greedy.")]
+TopP = Annotated[float, typer.Option("--top-p", help="Probability mass for nucleus sampling, above 0 and at most 1.")]
 Rule = Annotated[
     str | None,
-    typer.Option("--rule", help="How the server accepts, for a vector: match (default of all engines) or rejection."),
+    typer.Option("--rule", help="Acceptance rule of the server: match (every engine's default) or rejection."),
 ]
 VERIFIER = typer.Option(
-    "--verifier", help="sequoia, specinfer, topk; generate has traversal too. Default: the tree's own."
+    "--verifier", help="sequoia, specinfer, topk or, for generate, traversal. Default: chosen for the tree."
 )
-MaxNewTokens = Annotated[int, typer.Option("--max-new-tokens", help="Tokens to generate per prompt.", min=1)]
-PAIR_HELP = {  # by the fields of `PairSpec`
+MaxNewTokens = Annotated[int, typer.Option("--max-new-tokens", help="Number of tokens to generate per prompt.", min=1)]
+PAIR_HELP = {  # help text for each field of `PairSpec`
     "target": "Target model: local folder, hub id or GGUF file. Default: demo pair.",
-    "draft": "Draft: local folder (also of an EAGLE-3 head), hub id, GGUF file, mtp, or none. Default: demo pair.",
-    "device": "Such as cpu or cuda; auto: the target over all GPUs. Default: CUDA where there is one.",
+    "draft": "Draft model or EAGLE-3 head: local folder, hub id, GGUF file, mtp, or none. Default: demo pair.",
+    "device": "cpu, cuda, …; auto spreads the target over all GPUs. Default: CUDA if available.",
     "dtype": "float32, bfloat16 or float16.",
-    "offload": "disk or host: stream the target's layers from there; default: all in memory.",
-    "tokenizer": "Folder or hub id whose tokenizer is used; default: the target's own.",
+    "offload": "disk or host: where to stream the target's layers from. Default: no streaming.",
+    "tokenizer": "Folder or hub id of the tokenizer. Default: the target's.",
 }
-CHAT = "Use the tokenizer's chat template, or not; default: where it has one."
-TEMPLATE_ARGUMENTS = "name=value for the chat template, such as enable_thinking=false; repeatable."
+CHAT = "Use the tokenizer's chat template, or raw text. Default: the template, if there is one."
+TEMPLATE_ARGUMENTS = "Chat template argument as name=value, such as enable_thinking=false; may be repeated."
 
 
 def _prompting(chat: bool | None, template_arguments: list[str] | None) -> Prompting:
-    return Prompting(chat, parsed_arguments(template_arguments or ()))
+    return Prompting(chat, parse_template_arguments(template_arguments or ()))
 
 
-# parameter of a command -> what makes its value, of which options
-GROUPS: dict[str, tuple[Callable[..., object], dict[str, object]]] = {
+# Maps a command's parameter to the constructor of its value and to the options for the constructor's arguments.
+OPTION_GROUPS: dict[str, tuple[Callable[..., object], dict[str, object]]] = {
     "spec": (
         PairSpec,
-        {name: Annotated[str | None, typer.Option(f"--{name}", help=words)] for name, words in PAIR_HELP.items()},
+        {name: Annotated[str | None, typer.Option(f"--{name}", help=text)] for name, text in PAIR_HELP.items()},
     ),
     "prompting": (
         _prompting,
@@ -74,22 +86,26 @@ GROUPS: dict[str, tuple[Callable[..., object], dict[str, object]]] = {
 }
 
 
-def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of `GROUPS` in place of its parameters of those names."""
-    kind = inspect.Parameter.KEYWORD_ONLY
-    signature, shown = inspect.signature(command, eval_str=True), []
-    for name, own in signature.parameters.items():
-        _, options = GROUPS.get(name, (None, {}))
-        shown += [inspect.Parameter(each, kind, default=None, annotation=what) for each, what in options.items()]
-        shown += [] if options else [own.replace(kind=kind)]
+def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace each parameter of a command that is named in `OPTION_GROUPS` with the options of that group."""
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    signature = inspect.signature(command, eval_str=True)
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in signature.parameters.items():
+        if name not in OPTION_GROUPS:
+            parameters.append(parameter.replace(kind=keyword))
+            continue
+        _, options = OPTION_GROUPS[name]
+        for option, annotation in options.items():
+            parameters.append(inspect.Parameter(option, keyword, default=None, annotation=annotation))
 
     @wraps(command)
     def run(**values: object) -> None:
-        for name, (make, options) in GROUPS.items():
+        for name, (make, options) in OPTION_GROUPS.items():
             if name in signature.parameters:
-                values[name] = make(*[values.pop(each) for each in options])
+                values[name] = make(*[values.pop(option) for option in options])
         command(**values)
 
-    run.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
-    run.__annotations__ = {each.name: each.annotation for each in shown}
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run

@@ -1,4 +1,4 @@
-"""What a command prints: one JSON object, or words and tables for people."""
+"""Print command results as one JSON object, or as text and tables."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
-class AsItIs(str):
-    """Text that is printed without wrapping: what a model wrote, commands to copy."""
+class Verbatim(str):
+    """Text that is printed without wrapping, such as model output or a command to copy."""
 
 
-def report(result: dict, as_json: bool, people: Iterable[RenderableType]) -> None:
-    """Print a result: one JSON object, or for people sentences, tables and text to be left as it is."""
+def report(result: dict, as_json: bool, parts: Iterable[RenderableType]) -> None:
+    """Print a result as one JSON object, or print its report's `parts`: sentences, tables and `Verbatim` text."""
     if as_json:
         print(json.dumps(result, allow_nan=False), flush=True)
         return
@@ -30,53 +30,54 @@ def report(result: dict, as_json: bool, people: Iterable[RenderableType]) -> Non
     from rich.text import Text
 
     console = Console(highlight=False)
-    for part in people:
-        if isinstance(part, AsItIs):
+    for part in parts:
+        if isinstance(part, Verbatim):
             print(part)
         else:
             console.print(Text(visible(part), overflow="fold") if isinstance(part, str) else part)
-    print(end="", flush=True)  # says nothing where stdout is closed
+    print(end="", flush=True)  # Flush, so that an error in writing to stdout is raised here.
 
 
-def tell(line: str) -> None:
-    """Say on a terminal what a command chose where nothing was asked for."""
+def print_note(line: str) -> None:
+    """Print a note, such as which default was chosen, if stderr is a terminal."""
     if sys.stderr.isatty():
         print(line, file=sys.stderr)
 
 
-def check_out(out: Path | None) -> None:
-    """Refuse an unwritable place before the work, not after it."""
+def check_output_path(out: Path | None) -> None:
+    """Raise ValueError for a path that cannot be written, before any work begins."""
     if out is None:
         return
     try:
         check_replaceable(out)
         folder = Path(os.path.realpath(out)).parent
         if not folder.is_dir():
-            raise ValueError(f"{out}: found no folder {folder}, expected an existing one")
+            raise ValueError(f"{out}: the folder {folder} does not exist")
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        raise ValueError(f"--out {out}: cannot be written ({error.strerror}), expected a writable place") from error
+        raise ValueError(f"--out {out}: cannot be written ({error.strerror}), expected a writable path") from error
     except ValueError as error:
         raise ValueError(f"--out {error}") from error
 
 
 @contextmanager
-def held_stderr() -> Iterator[TextIO]:
-    """Hold back what libraries write to stderr in the block, and give the real one; a fault's one line replaces it."""
+def buffered_stderr() -> Iterator[TextIO]:
+    """Buffer what libraries write to stderr, and yield the real stderr; a ValueError discards the buffer."""
     try:
-        held, real = tempfile.TemporaryFile(), os.dup(2)
-    except OSError:  # nowhere to hold it, or nothing to hold back
+        buffer = tempfile.TemporaryFile()
+        real = os.dup(2)
+    except OSError:  # There is no temporary folder, or stderr is closed.
         yield sys.stderr
         return
-    with held, open(os.dup(real), "w") as shown:
-        os.dup2(held.fileno(), 2)
+    with buffer, open(os.dup(real), "w") as stream:
+        os.dup2(buffer.fileno(), 2)
         try:
-            yield shown
+            yield stream
         except ValueError:
-            held.truncate(0)
+            buffer.truncate(0)
             raise
         finally:
             os.dup2(real, 2)
             os.close(real)
-            held.seek(0)
-            os.write(2, held.read())
+            buffer.seek(0)
+            os.write(2, buffer.read())

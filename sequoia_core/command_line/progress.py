@@ -1,4 +1,4 @@
-"""Progress on stderr: a bar on a terminal, else a line at least every ten seconds."""
+"""Show progress on stderr: a bar on a terminal, otherwise a line at least every ten seconds."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from functools import partial
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
-    from ..studies.prompt_loop import Progress
+    from ..measuring.prompt_loop import Progress
 
 LINE_SEC = 10.0
 
 
 class ProgressLines:
-    """Says a line when one is due, with the time that is left at the pace so far."""
+    """Prints a progress line with an estimate of the remaining time whenever one is due."""
 
     def __init__(
         self,
@@ -27,20 +27,25 @@ class ProgressLines:
         say: Callable[[str], None] | None = None,
         doing: str = "starting",
     ):
-        self._clock, self._say = clock, say or to_stderr
+        self._clock = clock
+        self._say = say or print_to_stderr
         self._lock = threading.Lock()
-        self._began = self._said = clock()
-        self._first: tuple[float, float] | None = None  # when, and the fraction: a resumed run begins above 0
-        self._fraction, self._words = 0.0, doing
+        self._started = clock()
+        self._last_line = self._started
+        # Time and fraction at the first report; the fraction is above 0 in a resumed run.
+        self._first: tuple[float, float] | None = None
+        self._fraction = 0.0
+        self._message = doing
 
-    def __call__(self, fraction: float, words: str) -> None:
+    def __call__(self, fraction: float, message: str) -> None:
         if self._first is None or fraction < self._fraction:
             self._first = self._clock(), fraction
-        self._fraction, self._words = fraction, words
+        self._fraction = fraction
+        self._message = message
         self.tick()
 
     def due_in(self) -> float:
-        return max(0.0, self._said + LINE_SEC - self._clock())
+        return max(0.0, self._last_line + LINE_SEC - self._clock())
 
     def end(self) -> None:
         with self._lock:
@@ -49,57 +54,63 @@ class ProgressLines:
     def tick(self) -> None:
         with self._lock:
             if self.due_in() == 0.0:
-                self._said = self._clock()
+                self._last_line = self._clock()
                 self._say(self._line())
 
     def _line(self) -> str:
-        now, parts = self._clock(), [self._words]
-        if self._first is not None:
-            since, start = self._first
-            parts.insert(0, f"{self._fraction:.0%}")
-        parts.append(span(now - self._began))
-        if self._first is not None and self._fraction > start:
+        now = self._clock()
+        elapsed = format_span(now - self._started)
+        if self._first is None:
+            return f"{self._message}, {elapsed}"
+        line = f"{self._fraction:.0%}, {self._message}, {elapsed}"
+        since, start = self._first
+        if self._fraction > start:
             left = (now - since) * (1.0 - self._fraction) / (self._fraction - start)
-            parts.append(f"about {span(left)} left")
-        return ", ".join(parts)
+            line += f", about {format_span(left)} left"
+        return line
 
 
 @contextmanager
-def shown_progress(as_json: bool, to: TextIO | None = None, doing: str = "starting") -> Iterator[Progress]:
-    """Give what takes the fraction that is done and words; lines come even while nothing calls it.
+def show_progress(as_json: bool, to: TextIO | None = None, doing: str = "starting") -> Iterator[Progress]:
+    """Yield a progress callback; lines are printed even between calls.
 
     Args:
-        doing: the words of lines until the first call.
+        as_json: whether to print lines even on a terminal, rather than a bar.
+        to: stream to print to; None prints to stderr.
+        doing: description of the work before the first call.
     """
     if not as_json and (to or sys.stderr).isatty():
-        yield partial(_bar, to)
+        yield partial(_show_bar, to)
         return
     say = partial(print, file=to, flush=True) if to else None
-    lines, over = ProgressLines(say=say, doing=doing), threading.Event()
-    sys.unraisablehook = bool  # says nothing, and needs no memory to: a thread may die for want of it, also later
-    with suppress(RuntimeError):  # no room; `Thread.start` would wait for ever for a thread that finds no memory
-        _thread.start_new_thread(_keep_saying, (lines, over.wait))
+    lines = ProgressLines(say=say, doing=doing)
+    stopped = threading.Event()
+    # If the thread dies because memory is exhausted, suppress the report, which would need memory too.
+    sys.unraisablehook = bool
+    # Thread.start would wait forever for a thread that fails to allocate memory.
+    with suppress(RuntimeError):
+        _thread.start_new_thread(_print_due_lines, (lines, stopped.wait))
     try:
         yield lines
     finally:
-        over.set()
+        stopped.set()
         lines.end()
 
 
-def _keep_saying(lines: ProgressLines, wait: Callable[[float], bool]) -> None:
-    """Say lines as they are due until `wait`, given seconds, returns True."""
+def _print_due_lines(lines: ProgressLines, wait: Callable[[float], bool]) -> None:
+    """Print lines as they become due, until `wait`, called with a number of seconds, returns True."""
     while not wait(lines.due_in()):
         lines.tick()
 
 
-def _bar(to: TextIO | None, fraction: float, words: str) -> None:
+def _show_bar(to: TextIO | None, fraction: float, message: str) -> None:
     end = "\n" if fraction >= 1.0 else ""
-    print(f"\r{fraction:5.0%} {words:<50}", end=end, file=to or sys.stderr, flush=True)
+    print(f"\r{fraction:5.0%} {message:<50}", end=end, file=to or sys.stderr, flush=True)
 
 
-def to_stderr(line: str) -> None:
+def print_to_stderr(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def span(seconds: float) -> str:
+def format_span(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

@@ -1,4 +1,6 @@
-"""Chooses the drafter and the judge of a run, and opens their sessions: one line in a table here for each of them."""
+"""Choose a run's drafter and judge, open their sessions, and cache runs for reuse."""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -6,34 +8,70 @@ from weakref import WeakKeyDictionary, ref
 
 import torch
 
+from ..files.extras import provided
 from ..models.language_model import ModelPair
 from ..models.protocol import LanguageModel, Session
-from ..models.tree_cache import CacheSession
-from .drafting import CompiledDrafter, Drafter, DraftRun, LevelDrafter, Reach, RootDrafter
-from .gpu.drafting import StaticDrafter
-from .gpu.judging import StaticJudge
-from .gpu.phases import padded
-from .growing.drafter import GrowingDrafter
-from .judging import CompiledJudge, RowJudge
+from .drafting import Drafter, DraftRun, LevelDrafter, Reach, RootDrafter, generator_on
+from .judging import RowJudge
+from .plan import padded
 from .sampling import SamplingConfig
 from .tree_policy import TreePolicy
-from .verifiers import Verifier, sampling_of_draft
+from .verifiers import Verifier, draft_sampling_config
 
-# fastest first: the first that supports the policy drafts
-DRAFTERS: tuple[Any, ...] = (CompiledDrafter, StaticDrafter, LevelDrafter, GrowingDrafter)
-CPU_JUDGES = (CompiledJudge, RowJudge)  # fastest first, where both models are on the CPU
-JUDGES = (StaticJudge, RowJudge)  # fastest first, elsewhere
-
-MOST_KEPT, SPARE = 2, 512  # runs of one target; slots that a kept run may have beyond what the next one needs
-_kept: WeakKeyDictionary[LanguageModel, dict[tuple, Any]] = WeakKeyDictionary()  # `Parts` of runs that are over
+# The first class that supports a run is used. Classes from optional packages ("drafters", "judges") are tried first.
+DRAFTERS: tuple[Any, ...] = (LevelDrafter,)
+JUDGES: tuple[Any, ...] = (RowJudge,)
+MAX_CACHED_RUNS = 2  # per target
+SPARE_SLOTS = 512  # a cached run with more unneeded slots than this is not reused
 
 
-class Parts(NamedTuple):
-    """What one run works with: empty sessions, into which the caller reads all of the prompt but its last token."""
+class RunParts(NamedTuple):
+    """The components of one run. The caller prefills the sessions with the prompt, except for its last token.
+
+    Attributes:
+        sessions: the target's session, followed by the draft's if there is one.
+        cache_location: where `store_run` caches the finished run; None if it is not reusable.
+    """
 
     drafter: Drafter
     judge: RowJudge
     sessions: Sequence[Session]
+    cache_location: CacheLocation | None = None
+
+
+class CacheLocation(NamedTuple):
+    """Where a run is cached: its key and the number of slots in its target's session."""
+
+    cache: RunCache
+    key: tuple
+    slots: int
+
+
+class RunCache:
+    """One target's finished runs and their CUDA graphs, keyed by draft, tree, verifier and sampling."""
+
+    def __init__(self) -> None:
+        self._runs: dict[tuple, RunParts] = {}  # oldest first
+
+    def take(self, key: tuple, slots: int, generator: torch.Generator) -> RunParts | None:
+        """Remove and reset the cached run with this key; return None if there is none of suitable capacity."""
+        parts: Any = self._runs.pop(key, None)
+        if parts is None or not slots <= parts.cache_location.slots <= slots + SPARE_SLOTS:
+            return None
+        for session in parts.sessions:
+            session.commit(0, [])
+        parts.drafter.restart(generator)
+        parts.judge.generator = generator_on(torch.device("cpu"), generator)
+        return parts
+
+    def store(self, key: tuple, parts: RunParts) -> None:
+        """Store a finished run, and evict the oldest if there are too many."""
+        self._runs[key] = parts
+        while len(self._runs) > MAX_CACHED_RUNS:
+            self._runs.pop(next(iter(self._runs)), None)
+
+
+_caches: WeakKeyDictionary[LanguageModel, RunCache] = WeakKeyDictionary()
 
 
 def assemble(
@@ -44,69 +82,57 @@ def assemble(
     sampling: SamplingConfig,
     capacity: int,
     generator: torch.Generator,
-) -> Parts:
-    """Choose a drafter and a judge, and open their sessions for `capacity` committed tokens."""
+) -> RunParts:
+    """Choose a drafter and a judge, and open their sessions with room for `capacity` committed tokens."""
     target = pair.target
-    runs, kind = _kept.setdefault(target, {}), (pair.draft and ref(pair.draft), policy.fixed, verifier.name, sampling)
-    kept, needed = runs.pop(kind, None), capacity + padded(policy.max_size)
-    if kept is not None and needed <= kept.sessions[0].cache.capacity <= needed + SPARE:
-        return _begun_again(kept, generator)
-    draft_sampling = sampling_of_draft(sampling, verifier)
+    slots = capacity + padded(policy.max_size)
+    cache = _caches.setdefault(target, RunCache())
+    key = pair.draft and ref(pair.draft), policy.fixed, verifier.name, sampling
+    if (cached := cache.take(key, slots, generator)) is not None:
+        return cached
+    draft_sampling = draft_sampling_config(sampling, verifier)
     policy = policy.for_run(target, sampling.temperature)
-    draft, own = pair.draft if policy.needs_draft else None, None
-    session = target.open(needed, () if draft is None else draft.reads)
-    if draft is not None:
-        own = draft.open(min(capacity, draft.max_context) + policy.max_inner + 1)
-        generator_of_draft, context = _generator_on(draft.device, generator), draft.max_context
-    else:
-        generator_of_draft, context = generator, 0
+    draft = pair.draft if policy.needs_draft else None
+    sessions = [target.open(slots, () if draft is None else draft.state_indices)]
     drafter: Drafter
-    if own is None and policy.fixed is not None:
+    if draft is None and policy.fixed is not None:
         drafter = RootDrafter()
     else:
-        reach = Reach(target.max_context, context)
-        run = DraftRun(own, policy, verifier.draft_sampling, draft_sampling, reach, generator_of_draft)
-        chosen = next((kind for kind in DRAFTERS if kind.supports(run)), None)
+        draft_session = None
+        if draft is not None:
+            draft_session = draft.open(min(capacity, draft.max_context) + policy.max_inner + 1)
+            sessions.append(draft_session)
+        run = DraftRun(
+            draft_session,
+            policy,
+            verifier.draft_sampling,
+            draft_sampling,
+            Reach(target.max_context, 0 if draft is None else draft.max_context),
+            generator if draft is None else generator_on(draft.device, generator),
+        )
+        supporting = (cls for cls in (*provided("drafters"), *DRAFTERS) if cls.supports(run))
+        chosen = next(supporting, None)
         if chosen is None:
-            raise ValueError(f"tree: found a {type(policy).__name__}, expected a policy that some drafter supports")
+            raise ValueError(f"tree: found a {type(policy).__name__}, expected one that a drafter supports")
         drafter = chosen(run)
     on_cpu = all(torch.device(model.device).type == "cpu" for model in pair.models)
-    judges = CPU_JUDGES if on_cpu else JUDGES
-    judging = next(kind for kind in judges if kind.supports(session, verifier=verifier, sampling=sampling))
-    judge = judging(
-        session, verifier=verifier, sampling=sampling,
-        generator=_generator_on(torch.device("cpu"), generator),  # the CPU verifier draws from it too
+    judge_class = next(
+        cls
+        for cls in (*provided("judges"), *JUDGES)
+        if cls.supports(sessions[0], verifier=verifier, sampling=sampling, on_cpu=on_cpu)
+    )
+    judge = judge_class(
+        sessions[0],
+        verifier=verifier,
+        sampling=sampling,
+        generator=generator_on(torch.device("cpu"), generator),  # verification draws its random numbers on the CPU
         explained_by=draft_sampling if sampling.greedy else sampling,
-    )  # fmt: skip
-    if isinstance(judge, StaticJudge) and isinstance(drafter, StaticDrafter | RootDrafter):
-        judge.place = runs, kind
-    return Parts(drafter, judge, [session] if own is None else [session, own])
+    )
+    location = CacheLocation(cache, key, slots) if judge.reusable and drafter.reusable else None
+    return RunParts(drafter, judge, sessions, location)
 
 
-def keep(parts: Parts) -> None:
-    """Keep a run that is over, with its CUDA graphs, for the next of the same models, tree and sampling."""
-    if isinstance(parts.judge, StaticJudge) and parts.judge.place is not None:
-        runs, kind = parts.judge.place
-        runs[kind] = parts
-        while len(runs) > MOST_KEPT:
-            runs.pop(next(iter(runs)), None)
-
-
-def _begun_again(parts: Parts, generator: torch.Generator) -> Parts:
-    drafter, judge, sessions = parts
-    for session in sessions:
-        assert isinstance(session, CacheSession), "of static parts"
-        session.cache.length = 0
-    if isinstance(drafter, StaticDrafter):
-        device = drafter.run.generator.device
-        drafter.run = drafter.run._replace(generator=_generator_on(device, generator))
-    judge.generator = _generator_on(torch.device("cpu"), generator)
-    return parts
-
-
-def _generator_on(device: torch.device, generator: torch.Generator) -> torch.Generator:
-    """Return the generator where it can draw on that device, else one there that is seeded from it."""
-    if torch.device(device).type == generator.device.type:
-        return generator
-    seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
-    return torch.Generator(device).manual_seed(seed)
+def store_run(parts: RunParts) -> None:
+    """Cache a finished run if it is reusable."""
+    if parts.cache_location is not None:
+        parts.cache_location.cache.store(parts.cache_location.key, parts)

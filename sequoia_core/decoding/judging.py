@@ -1,4 +1,7 @@
-"""Judges: each step, score the drafted tree in one target pass, walk it, and keep the accepted path. n = tree nodes."""
+"""Judges, which score each drafted tree in one target pass, walk it, and commit the accepted path.
+
+n = number of tree nodes.
+"""
 
 from collections.abc import Callable
 
@@ -6,24 +9,27 @@ import numpy as np
 import torch
 
 from ..models.protocol import Session
-from ..native import sampling_ops
-from ..native.walker import Walker
 from .drafting import DraftTree
 from .explaining import NodeRows, explain_path
-from .sampling import SamplingConfig, distribution, finite, most_likely, token_probabilities
-from .verifiers import VERIFIERS, Verifier
-from .walk import WALKS, ScoredTree, Trial, Walk, walk_greedily, walk_tree
-
-COMPILED_RULES = {verifier.rule: name for name, verifier in VERIFIERS.items() if name in sampling_ops.RULES}
+from .sampling import SamplingConfig, distribution, most_likely, token_probabilities
+from .verifiers import Verifier
+from .walk import WALKS, ScoredTree, Walk, walk_greedily, walk_tree
 
 
 class RowJudge:
-    """Walks by the verifier's rule in Python, looking at the rows it needs, with any session; others derive from it.
+    """Walks trees by the verifier's rule in Python, computing rows on demand; works with any session.
+
+    The other judges derive from this class.
 
     Args:
-        session: holds all of the prompt except its last token.
+        session: the target's session, prefilled with the prompt without its last token.
         explained_by: sampling settings for `target_probs` and `path_rows`, which are only displayed.
+
+    Attributes:
+        reusable: whether to reuse its buffers for another run with the same models, tree and sampling settings.
     """
+
+    reusable = False
 
     def __init__(
         self,
@@ -34,19 +40,23 @@ class RowJudge:
         explained_by: SamplingConfig,
         generator: torch.Generator,
     ) -> None:
-        self.session, self.verifier, self.sampling = session, verifier, sampling
-        self.explained_by, self.generator = explained_by, generator
-        self._rows: dict[int, np.ndarray] = {}  # of the tree that was scored last, those that a walk looked at
+        self.session = session
+        self.verifier = verifier
+        self.sampling = sampling
+        self.explained_by = explained_by
+        self.generator = generator
+        self._rows: dict[int, np.ndarray] = {}  # node -> its row, as far as computed for the last tree
 
     @staticmethod
-    def supports(session: Session, *, verifier: Verifier, sampling: SamplingConfig) -> bool:
-        """Whether this judge can walk by that verifier; `assemble` has already checked the device."""
+    def supports(session: Session, *, verifier: Verifier, sampling: SamplingConfig, on_cpu: bool) -> bool:
+        """Return whether this judge supports the verifier; `on_cpu` means that all models are on the CPU."""
         return True
 
     @torch.inference_mode()
     def score(self, draft: DraftTree) -> None:
         """Run the target over the drafted tree."""
-        plan, draft.tokens = draft.plan, draft.tokens.cpu()
+        plan = draft.plan
+        draft.tokens = draft.tokens.cpu()
         positions = torch.from_numpy(plan.depths + draft.root_position)
         self.logits = self.session.forward(draft.tokens, positions, plan.tree_mask, keep=plan.tree.size)
         draft.states = self.session.states
@@ -60,21 +70,21 @@ class RowJudge:
 
     @torch.inference_mode()
     def walk(self, draft: DraftTree) -> Walk:
-        """Decide the accepted path and the bonus token; FloatingPointError for logits that are not finite."""
+        """Determine the accepted path and the bonus token; raise FloatingPointError for non-finite logits."""
         if self.sampling.greedy:
             wanted = most_likely(self.logits, "target").tolist()
             return walk_greedily(draft.tree, draft.tokens.tolist(), wanted.__getitem__)
         uniform = iter(self._uniforms(draft).tolist()).__next__
         walk = WALKS.get(self.verifier.rule, walk_tree)
-        return walk(_scored(draft, self._row), rule=self.verifier.rule, uniform=uniform)
+        return walk(_as_scored_tree(draft, self._row), rule=self.verifier.rule, uniform=uniform)
 
     def _uniforms(self, draft: DraftTree) -> torch.Tensor:
-        """Draw one number in [0, 1) for each trial there can be and for the bonus token, float64 [n]."""
+        """Draw a number in [0, 1) for each possible trial and for the bonus token, float64 [n]."""
         return torch.rand(draft.tree.size, generator=self.generator, dtype=torch.float64)
 
     @torch.inference_mode()
     def target_probs(self, draft: DraftTree) -> tuple[float, ...]:
-        """Return what the target gives every node's token after its parent [n]; 1 for the root."""
+        """Return the target's probability of each node's token given its parent, [n]; 1 for the root."""
         if draft.tree.size == 1:
             return (1.0,)
         probs = token_probabilities(
@@ -84,55 +94,28 @@ class RowJudge:
 
     @torch.inference_mode()
     def path_rows(self, draft: DraftTree, walk: Walk, most: int) -> tuple[NodeRows, ...]:
-        """Return the most likely tokens of both models along the accepted path, `most` of each row."""
-        scored = _scored(draft, self._row if self.explained_by is self.sampling else self._explained_row)
+        """Return up to `most` of each model's most likely tokens at each node of the accepted path."""
+        scored = _as_scored_tree(draft, self._row if self.explained_by is self.sampling else self._explained_row)
         return explain_path(
-            scored, walk, verifier=None if self.sampling.greedy else self.verifier, most=most,
-            sampling=self.explained_by, drawn=draft.find is None,
-        )  # fmt: skip
+            scored,
+            walk,
+            verifier=None if self.sampling.greedy else self.verifier,
+            most=most,
+            sampling=self.explained_by,
+            drawn=draft.find is None,
+        )
 
     def _explained_row(self, node: int) -> np.ndarray:
         return distribution(self.logits[node], self.explained_by, "target")
 
     def commit(self, draft: DraftTree, path: tuple[int, ...]) -> None:
-        """Keep of the scored tree only the nodes of the accepted path."""
+        """Retain only the accepted path of the scored tree."""
         self.session.commit(draft.root_position, path)
 
     def wait(self) -> None:
-        """Return when the device has finished."""
+        """Wait for the device to finish all queued work."""
         self.session.wait()
 
 
-def _scored(draft: DraftTree, target_row: Callable[[int], np.ndarray]) -> ScoredTree:
+def _as_scored_tree(draft: DraftTree, target_row: Callable[[int], np.ndarray]) -> ScoredTree:
     return ScoredTree(draft.tree, draft.tokens.tolist(), target_row, draft.row, draft.first_row, draft.looked_up)
-
-
-class CompiledJudge(RowJudge):
-    """Walks in one call of compiled code, trial by trial as `RowJudge` does: equal seeds give equal paths."""
-
-    def __init__(self, session: Session, **options) -> None:
-        super().__init__(session, **options)
-        self._walker = Walker()
-
-    @staticmethod
-    def supports(session: Session, *, verifier: Verifier, sampling: SamplingConfig) -> bool:
-        if session.logits_dtype != torch.float32 or sampling_ops.compiled() is None:
-            return False
-        return sampling.greedy or (sampling.plain and verifier.rule in COMPILED_RULES)
-
-    @torch.inference_mode()
-    def walk(self, draft: DraftTree) -> Walk:
-        if not sampling_ops.supports(self.logits):  # under autocast a model returns another dtype than its own
-            return super().walk(draft)
-        plan, walker = draft.plan, self._walker
-        walker.take(plan.first_children, plan.child_counts, draft.cache_positions, draft.looked_up)
-        if self.sampling.greedy:
-            path, bonus, nodes = finite(walker.greedily(self.logits, draft.tokens), "target")
-            accepted = set(path)
-            return Walk(tuple(path), bonus, tuple(Trial(n, 0.0, float(n in accepted), 1.0) for n in nodes))
-        result = walker.sampled(
-            COMPILED_RULES[self.verifier.rule], self.logits, self.sampling.temperature, draft.tokens, draft.rows,
-            self._uniforms(draft),
-        )  # fmt: skip
-        path, bonus, trials = finite(result, "target")
-        return Walk(tuple(path), bonus, tuple(Trial(*trial) for trial in trials))

@@ -1,4 +1,4 @@
-"""What is told of single nodes of a step's tree: what they add and cost, and where their text was found."""
+"""Per-node facts for display: marginal gains and costs, and occurrences in earlier text."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -8,8 +8,8 @@ class LeftOut(NamedTuple):
     """A candidate that is not in the tree.
 
     Attributes:
-        parent: node of the tree below which it would be.
-        token: None for the first child of a node that the draft did not read.
+        parent: the node that would be its parent.
+        token: its token; None for the first child of a node that the draft did not read.
     """
 
     parent: int
@@ -19,15 +19,15 @@ class LeftOut(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MarginalGains:
-    """Expected tokens of the nodes against their marginal costs.
+    """The nodes' expected gains, in tokens, and their marginal costs.
 
     Attributes:
-        gains: tokens that each node is expected to add [n]: the chance that it is accepted, 1 for the root.
-        costs: the marginal cost of each node in order of gains [n], in tokens that the run commits in that time; None
-            for the root and where no costs are counted.
-        next_cost: the same for one node more than the tree has; None where it is full or no costs are counted.
-        left_out: the best candidates that are not in the tree, best first; of a sampled tree only first children of
-            nodes that were not read.
+        gains: expected number of tokens that each node adds [n], equal to its acceptance probability; 1 for the root.
+        costs: each node's marginal cost [n] if nodes are added in descending order of gain, measured in tokens that the
+            run commits in the same time; None for the root or without costs.
+        next_cost: marginal cost of one more node; None for a full tree or without costs.
+        left_out: the best candidates outside the tree, best first; for a sampled tree, only the first children of nodes
+            that the draft did not read.
     """
 
     gains: tuple[float, ...]
@@ -37,14 +37,14 @@ class MarginalGains:
 
 
 class Occurrence(NamedTuple):
-    """Where a token was found: what stood around it, as token ids.
+    """An occurrence of a node's token in earlier text, with its surroundings as token ids.
 
     Attributes:
-        match: how many tokens before it are those that a node had before it, at least.
-        earlier: whether in an earlier text, not in the one under way.
-        before: some tokens before it.
-        after: the token itself and some that followed it.
-        drafted: whether the draft model gave it a probability too.
+        match: lower bound on the number of preceding tokens that agree with those before the node.
+        earlier: whether it is in an earlier text rather than in the current one.
+        before: a few tokens before it.
+        after: the token itself and a few tokens after it.
+        drafted: whether the draft model also assigned the token a probability.
     """
 
     match: int

@@ -1,4 +1,4 @@
-"""What decoding derives from a tree: masks, draft passes, positions in caches."""
+"""Tree plans: the masks, draft passes and cache positions that decoding derives from a tree."""
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -7,21 +7,22 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from ..design.tree import TokenTree
+from ..trees.tree import TokenTree
 
-MAX_KEPT = 1_024  # nodes: a mask of 4 MiB
+MAX_CACHED_SIZE = 1_024  # plans of larger trees are not cached; the mask takes 4 MiB at this size
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One draft pass over m nodes, and their c children.
+    """One draft pass over m nodes, which have c children in total.
 
     Attributes:
-        nodes, counts: the level's nodes that have children and how many, int64 [m]; only these are forwarded.
-        tree_mask: float32 [m, earlier + m], additive mask over the nodes forwarded earlier and these.
-        children: the nodes of the next level, numbered one after the other.
-        rows: int64 [c], which of the m nodes is each child's parent.
-        draw_indices: int64 [c], where each child's token lies in the draws [m, most_children], counted row after row.
+        nodes: int64 [m], the level's inner nodes; only these are forwarded.
+        counts: int64 [m], number of children of each of these nodes.
+        tree_mask: float32 [m, earlier + m], additive mask over all nodes forwarded so far, including this pass.
+        children: the nodes of the next level, which are numbered consecutively.
+        rows: int64 [c], index of each child's parent among the m nodes.
+        draw_indices: int64 [c], index of each child's token in the flattened draws [m, most_children].
     """
 
     nodes: np.ndarray
@@ -34,20 +35,20 @@ class Level:
 
 
 class TreePlan:
-    """A tree's masks and draft passes.
+    """A tree's mask, draft passes and cache positions.
 
     Attributes:
-        inner: int64 [i], the nodes that have children, in the order in which they are forwarded.
-        cache_positions: int64 [n], a node's index in `inner`, and so its position in the draft's cache counted from the
-            root's; -1 for a leaf, which is not forwarded.
-        child_counts: int64 [n].
+        inner: int64 [i], the nodes with children, in the order in which they are forwarded.
+        cache_positions: int64 [n], a node's index in `inner`, which is its position in the draft's cache relative to
+            the root's; -1 for a leaf, which is not forwarded.
+        child_counts: int64 [n], number of children of each node.
         child_starts: int64 [i + 1]; the children of inner node i are nodes child_starts[i] + 1 to child_starts[i + 1].
-        depths: int64 [n].
-        tree_mask: float32 [n, n], additive mask over the tree: each node sees its ancestors and itself.
+        depths: int64 [n], number of edges from the root to each node.
+        tree_mask: float32 [n, n], additive mask over the tree: each node attends to its ancestors and itself.
     """
 
     def __init__(self, tree: TokenTree, **known: np.ndarray | torch.Tensor) -> None:
-        """Plan a tree; attributes that are `known` are not computed again."""
+        """Plan a tree; attributes passed in `known` are not recomputed."""
         self.tree = tree
         self.__dict__.update(known)
 
@@ -65,7 +66,7 @@ class TreePlan:
 
     @cached_property
     def inner(self) -> np.ndarray:
-        return np.flatnonzero(self.child_counts)  # breadth-first, as levels are forwarded
+        return np.flatnonzero(self.child_counts)  # breadth-first, the order in which levels are forwarded
 
     @cached_property
     def child_starts(self) -> np.ndarray:
@@ -73,12 +74,16 @@ class TreePlan:
 
     @cached_property
     def levels(self) -> list[Level]:
-        """The tree's draft passes, root first; none for a lone root."""
-        levels, counts, ranks, forwarded = [], self.child_counts, self.tree.child_ranks, 0
+        """The tree's draft passes, root first; empty for a tree that is only a root."""
+        levels = []
+        counts = self.child_counts
+        ranks = self.tree.child_ranks
+        forwarded = 0
         for level, below in pairwise(self.tree.levels):
             nodes = level[counts[level] > 0]
             forwarded += len(nodes)
-            most, rows = int(counts[nodes].max()), np.repeat(np.arange(len(nodes)), counts[nodes])
+            most = int(counts[nodes].max())
+            rows = np.repeat(np.arange(len(nodes)), counts[nodes])
             levels.append(
                 Level(
                     nodes=nodes.astype(np.int64),
@@ -104,11 +109,16 @@ class TreePlan:
         return positions
 
 
-def plan_of(tree: TokenTree) -> TreePlan:
-    """Return the tree's plan, cached where its mask is small."""
-    return _kept_plan(tree) if tree.size <= MAX_KEPT else TreePlan(tree)
+def get_tree_plan(tree: TokenTree) -> TreePlan:
+    """Return the tree's plan, which is cached if its mask is small."""
+    return _cached_plan(tree) if tree.size <= MAX_CACHED_SIZE else TreePlan(tree)
 
 
-@lru_cache(maxsize=8)  # many short runs over one tree are common, as in benchmarks
-def _kept_plan(tree: TokenTree) -> TreePlan:
+@lru_cache(maxsize=8)  # consecutive short runs often use the same tree, as in benchmarks
+def _cached_plan(tree: TokenTree) -> TreePlan:
     return TreePlan(tree)
+
+
+def padded(size: int) -> int:
+    """Round a number of tokens up to the size of a padded pass, which is a power of two or a multiple of 32."""
+    return 1 << (size - 1).bit_length() if size <= 32 else -(-size // 32) * 32

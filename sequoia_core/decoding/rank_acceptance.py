@@ -1,28 +1,29 @@
-"""Which rank a node accepts: each verifier's rule over many rows P and Q. N = positions, V = vocabulary, W = ranks."""
+"""Acceptance by rank: each verifier's rule, applied to many rows P and Q.
+
+N = number of positions, V = vocabulary size, W = number of ranks.
+"""
 
 from collections.abc import Callable
-from itertools import repeat
 
 import numpy as np
 import torch
 from torch.nn.functional import pad
 
-from ..native import sampling_ops
-from .residuals import BLOCK, Residuals, remaining_masses, row_sums, rows_at_once
-from .sampling import invert, sample_without_replacement, take_most_likely
+from .residuals import BLOCK, Residuals, row_sums
+from .row_operations import row_operations
+from .sampling import sample_without_replacement, take_most_likely
 
-OPTIMUM_TOKENS = 4096  # likeliest tokens of the draft among which the optimum without replacement looks
-OPTIMUM_RANKS = 4  # its time grows with every one
-MOST_RANKS = 16  # that the optimum can be asked for
-LOG_STEP = 0.5  # of its integral over time
-MAX_ARRIVALS = 30.0  # 1 - exp(-30) is 1 to 13 digits; keeps expm1 finite
+OPTIMUM_TOKENS = 4096  # the optimum without replacement considers only the draft's most likely tokens
+OPTIMUM_RANKS = 4  # rank limit when computing many rows; the cost of the optimum grows with each rank
+MAX_OPTIMUM_RANKS = 16  # maximum number of ranks for one row
+LOG_STEP = 0.5  # step, in log time, of the integral that gives the optimum
+MAX_ARRIVALS = 30.0  # 1 - exp(-30) equals 1 to 13 digits, and expm1(30) is finite
 UNGROUPED_TOKENS = 128
-RARE = 1e-7  # tokens to which both rows give less are one group
-MAX_RATIO = 2.0**24  # of P / Q; beyond it, and below 1 / it, there are no finer bins
+RARE = 1e-7  # tokens less likely than this in both rows form one group
+MAX_RATIO = 2.0**24  # the finest bins cover P / Q from 1 / MAX_RATIO to MAX_RATIO
 
-# of rows P and Q, how many ranks, a generator, and the rows of the first child; the other one after Q of tokens, too
-RankRule = Callable[..., torch.Tensor]
-OutcomeRule = Callable[..., torch.Tensor]
+RankRule = Callable[..., torch.Tensor]  # (P, Q, width, generator, first)
+OutcomeRule = Callable[..., torch.Tensor]  # (P, Q, tokens, width, generator, first)
 
 
 def rank_acceptance(
@@ -32,34 +33,23 @@ def rank_acceptance(
     generator: torch.Generator | None = None,
     first: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return P(child of rank k is the accepted one) along one without-replacement draw per row (paper Algorithm 2).
+    """Return the acceptance probability of each rank for one draw without replacement per row (paper Algorithm 2).
 
     Args:
         target, draft: float32 [N, V], rows P and Q.
-        first: float32 [N, V], what the first child is drawn from; None for Q.
+        first: float32 [N, V], rows to draw the first child from; None for Q.
 
     Returns:
         float64 [N, W]; a row sums to 1 minus the probability that all W children are rejected.
     """
-    return rank_acceptance_of_drawn(target, draft, sample_without_replacement(draft, width, generator, first), first)
+    return rank_acceptance_given_draws(target, draft, sample_without_replacement(draft, width, generator, first), first)
 
 
-def rank_acceptance_of_drawn(
+def rank_acceptance_given_draws(
     target: torch.Tensor, draft: torch.Tensor, children: torch.Tensor, first: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """`rank_acceptance` of children that were drawn without replacement already, int64 [N, W]."""
-    if sampling_ops.supports(target) and sampling_ops.supports(draft):
-        return sampling_ops.rank_acceptance(target, draft, children, first)
-    residuals, masses = Residuals(target, draft, first), remaining_masses(draft, children)
-    reached = torch.ones(len(target), 1, dtype=torch.float64, device=target.device)
-    columns = []
-    for k in range(children.shape[1]):
-        wanted, offered = residuals.offer(children[:, k : k + 1], masses[:, k : k + 1], k)
-        accept = torch.where(offered > 0, (wanted / offered.clamp_min(1e-300)).clamp_max(1.0), (wanted > 0).double())
-        columns.append(reached * accept)
-        reached = reached * (1.0 - accept)
-        residuals.reject(masses[:, k : k + 1], k, reached > 0)
-    return torch.cat(columns, 1)
+    """Return `rank_acceptance` for the given children, int64 [N, W], drawn without replacement."""
+    return row_operations().rank_acceptance(target, draft, children, first)
 
 
 def rank_acceptance_with_replacement(
@@ -69,14 +59,15 @@ def rank_acceptance_with_replacement(
     generator: torch.Generator | None = None,
     first: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return P(child of rank k is the accepted one) for independent draws from Q (SpecInfer, multi-step sampling).
+    """Return the acceptance probability of each rank for independent draws from Q (SpecInfer, multi-step sampling).
 
-    Exact, without drawing: the residual of P after a rejection does not depend on the token rejected, so rank k is
-    accepted with probability sum(min(R, Q)).
+    The result is exact and needs no sampling: the residual of P after a rejection does not depend on the rejected
+    token, so rank k is accepted with probability sum(min(R, Q)).
     """
-    residuals = Residuals(target, draft, first)
+    residuals = Residuals(target, draft, first, row_operations().surplus)
     one = torch.ones(len(target), 1, dtype=torch.float64, device=target.device)
-    total, reached = row_sums(target), one
+    total = row_sums(target)
+    reached = one
     columns = []
     for _ in range(width):
         left = residuals.left.clone()
@@ -97,19 +88,21 @@ def average_rank_acceptance(
     generator: torch.Generator | None = None,
     first: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Estimate `rank_acceptance` on the average of all draws, at one position: float64 [W], the first exact.
+    """Estimate the mean of `rank_acceptance` over all draws at one position, float64 [W]; the first entry is exact.
 
-    Only which tokens were rejected is sampled, which changes what is left of the draft's row. Of the target's row,
-    rejections leave max(P - g Q, 0) scaled to sum to 1, with a g that grows; the sum before scaling is the probability
-    that all were rejected.
+    Only the rejected tokens are sampled; they determine the draft's remaining row. After rejections, the target's
+    residual is the normalized max(P - g Q, 0), where g increases with each rejection; its sum before normalization is
+    the probability that all children were rejected.
 
     Args:
         target, draft: float64 [V], rows P and Q.
-        first: float64 [V], what the first child is drawn from; None for Q.
+        first: float64 [V], row to draw the first child from; None for Q.
     """
     mass = draft.clamp_min(1e-12).expand(samples, -1).clone()
     given = mass[0].clone()
-    wanted, rejected, taken = target.expand(samples, -1), target.new_ones(samples, 1), target.new_zeros(samples, 1)
+    wanted = target.expand(samples, -1)
+    rejected = target.new_ones(samples, 1)
+    taken = target.new_zeros(samples, 1)
     reached = []
     for _ in range(width):
         law = mass if first is None else first.expand(samples, -1)
@@ -119,19 +112,18 @@ def average_rank_acceptance(
         if first is None:
             taken = taken + scale
         else:
-            target, first = (target - first).clamp_min(0.0), None
+            target = (target - first).clamp_min(0.0)
+            first = None
         wanted = (target - taken * given).clamp_min_(0.0)
         rejected = wanted.sum(1, keepdim=True)
         reached.append(1.0 - rejected.mean())
-    return _added_by_each(torch.stack(reached)[None])[0]
+    return _by_rank(torch.stack(reached)[None])[0]
 
 
-def rank_acceptance_of_most_likely(
-    target: torch.Tensor, draft: torch.Tensor, width: int, *unused: object
-) -> torch.Tensor:
-    """Return P(child of rank k is the accepted one) when children are the draft's most likely tokens: P of each.
+def top_k_rank_acceptance(target: torch.Tensor, draft: torch.Tensor, width: int, *unused: object) -> torch.Tensor:
+    """Return the target's probabilities of the draft's most likely tokens, which are the acceptance rates by rank.
 
-    With one-hot target rows this is the greedy verifier.
+    With one-hot target rows, this is the greedy verifier.
     """
     return target.gather(1, take_most_likely(draft, width)).double()
 
@@ -139,54 +131,61 @@ def rank_acceptance_of_most_likely(
 def optimal_rank_acceptance(
     target: torch.Tensor, draft: torch.Tensor, width: int, generator: torch.Generator | None = None
 ) -> torch.Tensor:
-    """Return what each child adds to the most that any verifier accepts of children drawn without replacement.
+    """Return each rank's contribution to the highest acceptance that any verifier can reach without replacement.
 
-    The most is that of optimal transport (max-flow = min-cut): the least over sets H of tokens of
-    P(H) + 1 - Pr(all k draws lie in H), where it is enough to look at the tokens of smallest P / Q. To draw without
-    replacement is to let token i arrive after an exponential time of rate Q[i] and to take the first arrivals. All k
-    lie in H if k of H have arrived when the first other token does: an integral over that time.
+    The highest acceptance is that of optimal transport (max-flow = min-cut): the minimum of
+    1 + P(H) - Pr(all k draws lie in H) over token sets H, where only sets of the tokens with the smallest P / Q need to
+    be considered. Drawing without replacement is equivalent to letting token i arrive after an exponential time of rate
+    Q[i] and taking the first k arrivals. All k draws lie in H if k tokens of H arrive before the first token outside H;
+    the probability is an integral over that token's arrival time.
 
-    Only sets of the draft's `OPTIMUM_TOKENS` are tried: in a larger vocabulary the result is a bound, slightly high.
-    The integral errs by about 1e-6. For `OPTIMUM_RANKS` ranks at most.
+    Only the draft's `OPTIMUM_TOKENS` most likely tokens are considered, so for a larger vocabulary the result is an
+    upper bound, slightly too high. The integral's error is about 1e-6. W is at most `OPTIMUM_RANKS`.
     """
     width = min(width, OPTIMUM_RANKS)
-    return torch.stack([best_of_distinct(*rows, width) for rows in zip(target.double(), draft.double(), strict=True)])
+    return torch.stack(
+        [optimal_rank_acceptance_row(*rows, width) for rows in zip(target.double(), draft.double(), strict=True)]
+    )
 
 
-def best_of_distinct(target: torch.Tensor, draft: torch.Tensor, width: int) -> torch.Tensor:
-    """`optimal_rank_acceptance` at one position: float64 rows P and Q [V] -> float64 [W], for at most `MOST_RANKS`."""
-    assert width <= MOST_RANKS, "the sums below grow with every rank"
-    all_mass = draft.clamp_min(1e-12)  # tokens without mass come last, evenly
+def optimal_rank_acceptance_row(target: torch.Tensor, draft: torch.Tensor, width: int) -> torch.Tensor:
+    """Return `optimal_rank_acceptance` for one pair of rows, float64 [V], as float64 [W], W <= `MAX_OPTIMUM_RANKS`."""
+    assert width <= MAX_OPTIMUM_RANKS, "the cost of the sums below grows with every rank"
+    all_mass = draft.clamp_min(1e-12)  # zero-probability tokens come last, in random order
     mass, kept = (all_mass / all_mass.sum()).topk(min(OPTIMUM_TOKENS, len(draft)))
-    wanted, beyond = target[kept], (1.0 - mass.sum(0, keepdim=True)).clamp_min(0.0)
+    wanted = target[kept]
+    beyond = (1.0 - mass.sum(0, keepdim=True)).clamp_min(0.0)
     order = (wanted / mass).argsort()
-    wanted, mass = wanted[order].cumsum(0), mass[order]
-    outside = torch.cat([mass[1:], beyond]).flip(0).cumsum(0).flip(0)  # mass that is not in H
+    wanted = wanted[order].cumsum(0)
+    mass = mass[order]
+    outside = torch.cat([mass[1:], beyond]).flip(0).cumsum(0).flip(0)  # mass outside H
     inside = mass.new_zeros(width, len(mass))  # Pr(all k draws lie in H)
     times = torch.arange(-8.0, 33.0, LOG_STEP, dtype=torch.float64, device=mass.device).exp()[:, None]
     for some in times.split(max(1, BLOCK // len(mass))):
         due = (mass * some).clamp_max_(MAX_ARRIVALS)
-        odds, none = due.expm1(), due.cumsum(1).neg_().exp_()  # that a token has arrived; P(none of H has)
+        odds = due.expm1()
+        none = due.cumsum(1).neg_().exp_()  # P(no token of H has arrived)
         pace = outside * some
         weights = (-pace).exp_().mul_(pace).mul_(LOG_STEP)
-        fewer, ways = none.clone(), torch.ones_like(none)  # P(at most k of H have arrived)
+        fewer = none.clone()
+        ways = torch.ones_like(none)  # P(at most k of H have arrived)
         for k in range(width):
-            if k:  # sum over sets of k tokens of H, of the product of their odds
+            if k:  # the elementary symmetric polynomial of degree k in the odds of H
                 ways = (odds * ways).cumsum_(1) if k == 1 else pad(odds[:, 1:] * ways[:, :-1], (1, 0)).cumsum_(1)
                 fewer.addcmul_(none, ways)
             inside[k] += (weights * (1.0 - fewer)).sum(0)
-    return _added_by_each((wanted + 1.0 - inside).amin(1)[None])[0]
+    return _by_rank((wanted + 1.0 - inside).amin(1)[None])[0]
 
 
-def grouped(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return rows with all but the draft's `UNGROUPED_TOKENS` likeliest tokens in groups of similar P / Q, as many.
+def group_similar_tokens(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return shorter rows: the draft's `UNGROUPED_TOKENS` most likely tokens, and the rest grouped by similar P / Q.
 
-    Tokens that both rows give next to nothing are one group. Averages over draws hardly depend on which token of a
-    group was drawn, and short rows take less time.
+    Tokens that are rare in both rows form one group. Averages over draws hardly depend on which token of a group is
+    drawn, and shorter rows take less time.
 
     Args:
-        given: float64 [V], on CPU: P, Q, and perhaps `first` of `average_rank_acceptance`, tokens outside which have
-            groups of their own.
+        given: float64 [V] each, on CPU: P, Q, and optionally the `first` row of `average_rank_acceptance`; tokens
+            inside and outside the support of `first` are grouped separately.
     """
     if len(given[0]) <= 2 * UNGROUPED_TOKENS:
         return given
@@ -196,7 +195,7 @@ def grouped(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
     ungrouped = np.argsort(-kept[1], kind="stable")[:UNGROUPED_TOKENS]
     others = [np.delete(part, ungrouped) for part in kept]
     ratios = others[0] / np.maximum(others[1], 1e-12)
-    group = equal_parts(ratios, UNGROUPED_TOKENS) if len(ratios) else np.empty(0, dtype=int)
+    group = quantile_groups(ratios, UNGROUPED_TOKENS) if len(ratios) else np.empty(0, dtype=int)
     for part in others[2:]:
         group = group + UNGROUPED_TOKENS * (part > 0.0)
     groups = UNGROUPED_TOKENS * (len(rows) - 1)
@@ -207,22 +206,23 @@ def grouped(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return tuple(torch.tensor(short, dtype=torch.float64))
 
 
-def equal_parts(values: np.ndarray, count: int) -> np.ndarray:
-    """Return the group of each of n values, float64 >= 0, when they are sorted and cut into that many equal parts.
+def quantile_groups(values: np.ndarray, count: int) -> np.ndarray:
+    """Return the quantile group, 0 to count - 1, of each of n values, float64 >= 0.
 
-    Values are counted in bins, those of float32 numbers with twelve bits after the point, and sorted only where a group
-    ends within one.
+    Values are counted in bins (float32 numbers with a mantissa of 12 bits) and sorted only within bins that span
+    several groups.
     """
-    bins = values.clip(1 / MAX_RATIO, MAX_RATIO).astype(np.float32).view(np.int32) >> 11  # rounding keeps the order
+    bins = values.clip(1 / MAX_RATIO, MAX_RATIO).astype(np.float32).view(np.int32) >> 11  # monotone
     bins -= bins.min()
     ends = np.bincount(bins).cumsum()
     starts = np.concatenate([[0], ends[:-1]])
     first, last = (ranks * count // len(values) for ranks in (starts, ends - 1))
     cut = first < last
-    groups, unclear = first[bins], np.flatnonzero(cut[bins])
-    by_bin = cut.cumsum()[bins[unclear]].astype(np.uint16)  # at most `count`; NumPy sorts such numbers by their digits
+    groups = first[bins]
+    unclear = np.flatnonzero(cut[bins])
+    by_bin = cut.cumsum()[bins[unclear]].astype(np.uint16)  # at most `count`; NumPy's uint16 sort is a radix sort
     unclear = unclear[by_bin.argsort(kind="stable")]
-    unclear = unclear[values[unclear].argsort(kind="stable")]  # in runs by now
+    unclear = unclear[values[unclear].argsort(kind="stable")]  # stable, to exploit existing runs
     inside = bins[unclear]
     ranks = starts[inside] + np.arange(len(unclear)) - np.searchsorted(inside, inside)
     groups[unclear] = ranks * count // len(values)
@@ -232,20 +232,22 @@ def equal_parts(values: np.ndarray, count: int) -> np.ndarray:
 def optimal_rank_acceptance_with_replacement(
     target: torch.Tensor, draft: torch.Tensor, width: int, generator: torch.Generator | None = None
 ) -> torch.Tensor:
-    """`optimal_rank_acceptance` for independent draws from Q, where all k lie in H with probability Q(H)^k: exact."""
-    wanted, mass = target.double(), draft.double()
+    """Return the exact `optimal_rank_acceptance` for independent draws: all k lie in H with probability Q(H)^k."""
+    wanted = target.double()
+    mass = draft.double()
     order = (wanted / mass.clamp_min(1e-300)).argsort(1)
-    wanted, mass = wanted.gather(1, order).cumsum(1), mass.gather(1, order).cumsum(1)
-    return _added_by_each(torch.stack([(wanted + 1.0 - mass**k).amin(1) for k in range(1, width + 1)], 1))
+    wanted = wanted.gather(1, order).cumsum(1)
+    mass = mass.gather(1, order).cumsum(1)
+    return _by_rank(torch.stack([(wanted + 1.0 - mass**k).amin(1) for k in range(1, width + 1)], 1))
 
 
-def _added_by_each(accepted: torch.Tensor) -> torch.Tensor:
-    """Return float64 [N, W] by rank from the acceptance of the first k children; more children never accept less."""
+def _by_rank(accepted: torch.Tensor) -> torch.Tensor:
+    """Return acceptance by rank, float64 [N, W], from cumulative acceptance over ranks, made monotone."""
     grown = accepted.clamp(0.0, 1.0).cummax(1).values
     return torch.diff(grown, dim=1, prepend=torch.zeros_like(grown[:, :1]))
 
 
-OPTIMA: dict[str, RankRule] = {  # the most that any verifier reaches, by how children are drawn
+OPTIMA: dict[str, RankRule] = {  # the best acceptance of any verifier, by draft sampling
     "optimum": optimal_rank_acceptance,
     "optimum_with_replacement": optimal_rank_acceptance_with_replacement,
 }
@@ -261,67 +263,29 @@ def accepted_ranks(
     *,
     replacement: bool = False,
 ) -> torch.Tensor:
-    """Draw the rank of the accepted child, given the token that the step committed there (paper Algorithm 2).
+    """Draw the rank of the accepted child given the token committed at each position (paper Algorithm 2).
 
-    Whatever was rejected, the token to come is distributed as the residual R. So, given that it is x, the next child is
-    the accepted one with probability min(1, D[x] / R[x]); else it was another token, with probability proportional to
-    max(D - R, 0). Along a text that the target wrote this draws text and ranks jointly as tree decoding would.
+    After any rejections, the committed token follows the residual R. Given that it is x, the next child is accepted
+    with probability min(1, D[x] / R[x]); otherwise that child was a different token, with probability proportional to
+    max(D - R, 0). For text generated by the target, the text and the ranks have the same joint distribution as in tree
+    decoding.
 
     Args:
         target, draft: float32 [N, V], rows P and Q.
-        tokens: int64 [N], what was committed; P must give each of them some probability.
-        first: float32 [N, V], what the first child is drawn from; None for Q.
-        replacement: children are independent draws from Q, as SpecInfer draws them.
+        tokens: int64 [N], the committed tokens, each with positive probability in P.
+        first: float32 [N, V], rows to draw the first child from; None for Q.
+        replacement: whether the children are independent draws from Q, as in SpecInfer.
 
     Returns:
-        int64 [N], 1 to W; 0 where all W children were rejected.
+        int64 [N], 1 to W; 0 if all W children were rejected.
     """
     uniforms = torch.rand(len(tokens), 2 * width, dtype=torch.float64, device=target.device, generator=generator)
-    if sampling_ops.supports(target) and sampling_ops.supports(draft):
-        return sampling_ops.accepted_ranks(target, draft, tokens, first, uniforms, replace=replacement)
-    some = rows_at_once(draft)
-    firsts = repeat(None) if first is None else first.split(some)
-    parts = (target.split(some), draft.split(some), tokens[:, None].split(some), uniforms.split(some), firsts)
-    return torch.cat([_accepted_ranks(*part, width, replacement) for part in zip(*parts, strict=False)])
+    return row_operations().accepted_ranks(target, draft, tokens, uniforms, first, replacement)
 
 
-def _accepted_ranks(
-    target: torch.Tensor,
-    draft: torch.Tensor,
-    tokens: torch.Tensor,
-    uniforms: torch.Tensor,
-    first: torch.Tensor | None,
-    width: int,
-    replacement: bool,
-) -> torch.Tensor:
-    count, device = len(tokens), target.device
-    residuals, mass = Residuals(target, draft, first), torch.ones(count, 1, dtype=torch.float64, device=device)
-    ranks, drawn = torch.zeros_like(tokens), tokens[:, :0]
-    undecided = torch.ones_like(tokens, dtype=torch.bool)
-    for before in range(width):
-        wanted, offered = residuals.offer(tokens, mass, before)
-        accept = torch.where(wanted > 0, offered / wanted.clamp_min(1e-300), 1.0)
-        taken = undecided & (uniforms[:, 2 * before : 2 * before + 1] < accept)
-        ranks[taken] = before + 1
-        undecided &= ~taken
-        if before + 1 == width or not undecided.any():
-            break
-        if not replacement:
-            even = 1.0 / (draft.shape[1] - before)
-            law = draft if residuals.first is None else residuals.first
-            given = torch.where(mass > 0, law / mass.clamp_min(1e-300), even).scatter(1, drawn, 0.0)
-            surplus = (given - residuals.rows(torch.arange(count, device=device))).clamp_min_(0.0)
-            rejected = invert(surplus.cumsum(1), uniforms[:, 2 * before + 1 : 2 * before + 2])
-            drawn = torch.cat([drawn, rejected.clamp_max(draft.shape[1] - 1)], 1)  # beyond only where nothing is left
-        residuals.reject(mass, before, undecided)
-        if not replacement:
-            mass = draft.scatter(1, drawn, 0.0).sum(1, keepdim=True, dtype=torch.float64)
-    return ranks[:, 0]
-
-
-def accepted_ranks_of_most_likely(
+def top_k_accepted_ranks(
     target: torch.Tensor, draft: torch.Tensor, tokens: torch.Tensor, width: int, *unused: object
 ) -> torch.Tensor:
-    """`accepted_ranks` where children are the draft's most likely tokens: the rank of the token among them."""
+    """Return `accepted_ranks` for the draft's most likely tokens: the committed token's rank among them."""
     hits = take_most_likely(draft, width) == tokens[:, None]
     return torch.where(hits.any(1), hits.int().argmax(1) + 1, 0)

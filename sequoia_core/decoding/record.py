@@ -1,8 +1,8 @@
-"""The record of one decoding step, as pages stream it and tests list it. Shapes: n = tree nodes."""
+"""The record of one decoding step. n = number of tree nodes."""
 
 from dataclasses import dataclass
 
-from ..design.tree import TokenTree
+from ..trees.tree import TokenTree
 from .explaining import NodeRows
 from .node_facts import MarginalGains, Occurrence
 from .walk import Trial, Walk
@@ -10,13 +10,14 @@ from .walk import Trial, Walk
 
 @dataclass(frozen=True, slots=True)
 class StepDetails:
-    """What a step records beyond what decoding needs.
+    """Optional details to record with each step, for display.
 
     Attributes:
-        probabilities: what both models gave every node's token.
-        likely: how many of both models' most likely tokens at each node of the accepted path; above 0, also where
-            looked-up nodes were found.
-        left_out: how many of a growing tree's best left-out candidates, with what its nodes add and cost.
+        probabilities: whether to record both models' probabilities of each node's token.
+        likely: number of each model's most likely tokens to record at each node of the accepted path. If positive, the
+            occurrences of looked-up nodes are also recorded.
+        left_out: number of the best candidates outside a growing tree to record; if positive, the tree's marginal gains
+            are also recorded.
     """
 
     probabilities: bool = True
@@ -24,7 +25,8 @@ class StepDetails:
     left_out: int = 0
 
 
-PROBABILITIES, TOKENS_ONLY = StepDetails(), StepDetails(probabilities=False)
+PROBABILITIES = StepDetails()
+TOKENS_ONLY = StepDetails(probabilities=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,24 +34,26 @@ class DecodeStep:
     """One draft-verify-commit round.
 
     Attributes:
-        tokens: token of every node [n], root first.
-        outcomes: per node [n] "accepted", "rejected" or "not reached"; the root counts as accepted. What lies beyond
-            the end of the text was not reached.
-        draft_probs, target_probs: what each model gave the node's token after its parent [n]; 1 for the root. At
-            temperature 0 these are the probabilities at temperature 1. Empty unless asked for (`StepDetails`).
+        tokens: each node's token [n], root first.
+        outcomes: "accepted", "rejected" or "not reached" for each node [n]; the root counts as accepted, and nodes
+            beyond the end of the text count as not reached.
+        draft_probs, target_probs: each model's probability of a node's token given its parent [n]; 1 for the root. At
+            temperature 0, these are the probabilities at temperature 1. Empty unless requested (`StepDetails`).
         accepted_path: node ids, root first, up to the end of the text.
-        bonus_token: sampled by the target after the last accepted node; None where the text ends with that node.
-        new_tokens: what this step committed: accepted path, then bonus token, cut at EOS and at the number asked for.
-        trials: every decision in order, with its arithmetic.
-        draft_sec, verify_sec, walk_sec, commit_sec: wall time of the phases in seconds.
-        finished: None, or why the run ends with this step: "eos", "length" or "context".
-        cut_by_length: tokens that the step yielded beyond such a length; a mean of tokens per step should count them.
-        path_rows: the most likely tokens of both models at each node of the accepted path; empty unless asked for.
-        marginal_gains: what its nodes were expected to add and cost; None for a given tree, and unless asked for.
-        occurrences: where each node was found in text already seen [n], None for the root and what was not; empty where
-            none was looked up, and unless asked for.
-        draft_widths: nodes that each pass of the draft read, where trees grow; empty for a tree that was given.
-        read_wait_sec: of these, seconds waited for weights from a slower tier; 0 where they are in memory.
+        bonus_token: token sampled from the target after the last accepted node; None if the text ends with that node.
+        new_tokens: tokens committed by this step: the accepted path and the bonus token, truncated at EOS and at the
+            length limit.
+        trials: every decision in order, with the numbers it was based on.
+        draft_sec, verify_sec, walk_sec, commit_sec: wall time of each phase, in seconds.
+        finished: why the run ends with this step: "eos", "length" or "context"; None if it continues.
+        cut_by_length: number of tokens dropped at the length limit; a mean number of tokens per step should include
+            them.
+        path_rows: the most likely tokens of both models at each node of the accepted path; empty unless requested.
+        marginal_gains: each node's expected gain and cost; None for a fixed tree or if not requested.
+        occurrences: each node's match in earlier text [n], None for the root and for nodes without a match; empty
+            without lookup or if not requested.
+        draft_widths: number of nodes read by each draft pass of a growing tree; empty for a fixed tree.
+        read_wait_sec: seconds of these phases spent waiting for streamed weights; 0 if all weights are in memory.
     """
 
     index: int
@@ -79,8 +83,8 @@ class DecodeStep:
         return self.draft_sec + self.verify_sec + self.walk_sec + self.commit_sec
 
 
-def outcomes_of(size: int, walk: Walk) -> tuple[str, ...]:
-    """Return for each of `size` nodes whether the walk accepted, rejected or did not reach it."""
+def node_outcomes(size: int, walk: Walk) -> tuple[str, ...]:
+    """Return "accepted", "rejected" or "not reached" for each of `size` nodes."""
     outcomes = ["not reached"] * size
     for trial in walk.trials:
         outcomes[trial.node] = "rejected"

@@ -1,43 +1,42 @@
-"""The kinds of trees that grow per step: a new one is a class in `growing/policies.py` and a line here."""
+"""The kinds of dynamic trees, all provided by optional packages. A dynamic tree is chosen anew in every step."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Protocol
 
-from ..design.planning import plan_tree
+from ..files.extras import provided
+from ..planning.profile import HardwareProfile
 
 if TYPE_CHECKING:
-    from ..design.acceptance import AcceptanceVector
-    from ..design.profile import HardwareProfile
-    from ..design.tree import TokenTree
-    from .growing.growing_tree import GrowingTree
+    from ..acceptance.vector import AcceptanceVector
+    from ..trees.tree import TokenTree
+    from .tree_policy import DynamicTree
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TreeKind:
-    """A kind of trees that grow.
+class TreeKind(Protocol):
+    """One kind of dynamic tree.
 
     Attributes:
-        title, words: its name, and what its trees are, for people.
-        policy: its class in `growing.policies`.
-        calibrated: whether it goes by the calibration of a vector, and by profiled costs.
-        looks_up: whether its trees hold text already seen.
-        drafted: whether they take a draft model.
+        title, words: its name and description, for display.
+        calibrated: whether it uses an acceptance vector's calibration and a profile's costs.
+        looks_up: whether its trees contain tokens found in earlier text.
+        drafted: whether it needs a draft model.
+        budgeted: whether its trees have a given size and depth, rather than those that decode fastest.
     """
 
-    title: str
-    words: str
-    policy: str
-    calibrated: bool = False
-    looks_up: bool = False
-    drafted: bool = True
-
     @property
-    def budgeted(self) -> bool:
-        """Whether trees have the size and depth that they are given, not those that pay."""
-        return not (self.calibrated or self.looks_up)
+    def title(self) -> str: ...
+    @property
+    def words(self) -> str: ...
+    @property
+    def calibrated(self) -> bool: ...
+    @property
+    def looks_up(self) -> bool: ...
+    @property
+    def drafted(self) -> bool: ...
+    @property
+    def budgeted(self) -> bool: ...
 
     def make(
         self,
@@ -46,31 +45,22 @@ class TreeKind:
         *,
         planned: TokenTree | None = None,
         **bounds: int,
-    ) -> GrowingTree:
-        """Return the policy, with an empty index where text is looked up; `planned` as `plan_tree` returns it."""
-        given: dict[str, Any] = dict(bounds)
-        if self.looks_up:
-            given["index"] = import_module(".growing.text_index", __package__).TextIndex()
-        if not self.budgeted:
-            given["profile"] = profile
-        if self.calibrated:
-            if vector is None:
-                raise ValueError(f"{self.title} trees: found no acceptance vector, expected one with a calibration")
-            if planned is None and profile is not None:
-                planned = plan_tree(vector, profile)
-            given |= {"calibration": vector.calibration, "holds_for": vector.holds_for, "planned": planned}
-        return getattr(import_module(".growing.policies", __package__), self.policy)(**given)
+    ) -> DynamicTree:
+        """Return a policy, with an empty index if it looks up text; `planned` is a tree from `plan_tree`."""
+        ...
 
 
-TREE_KINDS = {
-    "specexec": TreeKind(title="SpecExec", words="SpecExec's trees", policy="SpecExecTree"),
-    "adaptive": TreeKind(title="Adaptive", words="adaptive trees", policy="AdaptiveTree", calibrated=True),
-    "lookup": TreeKind(
-        title="Lookup", words="trees of text already seen", policy="LookupTree", looks_up=True,
-        drafted=False,
-    ),
-    "hybrid": TreeKind(
-        title="Hybrid", words="trees of text already seen and the draft", policy="HybridTree", calibrated=True,
-        looks_up=True,
-    ),
-}  # fmt: skip
+TREE_KINDS: Mapping[str, TreeKind] = {
+    name: kind for kinds in provided("tree_kinds") for name, kind in kinds.items()
+}  # keyed by the name used in options
+
+
+def find_target_profile(
+    profiles: Iterable[HardwareProfile], *, target: str, dtype: str, offload: str | None
+) -> HardwareProfile | None:
+    """Return the first profile of this target, with any draft and device; None if there is none."""
+    for profile in profiles:
+        any_other = {"draft": profile.meta.get("draft", ""), "device": profile.device}
+        if not profile.differences(target=target, dtype=dtype, offload=offload, **any_other):
+            return profile
+    return None

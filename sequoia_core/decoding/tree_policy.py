@@ -1,4 +1,4 @@
-"""Tree policies: what decides the tree of each step. A `TokenTree` is the policy with the same tree at every step."""
+"""Tree policies, which choose each step's tree. A `TokenTree` stands for the policy that always uses it."""
 
 from __future__ import annotations
 
@@ -7,27 +7,30 @@ from typing import Protocol
 
 import numpy as np
 
-from ..design.conditions import SPECINFER, Conditions
-from ..design.plain_trees import independent_chains
-from ..design.tree import TokenTree
+from ..acceptance.conditions import SPECINFER, Conditions
+from ..acceptance.vector import AcceptanceVector
 from ..models.protocol import LanguageModel
+from ..planning.prediction import Prediction
+from ..planning.profile import HardwareProfile
+from ..trees.plain import independent_chains
+from ..trees.tree import TokenTree
 from .verifiers import VERIFIERS
 
 ROOT_ONLY = TokenTree(np.array([-1]))
 
 
 class TreePolicy(Protocol):
-    """What is known of a run's trees before any is drafted.
+    """The properties of a run's trees that are known before any of them is drafted.
 
     Attributes:
-        max_size: nodes of one tree at most, root included.
-        max_inner: nodes with children at most; each has a row of the draft and a position in its cache.
-        max_depth: edges from the root at most.
-        max_children: children of one node at most.
-        fixed: the tree of every step, None where steps differ.
-        needs_draft: whether trees take a draft model to fill.
-        looks_up: whether trees depend on text already seen.
-        largest_token: the largest id in texts that trees are looked up in; -1 where there are none.
+        max_size: maximum number of nodes in a tree, including the root.
+        max_inner: maximum number of inner nodes; each takes one of the draft's rows and one position in its cache.
+        max_depth: maximum number of edges from the root.
+        max_children: maximum number of children of a node.
+        fixed: the tree used in every step; None if the tree varies.
+        needs_draft: whether a draft model is needed to fill the trees.
+        looks_up: whether the trees depend on earlier text.
+        largest_token: the largest token id in the lookup index; -1 without one.
         verifiers: names of the verifiers that are exact for these trees; the first is the default.
     """
 
@@ -61,20 +64,53 @@ class TreePolicy(Protocol):
         return -1
 
     def differences(self, wanted: Conditions) -> list[str]:
-        """Return how `wanted` differs from the conditions that the trees were made for; output stays exact."""
+        """Describe how `wanted` differs from the trees' planning conditions; the output is exact in any case."""
         return []
 
     def for_run(self, target: LanguageModel, temperature: float) -> TreePolicy:
-        """Return the policy as a run of that target at that temperature uses it."""
+        """Return the policy adapted to a run of this target at this temperature."""
         return self
+
+
+class DynamicTree(TreePolicy, Protocol):
+    """A policy whose trees differ from step to step, or a fixed tree chosen as the better alternative.
+
+    Attributes:
+        profile: costs of the parts of a step; None if costs are ignored.
+        recipe: name of the set of selection rules; None if there is only one set.
+    """
+
+    __slots__ = ()
+
+    @property
+    def profile(self) -> HardwareProfile | None:
+        return None
+
+    @property
+    def recipe(self) -> str | None:
+        return None
+
+    def for_run(self, target: LanguageModel, temperature: float) -> DynamicTree:
+        return self
+
+    def predict(
+        self,
+        acceptance: AcceptanceVector,
+        profile: HardwareProfile,
+        *,
+        context: float | None = None,
+        prompts: int | None = None,
+    ) -> Prediction:
+        """Predict decoding with these trees; the vector must be calibrated. See `prediction.predict` for arguments."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class FixedTree(TreePolicy):
-    """The policy of a tree that was planned beforehand; every verifier is exact for it.
+    """The policy that always uses one tree; every verifier is exact for it.
 
     Attributes:
-        verifiers: those that may decide; fewer than all where a method is meant with its own rule.
+        verifiers: the verifiers to allow; a published method may allow only its own.
     """
 
     fixed: TokenTree = field()
@@ -97,10 +133,10 @@ class FixedTree(TreePolicy):
         return int(self.fixed.child_counts.max(initial=0))
 
 
-# the 5 × 8 trees that the Sequoia paper compares with: five chains of eight tokens, drawn and verified SpecInfer's way
+# The 5 × 8 baseline of the Sequoia paper: five chains of eight tokens with SpecInfer's sampling and rule.
 SPECINFER_TREE = FixedTree(independent_chains(5, 8), verifiers=(SPECINFER,))
 
 
-def policy_of(tree: TokenTree | TreePolicy) -> TreePolicy:
-    """Return a policy unchanged, and for a tree the policy that always uses it."""
+def as_policy(tree: TokenTree | TreePolicy) -> TreePolicy:
+    """Return a policy unchanged; wrap a tree in a `FixedTree`."""
     return FixedTree(tree) if isinstance(tree, TokenTree) else tree

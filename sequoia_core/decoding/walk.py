@@ -1,4 +1,4 @@
-"""Walks: verification goes down a drafted tree, child after child, or up from its leaves, and records each decision."""
+"""Walks: verify a drafted tree from the root down or from the leaves up, and record each decision."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..design.tree import TokenTree
-from .sampling import sample_row
+from ..trees.tree import TokenTree
+from .row_operations import row_operations
 from .verifiers import Offer, Rule, traversal_rule
 
 
 def no_first_row(node: int) -> None:
-    """Return None: the first drawn child came from the draft's row, like the others."""
+    """Return None: the first drawn child came from the draft's row, like its siblings."""
 
 
 class Trial(NamedTuple):
-    """The arithmetic of one decision: node offered, uniform drawn, R[s] and D[s]."""
+    """One decision: the node offered, the uniform number drawn, and the masses R[s] and D[s]."""
 
     node: int
     uniform: float
@@ -32,16 +32,16 @@ class Trial(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """What verification decided: the accepted path (root first), the bonus token, and every trial in order."""
+    """The result of verification: the accepted path (root first), the bonus token, and every trial in order."""
 
     path: tuple[int, ...]
     bonus_token: int
     trials: tuple[Trial, ...]
 
     def up_to(self, tree: TokenTree, count: int) -> Walk:
-        """Return what a walk is worth to a text that ends with the first `count` of its tokens.
+        """Return the walk truncated to the first `count` committed tokens.
 
-        Rejections deeper than that are left out too: they were not decided for the text.
+        Deeper trials are also dropped, since they did not affect the text.
         """
         if count > len(self.path) - 1:
             return self
@@ -51,14 +51,15 @@ class Walk:
 
 @dataclass(frozen=True, slots=True)
 class ScoredTree:
-    """A drafted tree and what both models say at its nodes.
+    """A drafted tree with both models' rows at its nodes.
 
     Attributes:
-        tokens: token of every node [n].
-        target_row, draft_row: node -> float64 [V]; asked only for the nodes visited, the draft's where there are
-            children.
-        first_row: node -> what its first drawn child came from, float64 [V]; None where that was the draft's row.
-        looked_up: as in `DraftTree`; only for `sequoia_rule`.
+        tokens: each node's token [n].
+        target_row, draft_row: functions from a node to its row, float64 [V]; called only for visited nodes, and
+            `draft_row` only for inner nodes.
+        first_row: function from a node to the row that its first drawn child came from, float64 [V]; it returns None
+            for the draft's row.
+        looked_up: as in `DraftTree`; used only with `sequoia_rule`.
     """
 
     tree: TokenTree
@@ -69,7 +70,7 @@ class ScoredTree:
     looked_up: np.ndarray | None = None
 
     def offers(self, rule: Rule, node: int, target: np.ndarray, draft: np.ndarray) -> Iterator[Offer]:
-        """Offer the children of a node by a rule; `target` is the target's row there, or what is left of it."""
+        """Offer a node's children by a rule; `target` is the target's row at the node, or its residual."""
         known: dict[str, Any] = {} if self.looked_up is None else {"looked_up": int(self.looked_up[node])}
         if (first := self.first_row(node)) is not None:
             known["first"] = first
@@ -77,11 +78,10 @@ class ScoredTree:
 
 
 def walk_tree(scored: ScoredTree, *, rule: Rule, uniform: Callable[[], float]) -> Walk:
-    """Descend from the root as long as a child is accepted, then sample the bonus token.
-
-    `uniform` draws from [0, 1).
-    """
-    path, trials, node = [0], [], 0
+    """Descend from the root while a child is accepted, then sample the bonus token; `uniform` draws from [0, 1)."""
+    path = [0]
+    trials = []
+    node = 0
     while True:
         residual = scored.target_row(node)
         children = scored.tree.children(node)
@@ -89,23 +89,24 @@ def walk_tree(scored: ScoredTree, *, rule: Rule, uniform: Callable[[], float]) -
         if children:
             offers = scored.offers(rule, node, residual, scored.draft_row(node))
             for child, offer in zip(children, offers, strict=True):
-                # draft mass 0 is the rounding case of Offer.accept_prob: the target alone decides
+                # A draft mass of 0 is the rounding case of `Offer.accept_prob`: the target mass alone decides.
                 trials.append(Trial(child, uniform(), offer.target_mass, offer.draft_mass or 1e-300))
                 if trials[-1].accepted:
                     path.append(child)
-                    node, descended = child, True
+                    node = child
+                    descended = True
                     break
                 residual = offer.residual
         if not descended:
-            return Walk(tuple(path), sample_row(residual, uniform()), tuple(trials))
+            return Walk(tuple(path), row_operations().invert(residual, uniform()), tuple(trials))
 
 
 class Stop(NamedTuple):
     """A node at which a walk from the leaves may end.
 
     Attributes:
-        share: the chance that it ends here, given that it reaches the node.
-        residual: float64 [V], what the bonus token is drawn from, up to a factor; None for the target's own row.
+        share: the probability that the walk ends here, given that it reaches the node.
+        residual: float64 [V], unnormalized distribution of the bonus token; None for the target's row.
     """
 
     node: int
@@ -114,11 +115,12 @@ class Stop(NamedTuple):
 
 
 def stops(scored: ScoredTree, node: int = 0, share: float = 1.0) -> Iterator[Stop]:
-    """Yield where a walk from the leaves may end, children before their parents and in the order drawn, the root last.
+    """Yield the nodes at which a walk from the leaves may end, in post-order with children in the order drawn.
 
-    Nodes below a child that is never kept are left out. `share` is how often the node or one below it is kept.
+    Nodes below a child that is never kept are omitted. `share` is the probability of keeping the node or a descendant.
     """
-    children, residual = scored.tree.children(node), None
+    children = scored.tree.children(node)
+    residual = None
     if children:
         residual = share * scored.target_row(node)
         offers = scored.offers(traversal_rule, node, residual, scored.draft_row(node))
@@ -135,9 +137,9 @@ def stops(scored: ScoredTree, node: int = 0, share: float = 1.0) -> Iterator[Sto
 def walk_from_leaves(scored: ScoredTree, *, rule: Rule, uniform: Callable[[], float]) -> Walk:
     """Ascend from the leaves until a path is kept, then sample the bonus token (Traversal Verification, 2505.12398).
 
-    A token that the target finds less likely than the draft does can be compensated by the tokens below it, which a
-    descent no longer has. A trial's target mass is the chance to keep the node with the whole path to it; the root is
-    always kept, without a trial. Arguments as for `walk_tree`, with `traversal_rule`.
+    Tokens below a node can compensate for a token that is less likely under the target than under the draft, whereas a
+    walk from the root decides before it reaches them. A trial's target mass is the probability of keeping the node and
+    the path to it; the root is always kept, without a trial. Takes the arguments of `walk_tree`, with `traversal_rule`.
     """
     assert rule is traversal_rule, "other rules decide from the root downwards"
     trials: list[Trial] = []
@@ -148,15 +150,17 @@ def walk_from_leaves(scored: ScoredTree, *, rule: Rule, uniform: Callable[[], fl
             break
     residual = scored.target_row(stop.node) if stop.residual is None else stop.residual
     path = tuple(scored.tree.path_to(stop.node))
-    return Walk(path, sample_row(residual, uniform()), tuple(trials))
+    return Walk(path, row_operations().invert(residual, uniform()), tuple(trials))
 
 
-WALKS: dict[Rule, Callable[..., Walk]] = {traversal_rule: walk_from_leaves}  # of every other rule: walk_tree
+WALKS: dict[Rule, Callable[..., Walk]] = {traversal_rule: walk_from_leaves}  # all other rules use walk_tree
 
 
 def walk_greedily(tree: TokenTree, tokens: Sequence[int], choice: Callable[[int], int]) -> Walk:
-    """Descend to the child that equals the target's argmax; `choice`: node -> that token, asked once for each node."""
-    path, trials, node = [0], [], 0
+    """Descend while a child matches the target's argmax; `choice` returns the argmax at a node."""
+    path = [0]
+    trials = []
+    node = 0
     while True:
         wanted = choice(node)
         for child in tree.children(node):

@@ -1,7 +1,7 @@
-"""Safe reading, atomic writing, prompts, answers, names of models. Knows bytes.
+"""Safe reading and atomic writing of files, prompts, response logs, and model names.
 
-Each module imports, of this room, only modules named before it:
+Within this package, each module imports only those listed before it:
 
-    dtypes, faults, file_kinds, file_model, gguf_header, safe_files, json_models, prompt_rows, number_tables,
-    model_names, parquet_reading, prompt_files, response_logs, written_context
+    dtypes, faults, file_types, file_model, safe_files, json_models, prompt_rows, number_tables, model_names,
+    parquet_reading, libraries, prompt_files, response_logs, notices, extras
 """

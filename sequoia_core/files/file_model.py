@@ -1,9 +1,9 @@
-"""What the models of files have in common."""
+"""The base class of pydantic models that describe file contents."""
 
 from pydantic import BaseModel, ConfigDict
 
 
 class FileModel(BaseModel):
-    """The content of a file: no number is made of a text, nor a whole one of a fraction."""
+    """File content, validated strictly: strings are not converted to numbers, nor fractions to integers."""
 
     model_config = ConfigDict(strict=True)

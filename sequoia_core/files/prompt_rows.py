@@ -1,4 +1,4 @@
-"""Which part of a row is its prompt: the usual names of columns; of a chat the turns before the first answer."""
+"""Find a row's prompt by the usual column names; the prompt of a chat is the turns before its first answer."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -6,45 +6,48 @@ from typing import Any, NamedTuple
 
 from .safe_files import read_json
 
-CHATS = ("turns", "messages", "conversations", "conversation")
-USUAL_COLUMNS = ("prompt", *CHATS, "instruction", "text")
-SECOND_PARTS = {"instruction": ("input", "context"), "question": ("context",)}  # of the same prompt
-SYSTEMS = ("system", "system_prompt")  # columns of what is said before the prompt
-ADDED = ("role", "input", "context", *SYSTEMS)  # columns that add to the prompt in another one
-ANSWERS = ("response", "completion", "output", "answer")
-ASSISTANTS = ("assistant", "gpt", "chatgpt", "model", "bot")
-ROLES = {"system": "system", "developer": "system", "user": "user", "human": "user", "prompter": "user"}
-ROLES |= dict.fromkeys(ASSISTANTS, "assistant")
-MAX_COLUMNS = 1000  # for a person to choose from
+CHAT_COLUMNS = ("turns", "messages", "conversations", "conversation")
+PROMPT_COLUMNS = ("prompt", *CHAT_COLUMNS, "instruction", "text")
+SECOND_PARTS = {
+    "instruction": ("input", "context"),
+    "question": ("context",),
+}  # prompt column -> columns appended to its text
+SYSTEM_COLUMNS = ("system", "system_prompt")
+CONTEXT_COLUMNS = ("role", "input", "context", *SYSTEM_COLUMNS)  # columns that can supplement the prompt column
+ANSWER_COLUMNS = ("response", "completion", "output", "answer")
+ASSISTANT_ROLES = ("assistant", "gpt", "chatgpt", "model", "bot")
+ROLE_ALIASES = {"system": "system", "developer": "system", "user": "user", "human": "user", "prompter": "user"}
+ROLE_ALIASES |= dict.fromkeys(ASSISTANT_ROLES, "assistant")
+MAX_COLUMNS = 1000  # maximum number of columns per table; the app offers all of them for selection
 _LABEL = re.compile(
     r"(?:.*[_ -])?(?:id|uuid|hash|url|category|source|topic|model|split|subset|lang|language|label)", re.IGNORECASE
 )
 
 
 class Chat(NamedTuple):
-    """A prompt of more than a user's turn: (role, text) of each turn; a role is system, user or assistant."""
+    """A prompt with several turns, each a pair (role, text); roles are system, user and assistant."""
 
     turns: tuple[tuple[str, str], ...]
 
 
 Prompt = str | Chat
-Rows = Iterator[tuple[str, dict[str, Any], str]]  # location, cells by column, and the column of the prompt
+PromptRows = Iterator[tuple[str, dict[str, Any], str]]  # (location, cells by column name, name of the prompt column)
 
 
-def shown(prompt: Prompt) -> str:
-    """Return a prompt as messages and records show it: not what a model reads."""
+def display_prompt(prompt: Prompt) -> str:
+    """Return a prompt as shown in messages and records; models read a different text."""
     if isinstance(prompt, str):
         return prompt
     return "\n".join(f"{role}: {text}" for role, text in prompt.turns)
 
 
 class Columns(NamedTuple):
-    """The columns of a table.
+    """The names of a table's columns.
 
     Attributes:
-        names: of all columns.
-        texts: those that hold text, or a chat under a usual name.
-        nested: those that hold lists of something else, or objects.
+        names: all columns.
+        texts: columns that contain text, or chats under one of the usual names.
+        nested: columns that contain other lists or objects.
     """
 
     names: Sequence[str]
@@ -53,33 +56,33 @@ class Columns(NamedTuple):
 
     @property
     def usual(self) -> str | None:
-        """The column of prompts by its name, or the only one of text; None where that is a guess."""
-        usual = usual_column(self.names)
+        """The column with a usual prompt name, or else the only text column; None if that would be a guess."""
+        usual = find_prompt_column(self.names)
         if usual is None and len(self.texts) == 1 and not self.nested and not _LABEL.fullmatch(self.texts[0].strip()):
             return self.texts[0]
         return usual
 
     def choose(self, column: str | None) -> str:
-        """Return the column that was asked for, or else the usual one."""
+        """Return the requested column, or the usual one if `column` is None."""
         if column is not None and column not in self.names:
-            raise ValueError(f"found columns {listed(self.names)}, expected one named {column!r}")
+            raise ValueError(f"found columns {join_names(self.names)}, expected one named {column!r}")
         chosen = self.usual if column is None else column
         if chosen is None:
-            within = f" with a list or an object in {listed(self.nested)}" if self.nested else ""
+            within = f" (lists or objects: {join_names(self.nested)})" if self.nested else ""
             raise ValueError(
-                f"found columns {listed(self.names)}{within}, expected one named {', '.join(USUAL_COLUMNS)} "
-                "(text only without an answer in another column), or a choice of column (--column)"
+                f"found columns {join_names(self.names)}{within}, expected one named {', '.join(PROMPT_COLUMNS)} "
+                "(text only if there is no answer column), or a column selected with --column"
             )
         return chosen
 
 
-class Taken(NamedTuple):
-    """Prompts that were read.
+class LoadedPrompts(NamedTuple):
+    """Prompts read from a file.
 
     Attributes:
-        rows: how many rows were looked at.
-        left_out: how many of them have no prompt.
-        fault: where the first of these is, and what is wrong with it.
+        rows: number of rows read.
+        left_out: number of rows without a usable prompt.
+        fault: location and error of the first row left out; empty if there is none.
     """
 
     prompts: list[Prompt]
@@ -88,82 +91,80 @@ class Taken(NamedTuple):
     fault: str = ""
 
 
-def take_prompts(rows: Rows, count: int | None) -> Taken:
-    """Return the first `count` prompts of rows, each with its location and its column of prompts.
-
-    A row whose prompt is empty or cannot be read is left out, unless there is no other.
-    """
+def collect_prompts(rows: PromptRows, count: int | None) -> LoadedPrompts:
+    """Return the first `count` prompts, skipping empty and invalid ones; raise ValueError if all were skipped."""
     prompts: list[Prompt] = []
-    seen, fault = 0, ""
+    seen = 0
+    fault = ""
     for where, row, column in rows:
         seen += 1
         try:
-            prompt = prompt_of(row, column)
-            if not shown(prompt).strip():
-                raise ValueError("found no prompt, expected text")
+            prompt = row_prompt(row, column)
+            if not display_prompt(prompt).strip():
+                raise ValueError("found an empty prompt, expected text")
             prompts.append(prompt)
         except ValueError as error:
-            fault = fault or f"{where} ({listed([column])}): {error}"
+            fault = fault or f"{where} ({join_names([column])}): {error}"
         if len(prompts) == count:
             break
     if fault and not prompts:
         raise ValueError(fault)
-    return Taken(prompts, seen, seen - len(prompts), fault)
+    return LoadedPrompts(prompts, seen, seen - len(prompts), fault)
 
 
 def check_columns(columns: Iterable[str]) -> None:
-    """Refuse more columns than a person can choose from, and two of the same name."""
+    """Refuse too many columns and duplicate names."""
     names = [name.strip() for name in columns]
     if len(names) > MAX_COLUMNS:
         raise ValueError(f"found {len(names):,} columns, expected at most {MAX_COLUMNS:,}")
-    twice = next((name for name in names if name and names.count(name) > 1), None)
-    if twice is not None:
-        raise ValueError(f"found the column {twice[:40]!r} twice, expected it once")
+    duplicate = next((name for name in names if name and names.count(name) > 1), None)
+    if duplicate is not None:
+        raise ValueError(f"found the column {duplicate[:40]!r} twice, expected it once")
 
 
-def listed(columns: Iterable[str]) -> str:
-    """Return names of columns as a message shows them, cut to 120 characters."""
+def join_names(columns: Iterable[str]) -> str:
+    """Return a comma-separated list of column names for a message, truncated to 120 characters."""
     text = ", ".join(columns) or "none"
     return text if len(text) <= 120 else text[:119] + "…"
 
 
-def usual_column(columns: Iterable[str]) -> str | None:
-    """Return the column whose name says that it holds prompts; None where there is none.
+def find_prompt_column(columns: Iterable[str]) -> str | None:
+    """Return the first column with a usual prompt name, or None.
 
-    A column called text may be prompt and answer in one, so it is not taken where there is an answer.
+    If there is an answer column, a column named "text" is ignored, because it may contain both prompt and answer.
     """
     names = {name.strip().lower(): name for name in reversed(list(columns))}
-    if not names.keys().isdisjoint(ANSWERS):
+    if not names.keys().isdisjoint(ANSWER_COLUMNS):
         names.pop("text", None)
-    return next((names[usual] for usual in USUAL_COLUMNS if usual in names), None)
+    return next((names[usual] for usual in PROMPT_COLUMNS if usual in names), None)
 
 
-def prompt_of(row: Mapping[str, Any], column: str) -> Prompt:
-    """Return the prompt in a column of a row: a text, or the turns of a chat before its first answer.
+def row_prompt(row: Mapping[str, Any], column: str) -> Prompt:
+    """Return a row's prompt: the text in `column` or, if it contains a chat, the turns before the first answer.
 
-    Other columns add to it: a second part, a system prompt, and whose text it is.
+    Other columns of the row may contribute a second part, a system prompt, and the role of the text's author.
     """
     name, value = column.strip().lower(), row[column]
     others = {key.strip().lower(): cell for key, cell in row.items() if key != column}
     role = str(others.get("role")).lower()
-    if ROLES.get(role, "user") != "user":
-        raise ValueError(f"found a text of the role {role}, expected a user's")
-    if name in CHATS and isinstance(value, str) and value.lstrip().startswith("["):  # in a cell of a table
+    if ROLE_ALIASES.get(role, "user") != "user":
+        raise ValueError(f"found text with the role {role}, expected the role user")
+    if name in CHAT_COLUMNS and isinstance(value, str) and value.lstrip().startswith("["):  # JSON in a table cell
         value = read_json(value.encode())
     if isinstance(value, list):
-        prompt = _before_the_answer(value)
+        prompt = _turns_before_answer(value)
     else:
-        prompt = text_of(value, column[:40])
+        prompt = message_text(value, column[:40])
         seconds = [others[key] for key in SECOND_PARTS.get(name, ()) if _is_text(others.get(key))]
         prompt = "\n".join([prompt, *seconds]) if prompt else ""
     turns = (("user", prompt),) if isinstance(prompt, str) else prompt.turns
-    systems = [] if not prompt or name in SYSTEMS or turns[0][0] == "system" else system_turns(others)
+    systems = [] if not prompt or name in SYSTEM_COLUMNS or turns[0][0] == "system" else system_turns(others)
     return Chat((*systems, *turns)) if systems else prompt
 
 
 def system_turns(row: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return what other columns of a row say before its prompt."""
-    cells = [cell for key, cell in row.items() if key.strip().lower() in SYSTEMS]
+    """Return a row's system prompts as turns."""
+    cells = [cell for key, cell in row.items() if key.strip().lower() in SYSTEM_COLUMNS]
     return [("system", cell) for cell in cells if _is_text(cell)]
 
 
@@ -171,17 +172,17 @@ def _is_text(cell: Any) -> bool:
     return isinstance(cell, str) and bool(cell.strip())
 
 
-def _before_the_answer(turns: list[Any]) -> Prompt:
+def _turns_before_answer(turns: list[Any]) -> Prompt:
     before: list[tuple[str, str]] = []
     for turn in turns:
-        role, text = turn_of(turn)
-        if role not in ROLES:
-            raise ValueError(f"found the role {role!r} before the first answer, expected system, user or assistant")
-        asked = any(earlier == "user" for earlier, _ in before)
-        if ROLES[role] == "assistant" and asked:
+        alias, text = read_turn(turn)
+        if alias not in ROLE_ALIASES:
+            raise ValueError(f"found the role {alias!r} before the first answer, expected system, user or assistant")
+        role = ROLE_ALIASES[alias]
+        if role == "assistant" and any(earlier == "user" for earlier, _ in before):
             break
-        before.append((ROLES[role], text))
-        if isinstance(turn, str):  # the next question follows the answer to this one
+        before.append((role, text))
+        if isinstance(turn, str):  # A list of questions: the answer to the first one would come next.
             break
     if not any(role == "user" and text.strip() for role, text in before):
         return ""
@@ -189,22 +190,23 @@ def _before_the_answer(turns: list[Any]) -> Prompt:
 
 
 def is_chat(value: object) -> bool:
-    """Whether a list is turns of one chat, rather than rows."""
+    """Return whether a value is a list of the turns of one chat, rather than of rows."""
     first = value[0] if isinstance(value, list) and value else None
     return isinstance(first, dict) and ("role" in first or "from" in first) and "text" not in first
 
 
-def turn_of(turn: Any) -> tuple[str, str]:
+def read_turn(turn: Any) -> tuple[str, str]:
+    """Return a turn's role, in lower case, and its text."""
     if isinstance(turn, str):
         return "user", turn
     if not isinstance(turn, dict):
         raise ValueError(f"found a turn {str(turn)[:40]!r}, expected an object with role and content")
     role = str(turn.get("role", turn.get("from")))[:40].lower()
-    return role, text_of(turn.get("content", turn.get("value")), "a turn's content")
+    return role, message_text(turn.get("content", turn.get("value")), "a turn's content")
 
 
-def text_of(value: Any, name: str) -> str:
-    """Return a text, or the texts among the parts of a message; nothing for a call of a tool, which has none."""
+def message_text(value: Any, name: str) -> str:
+    """Return a message's text, joining its text parts; "" for a tool call, which contains no text."""
     if value is None:
         return ""
     if isinstance(value, list) and all(isinstance(part, dict) for part in value):

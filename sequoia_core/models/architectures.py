@@ -1,4 +1,4 @@
-"""Whether a folder holds a causal language model at all, by its config.json."""
+"""Decide from config.json whether a folder contains a supported causal language model."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -7,54 +7,59 @@ from typing import Any
 from transformers import PretrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
-EXPECTED = "a causal language model, which reads and writes one text"
+from ..files.extras import has
+
+CAUSAL_MODEL = "a causal (decoder-only) language model"
 EAGLE3 = "EAGLE-3"
-HEAD_FIELDS = {  # of config.json -> the kind of draft head that has it; the first that is there counts
-    "speculators_model_type": "speculators", "speculators_config": "speculators", "markov_rank": "DSpark",
-    "dflash_config": "DFlash", "parallel_drafting": "P-EAGLE", "ptd_token_id": "P-EAGLE", "draft_vocab_size": EAGLE3,
-    "medusa_num_heads": "Medusa", "medusa_num_layers": "Medusa",
-}  # fmt: skip
-HEAD_CLASSES = r"(eagle(?!\w*vl)-?3?|medusa|dflash|dspark|mtp|assistant)"  # in the name of a class or a model type
+HEAD_FIELDS = {  # field in config.json -> type of draft head; the first match wins
+    "speculators_model_type": "speculators",
+    "speculators_config": "speculators",
+    "markov_rank": "DSpark",
+    "dflash_config": "DFlash",
+    "parallel_drafting": "P-EAGLE",
+    "ptd_token_id": "P-EAGLE",
+    "draft_vocab_size": EAGLE3,
+    "medusa_num_heads": "Medusa",
+    "medusa_num_layers": "Medusa",
+}
+HEAD_CLASSES = r"(eagle(?!\w*vl)-?3?|medusa|dflash|dspark|mtp|assistant)"  # pattern in a class name or model type
 HEAD_TENSORS = {"d2t": EAGLE3, "midlayer.": EAGLE3, "mtp.": "MTP", "medusa_head.": "Medusa"}
-GGUF_ENCODERS = {"t5": "an encoder-decoder", "t5encoder": "an encoder", "bert": "an encoder"}
-MTP_COUNTS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")  # in config.json
+MTP_COUNTS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")  # keys in config.json
 OTHER_TASKS = r"For(MaskedLM|\w*Classification|QuestionAnswering|MultipleChoice)$"
 
 
-def head_kind(fields: Mapping[str, Any], tensors: Iterable[str] = ()) -> str:
-    """Return the kind of a draft head by its config.json and the names of its tensors; empty for another model.
+def draft_head_type(fields: Mapping[str, Any], tensors: Iterable[str] = ()) -> str:
+    """Return a draft head's type according to its config.json and tensor names; empty for any other model.
 
-    A head reads a target's hidden states and is no model by itself. Some have a config.json that no class of
-    transformers can read.
+    A head reads a target's hidden states and cannot run alone. Some heads have a config.json that transformers rejects.
     """
-    kinds = [
-        f"{fields.get('speculators_model_type', kind)}" for field, kind in HEAD_FIELDS.items() if fields.get(field)
-    ]
-    known = [f"{fields.get('model_type')}", *_architectures(fields)]
-    kinds += [found[1] for text in known if (found := re.search(HEAD_CLASSES, text, re.IGNORECASE))]
+    types = [fields.get("speculators_model_type", name) for field, name in HEAD_FIELDS.items() if fields.get(field)]
+    for name in (fields.get("model_type"), *_architectures(fields)):
+        types += [match[1] for match in re.finditer(HEAD_CLASSES, f"{name}", re.IGNORECASE)]
     if fields.get("eagle_config"):
-        kinds.append("EAGLE")
+        types.append("EAGLE")
     tensors = list(tensors)
-    if not any("embed" in key for key in tensors):  # a target may bring MTP layers along; a head has nothing else
-        kinds += [kind for start, kind in HEAD_TENSORS.items() if any(key.startswith(start) for key in tensors)]
-    if "fc.weight" in tensors:  # the first form of EAGLE brings embeddings
-        kinds.append("EAGLE")
-    kind = next(iter(kinds), "")
-    return EAGLE3 if re.fullmatch("eagle-?3", kind, re.IGNORECASE) else kind
+    if not any("embed" in key for key in tensors):  # a target that includes MTP layers has embeddings
+        for start, name in HEAD_TENSORS.items():
+            types += [name for key in tensors if key.startswith(start)]
+    if "fc.weight" in tensors:  # EAGLE-1 heads include embeddings
+        types.append("EAGLE")
+    head_type = f"{next(iter(types), '')}"
+    return EAGLE3 if re.fullmatch("eagle-?3", head_type, re.IGNORECASE) else head_type
 
 
 def mtp_counts(config: PretrainedConfig) -> set[int]:
-    """Return how many MTP layers a target's configuration names, under whichever keys; usually one number."""
+    """Return every number of MTP layers that a target's configuration gives under some key; usually just one."""
     parts = (config, config.get_text_config())
     counts = {getattr(part, key, None) for part in parts for key in MTP_COUNTS}
     return {count for count in counts if isinstance(count, int) and count > 0}
 
 
 def mtp_tensors(config: PretrainedConfig, tensors: Collection[str]) -> list[str]:
-    """Return those of a target's tensors that are of the MTP layers which its files bring along.
+    """Return the names of the MTP layers' tensors in a target's files.
 
-    They begin with `mtp.`, or are of layers after the model's own: as many as its configuration says, and those that
-    have DeepSeek's projection, whatever it says.
+    They start with `mtp.` or belong to layers after the last decoder layer: those counted in the configuration, and any
+    layer with DeepSeek's projection.
     """
     first = config.get_text_config().num_hidden_layers
     numbers = {key: int(layer[1]) for key in tensors if (layer := re.search(r"(?:^|\.)layers\.(\d+)\.", key))}
@@ -63,43 +68,40 @@ def mtp_tensors(config: PretrainedConfig, tensors: Collection[str]) -> list[str]
     return [key for key in tensors if key.startswith("mtp.") or numbers.get(key) in further]
 
 
-def check_head(name: str, fields: Mapping[str, Any], tensors: Iterable[str], expected: str = EXPECTED) -> None:
-    """Refuse a draft head where a model is wanted."""
-    if kind := head_kind(fields, tensors):
+def check_head(name: str, fields: Mapping[str, Any], tensors: Iterable[str], expected: str = CAUSAL_MODEL) -> None:
+    """Raise ValueError for a draft head where a complete model is expected."""
+    if head_type := draft_head_type(fields, tensors):
+        if head_type == EAGLE3 and not has("draft_heads"):
+            expected += ", or the optional package draft_heads to draft with it"
         raise ValueError(
-            f"{name}: found a draft head ({kind[:40]}), which reads another model's hidden states, expected {expected}"
+            f"{name}: found a draft head ({head_type[:40]}), which reads another model's hidden states, expected "
+            f"{expected}"
         )
 
 
 def check_architecture(name: str, config: PretrainedConfig, fields: Mapping[str, Any]) -> None:
-    """Refuse encoder-decoders, models for other tasks and ALiBi, before any weight is read."""
+    """Raise ValueError for an encoder-decoder, a model for a different task, or ALiBi, before weights are read."""
     named = next(iter(_architectures(fields)), "") or f"{config.model_type}"
-    expected = EXPECTED
+    expected = CAUSAL_MODEL
     if getattr(config, "is_encoder_decoder", False):
         found = "an encoder-decoder"
     elif re.search(OTHER_TASKS, named) or type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
-        found = "a model for another task"
+        found = "a model for a different task"
     elif config.model_type == "bloom" or getattr(config, "alibi", False):
-        found, expected = "ALiBi in place of positions", "a model that takes positions"
+        found = "ALiBi instead of position inputs"
+        expected = "a model that takes positions"
     else:
         return
     raise ValueError(f"{name}: found {found} ({named[:60]}), expected {expected}")
 
 
-def check_gguf_architecture(name: str, architecture: str) -> None:
-    """Refuse a draft head and an encoder in a GGUF file, by `general.architecture`."""
-    check_head(name, {"model_type": architecture}, ())
-    for part in architecture.split("-"):
-        if part in GGUF_ENCODERS:
-            raise ValueError(f"{name}: found {GGUF_ENCODERS[part]} ({architecture[:60]}), expected {EXPECTED}")
-
-
 def check_rotation(settings: Mapping[str, Any]) -> None:
-    """Refuse rotary settings given under two names with two values, of which readers would take either."""
+    """Raise ValueError for contradictory rotary settings, which programs would resolve differently."""
     parameters, scaling = (settings.get(name) for name in ("rope_parameters", "rope_scaling"))
     if not isinstance(parameters, dict):
         return
-    theta, other = settings.get("rope_theta"), parameters.get("rope_theta")
+    theta = settings.get("rope_theta")
+    other = parameters.get("rope_theta")
     if None not in (theta, other) and theta != other:
         raise ValueError(f"rope_theta: found {theta}, and {other} in rope_parameters, expected one value")
     one, two = map(_rotary_values, (scaling, parameters))
@@ -107,11 +109,11 @@ def check_rotation(settings: Mapping[str, Any]) -> None:
         raise ValueError(f"rope_scaling: found {scaling}, and {parameters} in rope_parameters, expected one value")
 
 
-def _rotary_values(found: Any) -> dict[str, Any]:
-    """Return rotary settings in a form to compare; nothing for none, and for those given by type of layer."""
-    if not isinstance(found, dict) or not found or any(isinstance(value, dict) for value in found.values()):
+def _rotary_values(settings: Any) -> dict[str, Any]:
+    """Return rotary settings in a comparable form; empty if there are none or if they differ by layer type."""
+    if not isinstance(settings, dict) or not settings or any(isinstance(value, dict) for value in settings.values()):
         return {}
-    values = {"rope_type": found.get("type") or "default", **found}
+    values = {"rope_type": settings.get("type") or "default", **settings}
     return {key: value for key, value in values.items() if key not in ("type", "rope_theta")}
 
 

@@ -1,19 +1,19 @@
-"""The devices that models run on: whether there is a GPU, names of devices, free memory.
+"""The devices that models run on: GPU detection, device names, free memory.
 
-Imports torch only where there may be a GPU, and to describe a device of torch.
+This module imports torch only if there may be a GPU, or to describe a torch device.
 """
 
 import sys
 from pathlib import Path
 
-from ..native.processor import allowed_cores, processor_flags, processor_name
+from .processor import allowed_cores, processor_flags, processor_name
 
 GPU_DRIVERS = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/nvhost-ctrl-gpu", "/dev/kfd", "/dev/dxg")
-GROUP = Path("/sys/fs/cgroup")
+CONTROL_GROUP = Path("/sys/fs/cgroup")
 
 
 def has_gpu() -> bool:
-    """Whether models will run on a CUDA device; torch is not imported where there can be none."""
+    """Return whether models will run on a CUDA device, without importing torch if there cannot be one."""
     if sys.platform != "win32" and not any(Path(driver).exists() for driver in GPU_DRIVERS):
         return False
     import torch
@@ -22,7 +22,7 @@ def has_gpu() -> bool:
 
 
 def device_name() -> str:
-    """Name the device that models will run on: the GPU, or the processor with the cores that may be used."""
+    """Return the name of the device that models will run on: the GPU, or the processor with its available cores."""
     if has_gpu():
         import torch
 
@@ -32,7 +32,7 @@ def device_name() -> str:
 
 
 def describe_device(device) -> str:
-    """Name a device of torch as records do: the GPU's name, or the processor with the threads that torch uses."""
+    """Return a torch device's name for records: the GPU's, or the processor's with the number of torch threads."""
     import torch
 
     if torch.device(device).type == "cuda":
@@ -42,9 +42,9 @@ def describe_device(device) -> str:
 
 
 def device_facts() -> list[str]:
-    """Describe the device that models will run on in a few phrases: its name, memory and dtypes.
+    """Describe the device that models will run on in a few phrases: name, memory and dtypes.
 
-    A GPU's memory, driver and clock come from NVML (the package nvidia-ml-py), where that is installed.
+    A GPU's driver and power limit come from NVML, if the package nvidia-ml-py is installed.
     """
     if has_gpu():
         import torch
@@ -67,7 +67,7 @@ def device_facts() -> list[str]:
 
 
 def _nvml_facts() -> list[str]:
-    """Return the driver and the power limit that NVML reports; nothing without the package or its library."""
+    """Return the driver and power limit reported by NVML; empty without the package or its library."""
     try:
         import pynvml
     except ImportError:
@@ -87,22 +87,22 @@ def _nvml_facts() -> list[str]:
 
 
 def available_bytes() -> int | None:
-    """Return the free bytes, without swapping: of the system, or of its container if that is less; None if unknown."""
-    sizes = [value for value in (_of_system(), _of_group()) if value is not None]
+    """Return the available memory of the system or its container, whichever is less, in bytes; None if unknown."""
+    sizes = [value for value in (_system_available(), _container_available()) if value is not None]
     return min(sizes, default=None)
 
 
-def _of_system() -> int | None:
+def _system_available() -> int | None:
     if sys.platform != "linux":
         return None
     lines = Path("/proc/meminfo").read_text().splitlines()
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
 
 
-def _of_group() -> int | None:
+def _container_available() -> int | None:
     try:
-        limit, used = ((GROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
-        counts = dict(line.split() for line in (GROUP / "memory.stat").read_text().splitlines())
+        limit, used = ((CONTROL_GROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
+        counts = dict(line.split() for line in (CONTROL_GROUP / "memory.stat").read_text().splitlines())
     except OSError:
         return None
     return None if limit == "max" else max(0, int(limit) - int(used) + int(counts.get("inactive_file", 0)))

@@ -1,4 +1,4 @@
-"""A Hugging Face model as the engine sees it, and the choice of what runs its passes."""
+"""Hugging Face models that implement the engine's interface, and the choice of their backend."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..files.json_models import naming
-from ..native import linear
-from ..native.llama_x86 import CompiledLlama
+from ..files.extras import provided
+from ..files.json_models import prefix_errors
+from .linear_layers import linear_layers
 from .llama_torch import TorchLlama
 from .protocol import Backend, LanguageModel, Session, Tokenizer, dtype_name
 from .transformers_passes import TransformersBackend, is_spread
@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 
 
 def choose_backend(model: PreTrainedModel) -> Backend:
-    """Return the fastest way of running a model that there is here."""
+    """Return the fastest available backend for a model."""
     backend = TransformersBackend(model)
     if is_spread(model):
         return backend
-    if CompiledLlama.supports(model):
-        return CompiledLlama(model)
-    linear.compile_layers(model)
+    for cls in provided("backends"):
+        if cls.supports(model):
+            return cls(model)
+    linear_layers().compile_layers(model)
     return TorchLlama(model) if TorchLlama.supports(model) else backend
 
 
@@ -34,11 +35,10 @@ class HuggingFaceModel(LanguageModel):
     """Any `AutoModelForCausalLM` (see `protocol.LanguageModel` for the attributes).
 
     Args:
-        vocab_size: V, how many of the model's first logits stand for real tokens; None takes all. Those after them are
-            padding: they are cut off before any softmax, so the model's distribution is its own given that the token
-            is below V.
-        backend: what runs it; None chooses the fastest there is.
-        device: where it runs; None is where its weights are.
+        vocab_size: V, the number of leading logits that stand for real tokens; None for all. The rest are padding and
+            are dropped before any softmax, which conditions the model's distribution on tokens below V.
+        backend: the backend that runs the passes; None for the fastest.
+        device: device of the passes; None for the weights' device.
     """
 
     dtype: torch.dtype
@@ -60,13 +60,14 @@ class HuggingFaceModel(LanguageModel):
         self.vocab_size = rows if vocab_size is None else vocab_size
         if not 1 <= self.vocab_size <= rows:
             raise ValueError(
-                f"{name}: found a vocabulary of {self.vocab_size}, expected 1 to its {rows} rows of logits"
+                f"{name}: found a vocabulary of {self.vocab_size}, expected 1 to {rows}, the number of logits"
             )
-        self.max_context = context_of(config)
+        self.max_context = usable_context(config)
         self.eos_ids = _eos_ids(model, name) if eos_ids is None else eos_ids
-        self.device, self.dtype = device or model.device, model.dtype
+        self.device = device or model.device
+        self.dtype = model.dtype
         self.parameters = sum(p.numel() for p in model.parameters())
-        with naming(name):
+        with prefix_errors(name):
             self._backend = backend or choose_backend(model)
 
     @property
@@ -74,7 +75,7 @@ class HuggingFaceModel(LanguageModel):
         return self._backend.description
 
     @property
-    def kind(self) -> str:
+    def architecture(self) -> str:
         return type(self.model).__name__
 
     @property
@@ -82,28 +83,28 @@ class HuggingFaceModel(LanguageModel):
         return self.dtype == torch.float32 and getattr(self.model, "hf_quantizer", None) is None
 
     def plain_logits(self, ids: torch.Tensor) -> torch.Tensor:
-        """Return the logits of a text [tokens] read by the model's own forward, without cache or mask of ours."""
+        """Return the logits for token ids [tokens] from the model's `forward`, without our cache and mask."""
         return self.model(input_ids=ids[None].to(self.device), use_cache=False).logits[0, :, : self.vocab_size]
 
-    def wake(self) -> None:
-        """Have the weights of embedding and output layer be there as the model's own, until it rests."""
+    def load_embeddings(self) -> None:
+        """Load the embedding and the head as ordinary parameters, to be kept until `release_buffers`."""
 
-    def open(self, capacity: int, states: Sequence[int] = ()) -> Session:
-        return self._backend.open(capacity, self.vocab_size, states)
+    def open(self, capacity: int, state_indices: Sequence[int] = ()) -> Session:
+        return self._backend.open(capacity, self.vocab_size, state_indices)
 
 
-def context_of(config: PretrainedConfig) -> int:
-    """Return how many positions a model has for which the rotation of its cached keys stays what it was.
+def usable_context(config: PretrainedConfig) -> int:
+    """Return the number of positions for which the rotation of cached keys remains valid.
 
-    Two kinds of rotary embedding depend on the length of the text (transformers' `dynamic_rope_update`): "longrope"
-    turns to other frequencies beyond the length it was first trained for, "dynamic" beyond its positions. Keys cached
-    before that would be rotated by the old ones, so such a context ends there.
+    Two types of rotary embedding depend on the text's length (transformers' `dynamic_rope_update`): "longrope" changes
+    frequencies beyond the original training length, "dynamic" beyond the maximum positions. Keys cached earlier would
+    keep the old rotation, so the usable context ends there.
     """
     context = getattr(config, "max_position_embeddings", None) or 2048
     rope = getattr(config, "rope_parameters", None) or {}
-    kinds = [rope, *(kind for kind in rope.values() if isinstance(kind, dict))]  # one for all layers, or per kind
-    short = [kind.get("original_max_position_embeddings") for kind in kinds if kind.get("rope_type") == "longrope"]
-    return int(min([context, *(length for length in short if length)]))
+    settings = [rope, *(value for value in rope.values() if isinstance(value, dict))]  # for all layers or by layer type
+    lengths = [one.get("original_max_position_embeddings") for one in settings if one.get("rope_type") == "longrope"]
+    return int(min([context, *filter(None, lengths)]))
 
 
 def _eos_ids(model: PreTrainedModel, name: str) -> frozenset[int]:
@@ -121,10 +122,10 @@ def _eos_ids(model: PreTrainedModel, name: str) -> frozenset[int]:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class ModelPair:
-    """A target model, the draft model that proposes its tokens (None: the target is alone), and their tokenizer.
+    """A target model, its draft model (or None), and their shared tokenizer.
 
     Attributes:
-        remarks: sentences on what a reader should know of these files.
+        remarks: notes about the files to show to the user.
     """
 
     target: LanguageModel
@@ -133,35 +134,35 @@ class ModelPair:
     remarks: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        told = [f"{model.name} ({dtype_name(model)}, {model.backend})" for model in self.models]
-        return f"ModelPair({' ← '.join(told)}, {self.target.vocab_size:,} tokens)"
+        models = [f"{model.name} ({dtype_name(model)}, {model.backend})" for model in self.models]
+        return f"ModelPair({' ← '.join(models)}, {self.target.vocab_size:,} tokens)"
 
     @property
     def models(self) -> tuple[LanguageModel, ...]:
-        """The target, and the draft where there is one."""
+        """The target, and the draft if there is one."""
         return (self.target,) if self.draft is None else (self.target, self.draft)
 
     def ignore_eos(self) -> ModelPair:
-        """Return this pair, weights shared, with no end of text."""
+        """Return a pair that shares these weights but has no EOS tokens."""
         endless = self.draft and self.draft.ignore_eos()
         return ModelPair(self.target.ignore_eos(), endless, self.tokenizer, self.remarks)
 
     @property
     def vocab_size(self) -> int:
-        """V, tokens that its models read and draw."""
+        """V, the number of tokens that the models read and sample."""
         return self.target.vocab_size
 
     def text(self, tokens: Sequence[int], *, skip_special_tokens: bool = False) -> str:
-        """Return the text of what was decoded, without the token that ended it."""
+        """Return the text of decoded tokens, without a final EOS token."""
         ended = bool(tokens) and tokens[-1] in self.target.eos_ids
         return self.tokenizer.decode(tokens[:-1] if ended else tokens, skip_special_tokens=skip_special_tokens)
 
     @property
     def in_transformers(self) -> bool:
-        """Whether all of its models are transformers' own."""
+        """Whether all models are transformers models."""
         return all(isinstance(model, HuggingFaceModel) for model in self.models)
 
     @property
     def max_context(self) -> int:
-        """Positions that all of its models have."""
+        """The smallest of the models' maximum context lengths."""
         return min(model.max_context for model in self.models)

@@ -1,4 +1,4 @@
-"""Which two models make a pair and how they are loaded: what app, sweeps, commands and loading hand on."""
+"""The specification of a pair: its models and how to load them."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PairSpec:
-    """What `load_pair` loads.
+    """The models of a pair and how to load them.
 
     Attributes:
-        target, draft: local folders, hub ids or GGUF files; None and None for the demo pair. The draft `NO_DRAFT` is
-            none, and the target then the demo's for None; a folder of that name is "./none". `~` is the home folder. A
-            draft may be an EAGLE-3 head for a target that is no GGUF file, or `MTP`: the layers in the target's own.
-        device: such as "cpu" or "cuda"; None takes CUDA where there is one; "auto" has accelerate spread the target
-            over several GPUs, then memory and disk. A GGUF file goes to whatever llama.cpp was built for, or with "cpu"
-            to the CPU.
-        dtype: "float32", "bfloat16" or "float16"; None for the rule of `default_dtype`. GGUF files have their own.
+        target, draft: local folders, hub ids or GGUF files; None and None for the demo pair. The draft `NO_DRAFT` means
+            no draft, and a target of None is then the demo target; write "./none" for a folder named "none". `~` is the
+            home folder. The draft of a target that is not a GGUF file may be an EAGLE-3 head, or `MTP` for the target's
+            MTP layers.
+        device: a device such as "cpu" or "cuda"; None uses CUDA if available; "auto" lets accelerate spread the target
+            over several GPUs, then memory and disk. A GGUF file uses the device that llama.cpp was built for, or the
+            CPU for "cpu".
+        dtype: "float32", "bfloat16" or "float16"; None for `default_dtype`. The dtype of GGUF files is fixed.
         offload: "disk" or "host" streams the target's decoder layers from there in every pass, for targets larger than
-            memory; None keeps them in memory.
-        tokenizer: folder or hub id whose tokenizer is used; None for the target's, or that of a draft folder beside a
-            GGUF target. llama.cpp's files hold a copy that may split text otherwise than the original does.
+            memory; None loads them into memory.
+        tokenizer: folder or hub id of the tokenizer; None for the target's, or for a draft folder's if the target is a
+            GGUF file, whose converted tokenizer may split text differently.
     """
 
     target: str | os.PathLike | None = None
@@ -44,23 +45,23 @@ class PairSpec:
 
     @property
     def sources(self) -> tuple[str | os.PathLike, ...]:
-        """Where its models are: the target, and the draft unless it is alone; those of the demo pair for None."""
+        """The target, and the draft if there is one, with defaults filled in from the demo pair."""
         target = DEMO_PAIR / "target" if self.target is None else self.target
         draft = DEMO_PAIR / "draft" if self.draft is None else self.draft
         return (target,) if self.is_alone else (target, draft)
 
     @property
     def names(self) -> tuple[str, str]:
-        """The names of its models in records; `NO_DRAFT` where it has no draft."""
+        """The names of the target and the draft in records; `NO_DRAFT` without a draft."""
         target, *draft = map(model_name, self.sources)
         return target, draft[0] if draft else NO_DRAFT
 
     @property
     def is_demo(self) -> bool:
-        """Whether all of its models are among those that ship."""
+        """Whether all models of the pair are demo models."""
         return all(name.startswith("demo ") for name in map(model_name, self.sources))
 
     @property
     def named(self) -> list[str | os.PathLike]:
-        """The models that it names, which are not the default ones."""
+        """The models that are specified explicitly."""
         return [name for name in (self.target, self.draft) if name not in (None, NO_DRAFT, MTP)]

@@ -1,4 +1,4 @@
-"""How texts become prompts: as they are or through the chat template, with which arguments, and how they then end."""
+"""Turn texts into prompts, either unchanged or through the chat template and its arguments."""
 
 from __future__ import annotations
 
@@ -11,30 +11,31 @@ from itertools import starmap
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..files.prompt_files import check_text
-from ..files.prompt_rows import Prompt, shown
+from ..files.prompt_rows import Prompt, display_prompt
 from .chat import (
     PromptRefused,
     Turn,
     chat_text,
-    check_all_written,
+    check_all_turns_rendered,
     check_arguments,
     encode_chat,
+    explain_tokenizer_errors,
     has_template,
-    tokenizing,
 )
 
 if TYPE_CHECKING:
     from .protocol import Tokenizer
 
-RAW, CHAT = "raw", "chat"
-THINKING = (("<think>", "</think>"), ("[THINK]", "[/THINK]"))  # around what a model thinks before it answers
-SWITCHES = ("enable_thinking", "thinking")  # arguments by which templates turn that on and off
-PROBE = (Turn("user", "Hello"),)
-MAX_ARGUMENTS = 4_000  # characters
+RAW_ENDING = "raw"
+CHAT_ENDING = "chat"
+THINKING_MARKS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"))
+THINKING_SWITCHES = ("enable_thinking", "thinking")  # template arguments that turn thinking on or off
+PROBE_TURNS = (Turn("user", "Hello"),)
+MAX_ARGUMENT_CHARS = 4_000
 
 
 class Reader(Protocol):
-    """What reads a prompt: a pair, or what is known of one before it is loaded; V = its vocabulary."""
+    """A reader of prompts: a pair, or the facts about one before it is loaded."""
 
     @property
     def tokenizer(self) -> Tokenizer: ...
@@ -44,12 +45,12 @@ class Reader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Prompting:
-    """How texts become prompts.
+    """Settings for turning texts into prompts.
 
     Args:
-        chat: True puts a text into the tokenizer's chat template, as the user's turn; False takes it as it is; None
-            uses a template where the tokenizer has one.
-        arguments: name -> value, for the template.
+        chat: True puts a text into the tokenizer's chat template as the user's turn; False leaves it unchanged; None
+            uses the template if the tokenizer has one.
+        arguments: name -> value, passed to the template.
     """
 
     chat: bool | None = None
@@ -58,37 +59,37 @@ class Prompting:
     def __post_init__(self) -> None:
         check_arguments(self.arguments)
 
-    def by_template(self, tokenizer: Tokenizer) -> bool:
-        """Whether texts go through the tokenizer's chat template."""
+    def uses_template(self, tokenizer: Tokenizer) -> bool:
+        """Return whether texts go through the tokenizer's chat template."""
         used = has_template(tokenizer) if self.chat is None else self.chat
         if self.arguments and not used:
             raise ValueError(
-                f"template argument {next(iter(self.arguments))}: found it for prompts that go through no chat "
-                "template, expected a chat model's"
+                f"template argument {next(iter(self.arguments))}: found with prompts that use no chat template, "
+                "expected a chat model's prompts"
             )
         return used
 
-    def record(self, tokenizer: Tokenizer, turns: Sequence[Turn] = PROBE) -> dict[str, Any]:
+    def record(self, tokenizer: Tokenizer, turns: Sequence[Turn] = PROBE_TURNS) -> dict[str, Any]:
         """Return `prompt_ending` and `template_arguments`, for records.
 
         The ending is "raw", "chat", or "chat, thinking on", "… off" or "… closed by default".
         """
-        ending = _ending(tokenizer, turns, self.arguments) if self.by_template(tokenizer) else RAW
+        ending = _ending(tokenizer, turns, self.arguments) if self.uses_template(tokenizer) else RAW_ENDING
         return {"prompt_ending": ending, "template_arguments": dict(self.arguments)}
 
 
-def parsed_arguments(given: Iterable[str]) -> dict[str, Any]:
-    """Read arguments of a template, each "name=value"; a value is JSON, or else a text."""
+def parse_template_arguments(given: Iterable[str]) -> dict[str, Any]:
+    """Parse template arguments, each "name=value" with JSON or plain text as the value."""
     arguments: dict[str, Any] = {}
     for one in given:
         name, equals, value = (part.strip() for part in one.partition("="))
-        if not equals or name in arguments or len(one) > MAX_ARGUMENTS:
+        if not equals or name in arguments or len(one) > MAX_ARGUMENT_CHARS:
             raise ValueError(
-                f"template argument {one[:40]!r}: found {'it twice' if name in arguments else 'no short name=value'}, "
-                "expected such as enable_thinking=false"
+                f"template argument {one[:40]!r}: found {'a repeated name' if name in arguments else 'invalid text'}, "
+                "expected a short name=value such as enable_thinking=false"
             )
         lowered = value.lower()
-        try:  # "False" would be true, as every text is
+        try:  # converted to lower case, since the string "False" would be truthy
             arguments[name] = json.loads(lowered if lowered in ("true", "false", "null") else value)
         except (ValueError, RecursionError):
             arguments[name] = value
@@ -97,39 +98,40 @@ def parsed_arguments(given: Iterable[str]) -> dict[str, Any]:
 
 
 def encode_prompt(reader: Reader, prompt: Prompt, prompting: Prompting | None = None) -> list[int]:
-    """Return a prompt's token ids, as a conversation, or a text as its user's turn, where the model is a chat model.
+    """Return a prompt's token ids; a text becomes the user's turn for a chat model.
 
     Raises:
-        PromptRefused: the chat template refuses it, or there is none for its turns.
+        PromptRefused: the chat template refuses the prompt, or is missing for its turns.
     """
     check_text(prompt)
-    prompting, tokenizer = prompting or Prompting(), reader.tokenizer
-    if prompting.by_template(tokenizer):
+    prompting = prompting or Prompting()
+    tokenizer = reader.tokenizer
+    if prompting.uses_template(tokenizer):
         turns = list(starmap(Turn, (("user", prompt),) if isinstance(prompt, str) else prompt.turns))
         try:
             ids = encode_chat(tokenizer, turns, prompting.arguments)
-            check_all_written(tokenizer, turns, prompting.arguments)
+            check_all_turns_rendered(tokenizer, turns, prompting.arguments)
         except PromptRefused as error:
-            raise PromptRefused(f"prompt {shown(prompt)[:40]!r}: {error}") from error
+            raise PromptRefused(f"prompt {display_prompt(prompt)[:40]!r}: {error}") from error
     elif isinstance(prompt, str):
-        with tokenizing(prompt):
+        with explain_tokenizer_errors(prompt):
             ids = list(tokenizer.encode(prompt))
     else:
         roles = ", ".join(role for role, _ in prompt.turns)
         raise PromptRefused(
-            f"prompt {shown(prompt)[:40]!r}: found turns of {roles} for prompts that go through no chat template, "
-            "expected a chat model's, or one text"
+            f"prompt {display_prompt(prompt)[:40]!r}: found turns ({roles}) but no chat template, expected a chat "
+            "model or a single text"
         )
-    return within_rows(reader, ids, shown(prompt))
+    return check_token_range(reader, ids, display_prompt(prompt))
 
 
-def within_rows(reader: Reader, ids: list[int], text: str) -> list[int]:
-    """Return the ids of a text, refusing a token that the model has no row of weights for."""
+def check_token_range(reader: Reader, ids: list[int], text: str) -> list[int]:
+    """Return a text's token ids; raise ValueError for a token outside the model's vocabulary."""
     outside = next((token for token in ids if token >= reader.vocab_size), None)
     if outside is not None:
         raise ValueError(
             f"prompt {text[:40]!r}: found {reader.tokenizer.decode([outside])!r}, token {outside}, expected ids below "
-            f"{reader.vocab_size}: the model has as many rows, fewer than its tokenizer has tokens"
+            f"{reader.vocab_size}: the model has fewer logits than its tokenizer has tokens"
         )
     return ids
 
@@ -138,15 +140,15 @@ def _ending(tokenizer: Tokenizer, turns: Sequence[Turn], arguments: Mapping[str,
     text = chat_text(tokenizer, turns, arguments)
     after = text.rpartition(turns[-1].text.strip() or "\0")[2]
     template = f"{tokenizer.get_chat_template()}"
-    switches = [name for name in SWITCHES if re.search(rf"\b{name}\b", template)]
-    opened, closed = (max(map(after.rfind, marks)) for marks in zip(*THINKING, strict=True))
+    switches = [name for name in THINKING_SWITCHES if re.search(rf"\b{name}\b", template)]
+    opened, closed = (max(map(after.rfind, marks)) for marks in zip(*THINKING_MARKS, strict=True))
     if closed > opened:
-        return f"{CHAT}, thinking {'off' if set(switches) & set(arguments) else 'closed by default'}"
+        return f"{CHAT_ENDING}, thinking {'off' if set(switches) & set(arguments) else 'closed by default'}"
     if opened >= 0:
-        return f"{CHAT}, thinking on"
+        return f"{CHAT_ENDING}, thinking on"
     for name in switches:
-        with suppress(ValueError):  # a template may take one of the two only
+        with suppress(ValueError):  # a template may accept only one of the two
             on, off = (chat_text(tokenizer, turns, {**arguments, name: value}) for value in (True, False))
             if on != off:
-                return f"{CHAT}, thinking {'on' if text == on else 'off'}"
-    return CHAT
+                return f"{CHAT_ENDING}, thinking {'on' if text == on else 'off'}"
+    return CHAT_ENDING

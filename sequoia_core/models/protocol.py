@@ -1,4 +1,4 @@
-"""The interface of language models: sessions with one text's keys and values. q = tokens in a pass, V = vocabulary."""
+"""The interface of language models and their sessions. q = number of tokens in a pass, V = vocabulary size."""
 
 import copy
 import threading
@@ -10,20 +10,20 @@ import numpy as np
 import torch
 
 from ..files.dtypes import DTYPES, check_dtype
-from ..native.threads import use_free_cores
+from .threads import use_free_cores
 
-CHUNK = 512  # tokens of a text read at once: bounds the mask of a long one to 512 x context
+CHUNK = 512  # prompt tokens read per pass, which limits the mask to 512 x context
 TORCH_DTYPES = {name: getattr(torch, name) for name in DTYPES}
 
 
 class Session(Protocol):
-    """One sequence in one model: a KV cache of fixed capacity and whatever buffers a pass needs.
+    """One sequence in one model, with a KV cache of fixed capacity.
 
     Attributes:
-        length: tokens held so far.
-        logits_dtype: dtype of what `forward` returns.
-        read_wait_sec: seconds that the model's passes waited so far for weights from a slower tier; 0 if resident.
-        states: float [q, states, H], those of the last pass that the session was opened for; None where for none.
+        length: number of cached tokens.
+        logits_dtype: dtype of the logits that `forward` returns.
+        read_wait_sec: total seconds that passes have waited for streamed weights; 0 if all weights are in memory.
+        states: float [q, states, H], the hidden states of the last pass that were requested in `open`; None if none.
     """
 
     @property
@@ -38,13 +38,13 @@ class Session(Protocol):
     def forward(
         self, ids: torch.Tensor, positions: torch.Tensor, tree_mask: torch.Tensor, *, keep: int
     ) -> torch.Tensor:
-        """Run the model over more tokens and hold their keys and values.
+        """Run the model over more tokens and cache their keys and values.
 
         Args:
             ids, positions: int64 [q], on CPU.
-            tree_mask: float32 [q, t], additive mask (0 or -inf) over the last t tokens held, the new ones included;
-                every token before them is visible.
-            keep: how many of the last rows of logits are wanted.
+            tree_mask: float32 [q, t], additive mask (0 or -inf) over the last t tokens including the new ones; all
+                earlier tokens are visible.
+            keep: number of trailing rows of logits to return.
 
         Returns:
             float [keep, V] of `logits_dtype`, valid until the next call.
@@ -52,38 +52,39 @@ class Session(Protocol):
         ...
 
     def commit(self, start: int, slots: Sequence[int]) -> None:
-        """Keep, of the tokens from `start` on, only those at `start + slots[i]`, in that order; forget the others.
+        """Move the token at `start + slots[i]` to `start + i` for each i, and discard all other tokens from `start` on.
 
-        `slots` must increase. Only tokens that move are copied.
+        `slots` must be increasing. Only tokens that move are copied.
         """
         ...
 
-    def see(self, start: int, states: torch.Tensor) -> None:
-        """Take the target's states of the committed tokens from position `start` on; only a draft head reads them."""
+    def observe_states(self, start: int, states: torch.Tensor) -> None:
+        """Receive the target's states for the committed tokens from position `start` on; only draft heads use them."""
         ...
 
     def wait(self) -> None:
-        """Return when the device has finished all work so far."""
+        """Wait for the device to finish all queued work."""
         ...
 
 
 class LanguageModel(ABC):
-    """A model as the engine sees it: one of transformers, a GGUF file or a draft head.
+    """The engine's interface to a model: a transformers model, a GGUF file or a draft head.
 
     Attributes:
-        name: for people and records, see `files.model_names`.
-        vocab_size: V, tokens that can be drawn; the logits of padding are cut off.
-        max_context: positions there are.
-        eos_ids: tokens that end a text.
-        device, dtype: where and in which dtype it runs; of a GGUF file its format in llama.cpp's words ("Q4_K_M").
-        parameters: how many it has.
-        offload: the slower tier that its layers stream from in every pass; None where they are in memory.
-        reads: numbers of the target's states that it drafts from, see `open`; none for a model by itself.
-        kind: its class or architecture, for messages.
-        backend: what runs its passes, in words.
-        is_exact: whether it computes in float32 with weights that are not quantised.
-        takes_any_positions: whether a pass runs at any positions, also at those that no text has.
-        bytes_read: of streamed weights so far; 0 for a model in memory.
+        name: name for display and records (see `files.model_names`).
+        vocab_size: V, the number of tokens that can be sampled; padding logits are dropped.
+        max_context: the maximum number of positions.
+        eos_ids: ids of the tokens that end a text.
+        device, dtype: device and dtype of its passes; for a GGUF file, the dtype is llama.cpp's format ("Q4_K_M").
+        parameters: number of parameters.
+        offload: the slower tier from which its layers are streamed in every pass; None if they are in memory.
+        state_indices: indices of the target's states that a draft head reads (see `open`); empty for other models.
+        architecture: its class or architecture, for messages.
+        backend: description of the code that runs its passes.
+        is_exact: whether it computes in float32 with unquantized weights.
+        takes_any_positions: whether a pass accepts positions that cannot occur in a text.
+        bytes_read: total number of bytes read for streamed weights; 0 for a model in memory.
+        remarks: notes about its files to show to the user.
     """
 
     name: str
@@ -94,13 +95,14 @@ class LanguageModel(ABC):
     dtype: torch.dtype | str
     parameters: int
     offload: str | None = None
-    reads: tuple[int, ...] = ()
+    state_indices: tuple[int, ...] = ()
     bytes_read: int = 0
+    remarks: tuple[str, ...] = ()
     takes_any_positions = True
 
     @property
     @abstractmethod
-    def kind(self) -> str: ...
+    def architecture(self) -> str: ...
     @property
     @abstractmethod
     def backend(self) -> str: ...
@@ -109,40 +111,41 @@ class LanguageModel(ABC):
         return False
 
     @abstractmethod
-    def open(self, capacity: int, states: Sequence[int] = ()) -> Session:
-        """Return an empty session with room for `capacity` tokens.
+    def open(self, capacity: int, state_indices: Sequence[int] = ()) -> Session:
+        """Return an empty session for up to `capacity` tokens.
 
         Args:
-            states: numbers of states that it keeps of each pass: outputs after so many layers, 0 for the embedding.
+            state_indices: hidden states to record in each pass; index i is the output of layer i, counted from 1, and 0
+                is the embedding.
         """
 
     @abstractmethod
     def plain_logits(self, ids: torch.Tensor) -> torch.Tensor:
-        """Return the logits of a text, float [tokens, V], read in one pass without a tree."""
+        """Return the logits for token ids, float [tokens, V], from one pass without a tree."""
 
     def ignore_eos(self) -> Self:
-        """Return this model, weights shared, with no end of text: for races in which all must write equally much."""
+        """Return a model that shares these weights but has no EOS tokens, for races over texts of equal length."""
         twin = copy.copy(self)
         twin.eos_ids = frozenset()
         return twin
 
     def check_weights(self) -> None:  # noqa: B027
-        """Refuse a weight that is not finite where loading did not: one that streams."""
+        """Raise ValueError for non-finite weights that loading did not check because they are streamed."""
 
-    def rest(self) -> None:  # noqa: B027
-        """Free the buffers of `plain_logits`; the next call allocates them again."""
+    def release_buffers(self) -> None:  # noqa: B027
+        """Free the buffers of `plain_logits`; the next call reallocates them."""
 
     def close(self) -> None:  # noqa: B027
-        """End threads and close files, where layers stream; the model can then run no more."""
+        """Stop threads and close files of streamed layers; the model cannot run afterwards."""
 
 
 class Tokenizer(Protocol):
-    """Text to token ids and back, by the names of transformers' tokenizers.
+    """A tokenizer, with the interface of transformers' tokenizers.
 
     Attributes:
-        chat_template: a Jinja template, or None.
-        special_tokens_map: "bos_token" and the like -> the token's text, as templates ask for them.
-        added_tokens_decoder: id -> a token that is cut out of any text before anything else (`content`, `special`).
+        chat_template: a Jinja template; None if there is none.
+        special_tokens_map: role, such as "bos_token" -> the token's text, for templates.
+        added_tokens_decoder: id -> added token (`content`, `special`), which is split off before tokenization.
     """
 
     chat_template: Any
@@ -153,64 +156,64 @@ class Tokenizer(Protocol):
     def added_tokens_decoder(self) -> dict[int, Any]: ...
 
     def get_vocab(self) -> dict[str, int]:
-        """Return token -> id."""
+        """Return the vocabulary, token -> id."""
         ...
 
     def get_chat_template(self) -> Any:
-        """Return the template that a conversation goes through where nothing else is asked for."""
+        """Return the default chat template."""
         ...
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Return the ids of a text; special tokens in it are read as such."""
+        """Return a text's token ids; special tokens in the text become their ids."""
         ...
 
     def decode(self, ids: Any, skip_special_tokens: bool = False) -> str:
-        """Return the text of some ids, "\ufffd" for bytes that are part of a character alone."""
+        """Return the text for token ids, with "\ufffd" for incomplete characters."""
         ...
 
 
 class Backend(Protocol):
-    """One way of running a certain model's passes; `choose_backend` picks one when a model is wrapped.
+    """An implementation of a model's passes, selected by `choose_backend`.
 
     Attributes:
-        description: in words, for records and pages, such as "transformers".
+        description: description for records and display, such as "transformers".
     """
 
     @property
     def description(self) -> str: ...
 
-    def open(self, capacity: int, vocab_size: int, states: Sequence[int] = ()) -> Session:
-        """Return an empty session as `LanguageModel.open` does, whose logits are cut to `vocab_size`."""
+    def open(self, capacity: int, vocab_size: int, state_indices: Sequence[int] = ()) -> Session:
+        """Return an empty session as `LanguageModel.open` does, with logits truncated to `vocab_size`."""
         ...
 
 
 def dtype_name(model: LanguageModel) -> str:
-    """Return a model's dtype as options, files and records spell it, such as "bfloat16" or "Q8_0"."""
+    """Return a model's dtype as spelled in options, files and records, such as "bfloat16" or "Q8_0"."""
     return str(model.dtype).removeprefix("torch.")
 
 
 def find_dtype(dtype: str | torch.dtype) -> torch.dtype:
-    """Return one of `TORCH_DTYPES` by its name, or itself."""
+    """Return one of `TORCH_DTYPES`, given by its name or as a dtype."""
     return TORCH_DTYPES[check_dtype(str(dtype).removeprefix("torch."))]
 
 
 def causal_mask(count: int) -> torch.Tensor:
-    """Return the mask of tokens that each see those before them and themselves, float32 [count, count]."""
+    """Return an additive causal mask, float32 [count, count]."""
     return torch.full((count, count), -torch.inf, dtype=torch.float32).triu_(1)
 
 
-def parents_of(tree_mask: np.ndarray, held: int) -> np.ndarray:
-    """Return the slot of each new token's parent, the latest one that it sees: int [q], -1 for the first of all.
+def parent_slots(tree_mask: np.ndarray, cached: int) -> np.ndarray:
+    """Return the slot of each new token's parent, the latest token it attends to: int [q], -1 for the first token.
 
     Args:
         tree_mask: float [q, t], as in `Session.forward`.
-        held: tokens held before the pass.
+        cached: number of tokens cached before the pass.
     """
     count, covered = tree_mask.shape
-    own = covered - count + np.arange(count)
-    seen = (tree_mask == 0) & (np.arange(covered) < own[:, None])
+    new_slots = covered - count + np.arange(count)
+    seen = (tree_mask == 0) & (np.arange(covered) < new_slots[:, None])
     latest = covered - 1 - seen[:, ::-1].argmax(1)
-    before = held + count - covered  # slots before those that the mask covers; all of them are seen
+    before = cached + count - covered  # number of slots before the mask, all visible
     return np.where(seen.any(1), before + latest, before - 1)
 
 
@@ -222,20 +225,21 @@ def prefill(
     reader: Session | None = None,
     cancel: threading.Event | None = None,
 ) -> bool:
-    """Append a text int [L] to a session in chunks, each token seeing all before it; return whether nobody cancelled.
+    """Append token ids, int [L], to a session in chunks; return False if cancelled.
 
-    `cancel` is looked at before every chunk and after the last one.
+    `cancel` is checked before every chunk and after the last one.
 
     Args:
-        reader: the session of a draft head, which takes the states that this one keeps.
+        reader: the session of a draft head, which receives the hidden states.
     """
     ids = torch.as_tensor(ids, dtype=torch.int64)
     for start in range(0, len(ids), CHUNK):
         if cancel is not None and cancel.is_set():
             return False
-        chunk, first = ids[start : start + CHUNK], session.length
+        chunk = ids[start : start + CHUNK]
+        first = session.length
         with use_free_cores():
             session.forward(chunk, torch.arange(len(chunk)) + first, causal_mask(len(chunk)), keep=1)
             if reader is not None and session.states is not None:
-                reader.see(first, session.states)
+                reader.observe_states(first, session.states)
     return cancel is None or not cancel.is_set()

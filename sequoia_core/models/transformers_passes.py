@@ -1,4 +1,4 @@
-"""Passes through a Hugging Face model's own forward, with explicit positions and a 4-D mask: any causal model."""
+"""Forward passes of any causal Hugging Face model, with explicit positions and a 4-D mask."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 
-from ..native import linear
+from .linear_layers import linear_layers
 from .tree_cache import CacheSession
 
 if TYPE_CHECKING:
@@ -17,40 +17,40 @@ if TYPE_CHECKING:
 
 
 class TransformersBackend:
-    """Runs any causal model of transformers."""
+    """Runs any causal transformers model."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
         config = model.config.get_text_config()
         self.layers = int(config.num_hidden_layers)
-        kinds = set(getattr(config, "layer_types", None) or [])
-        unknown = kinds - {"full_attention", "sliding_attention"}
+        layer_types = set(getattr(config, "layer_types", None) or [])
+        unknown = layer_types - {"full_attention", "sliding_attention"}
         if unknown:
             raise ValueError(
-                f"found layers of kind {', '.join(sorted(unknown))}, expected full or sliding-window attention "
+                f"found layers of type {', '.join(sorted(unknown))}, expected full or sliding-window attention "
                 "(a tree needs a mask over cached tokens)"
             )
         self.window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
-        self.mixed = self.window is not None and len(kinds) == 2  # such models take one mask per kind of layer
-        self.windowed = self.window is not None and "full_attention" not in kinds
+        self.mixed = self.window is not None and len(layer_types) == 2  # each layer type needs its own mask
+        self.windowed = self.window is not None and "full_attention" not in layer_types
         self.shares = layers_by_device(model) if is_spread(model) else None
 
     @property
     def description(self) -> str:
-        return ", ".join(filter(None, ["transformers", linear.description(self.model)]))
+        return ", ".join(filter(None, ["transformers", linear_layers().description(self.model)]))
 
     @property
     def device(self) -> torch.device:
-        """Where tokens go: weights of streamed or spread layers may be elsewhere."""
+        """The device of the inputs; weights of streamed or spread layers may be elsewhere."""
         hook = getattr(self.model, "_hf_hook", None)
         return torch.device(getattr(hook, "execution_device", None) or self.model.device)
 
-    def open(self, capacity: int, vocab_size: int, states: Sequence[int] = ()) -> TransformersSession:
-        return TransformersSession(self, capacity, vocab_size, states)
+    def open(self, capacity: int, vocab_size: int, state_indices: Sequence[int] = ()) -> TransformersSession:
+        return TransformersSession(self, capacity, vocab_size, state_indices)
 
 
 def decoder_layers(model: PreTrainedModel) -> tuple[str, torch.nn.ModuleList]:
-    """Return the list of a model's decoder layers and its name in the model."""
+    """Return the name and the `ModuleList` of a model's decoder layers."""
     count = int(model.config.get_text_config().num_hidden_layers)
     lists = [
         (name, module)
@@ -58,20 +58,20 @@ def decoder_layers(model: PreTrainedModel) -> tuple[str, torch.nn.ModuleList]:
         if isinstance(module, torch.nn.ModuleList) and len(module) == count
     ]
     if not lists:
-        raise ValueError(f"found a {type(model).__name__} without a list of its {count} layers, expected one")
+        raise ValueError(f"found a {type(model).__name__} without a list of its {count} layers, expected a ModuleList")
     return max(lists, key=lambda named: sum(parameter.numel() for parameter in named[1].parameters()))
 
 
 def is_spread(model: torch.nn.Module) -> bool:
-    """Whether accelerate runs a model's layers in several places."""
+    """Return whether accelerate runs a model's layers on several devices."""
     return len(set((getattr(model, "hf_device_map", None) or {}).values())) > 1
 
 
 def layers_by_device(model: PreTrainedModel) -> Counter[torch.device]:
-    """Return how many decoder layers of a spread model run on each device."""
+    """Return the number of a spread model's decoder layers on each device."""
     counts: Counter[torch.device] = Counter()
     for module in model.modules():
-        if isinstance(getattr(module, "layer_idx", None), int):  # the attention of a layer
+        if isinstance(getattr(module, "layer_idx", None), int):  # the attention module of a layer
             hooks = [hook for part in module.modules() if (hook := getattr(part, "_hf_hook", None)) is not None]
             devices = [device for hook in hooks if (device := getattr(hook, "execution_device", None)) is not None]
             weights = next(module.parameters()).device
@@ -80,16 +80,23 @@ def layers_by_device(model: PreTrainedModel) -> Counter[torch.device]:
 
 
 class TransformersSession(CacheSession):
-    def __init__(self, passes: TransformersBackend, capacity: int, vocab_size: int, states: Sequence[int] = ()) -> None:
+    def __init__(
+        self, passes: TransformersBackend, capacity: int, vocab_size: int, state_indices: Sequence[int] = ()
+    ) -> None:
         model = passes.model
         super().__init__(
-            passes.layers, capacity, device=passes.device, dtype=model.dtype,
-            logits_dtype=linear.logits_dtype(model), vocab_size=vocab_size, shares=passes.shares,
-            reads=states,
-        )  # fmt: skip
+            passes.layers,
+            capacity,
+            device=passes.device,
+            dtype=model.dtype,
+            logits_dtype=linear_layers().logits_dtype(model),
+            vocab_size=vocab_size,
+            shares=passes.shares,
+            state_indices=state_indices,
+        )
         self.passes = passes
-        unlimited = passes.window is None or capacity <= passes.window  # no token is too old to be seen
-        self.any_slot = unlimited and passes.shares is None and not states
+        unlimited = passes.window is None or capacity <= passes.window
+        self.any_slot = unlimited and passes.shares is None and not state_indices
 
     def _logits(self, ids: torch.Tensor, positions: torch.Tensor, tree_mask: torch.Tensor, keep: int) -> torch.Tensor:
         passes = self.passes
@@ -98,37 +105,41 @@ class TransformersSession(CacheSession):
             mask = {"full_attention": self.mask(tree_mask), "sliding_attention": self.mask(tree_mask, passes.window)}
         else:
             mask = self.mask(tree_mask, passes.window if passes.windowed else None)
-        with states_of(passes.model, self.reads) as found:
+        with record_states(passes.model, self.state_indices) as recorded:
             logits = passes.model(
-                input_ids=ids[None].to(self.device), position_ids=positions[None].to(self.device), attention_mask=mask,
-                past_key_values=self.cache, use_cache=True, logits_to_keep=keep,
-            ).logits  # fmt: skip
-        if self.reads:
-            self.states = torch.stack([found[number][0].to(self.device) for number in self.reads], 1)
+                input_ids=ids[None].to(self.device),
+                position_ids=positions[None].to(self.device),
+                attention_mask=mask,
+                past_key_values=self.cache,
+                use_cache=True,
+                logits_to_keep=keep,
+            ).logits
+        if self.state_indices:
+            self.states = torch.stack([recorded[number][0].to(self.device) for number in self.state_indices], 1)
         return logits[0, -keep:]
 
 
 @contextmanager
-def states_of(model: PreTrainedModel, numbers: Collection[int]) -> Iterator[dict[int, torch.Tensor]]:
-    """Note states that a model's own forward goes through, by their numbers, each [1, q, H]."""
-    found: dict[int, torch.Tensor] = {}
+def record_states(model: PreTrainedModel, numbers: Collection[int]) -> Iterator[dict[int, torch.Tensor]]:
+    """Record hidden states during a model's forward pass, keyed by index, each [1, q, H]."""
+    recorded: dict[int, torch.Tensor] = {}
     layers = decoder_layers(model)[1] if numbers else torch.nn.ModuleList()
 
-    def taken(number: int) -> Callable[..., None]:
-        def take(layer: torch.nn.Module, inputs: tuple, keywords: dict, output: object = None) -> None:
-            given = keywords.get("hidden_states", inputs[0] if inputs else None) if number == 0 else output
-            found[number] = cast("torch.Tensor", given[0] if isinstance(given, tuple) else given)
+    def recorder(number: int) -> Callable[..., None]:
+        def record(layer: torch.nn.Module, inputs: tuple, keywords: dict, output: object = None) -> None:
+            states = keywords.get("hidden_states", inputs[0] if inputs else None) if number == 0 else output
+            recorded[number] = cast("torch.Tensor", states[0] if isinstance(states, tuple) else states)
 
-        return take
+        return record
 
     hooks = [
-        layers[number - 1].register_forward_hook(taken(number), with_kwargs=True)
+        layers[number - 1].register_forward_hook(recorder(number), with_kwargs=True)
         if number
-        else layers[0].register_forward_pre_hook(taken(0), with_kwargs=True)
+        else layers[0].register_forward_pre_hook(recorder(0), with_kwargs=True)
         for number in set(numbers)
     ]
     try:
-        yield found
+        yield recorded
     finally:
         for hook in hooks:
             hook.remove()

@@ -1,4 +1,7 @@
-"""A KV cache that holds a whole tree, then keeps its accepted path. q = tokens of a pass, kv = all, V = vocabulary."""
+"""A KV cache for token trees that retains only the accepted path.
+
+q = number of tokens in a pass, kv = number of all tokens, V = vocabulary size.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,12 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 
 class _Layer(CacheLayerMixin):
-    """One layer's view into the cache's buffer."""
+    """One layer's view of the cache's buffer."""
 
     def __init__(self, cache: TreeCache, index: int) -> None:
         super().__init__()
-        self.cache, self.index = cache, index
+        self.cache = cache
+        self.index = index
         self.is_initialized = True
 
     def lazy_initialization(self, key_states, value_states) -> None:  # allocated by TreeCache on the first update
@@ -33,13 +37,12 @@ class _Layer(CacheLayerMixin):
 
 
 class TreeCache(Cache):
-    """A KV cache allocated once, of whose slots any can be kept: a tree goes in, its accepted path stays.
+    """A KV cache of fixed capacity: a pass adds a tree, and `commit` retains only the slots of the accepted path.
 
-    All layers of a device live in one tensor [2 * layers, heads, capacity, head_dim], so that committing a path is one
-    gather.
+    All layers of a device share one tensor [2 * layers, heads, capacity, head_dim], so committing a path is one gather.
 
     Args:
-        shares: how many layers run on each device, where a model is spread over several; None for one device.
+        shares: number of layers on each device, for a model spread over several; None for one device.
     """
 
     def __init__(self, layer_count: int, capacity: int, shares: Mapping[torch.device, int] | None = None) -> None:
@@ -48,16 +51,16 @@ class TreeCache(Cache):
         self.length = 0
         self.pending = 0
         self.positions = torch.zeros(capacity, dtype=torch.int64)
-        self.slots: torch.Tensor | None = None  # of a pass of fixed shape; else it writes after those held
+        self.slots: torch.Tensor | None = None  # slots to write in a pass of fixed shape; None to append
         self._shares = shares
         self._buffers: dict[torch.device, torch.Tensor] = {}
-        self._pairs: dict[int, torch.Tensor] = {}  # of each layer, its keys and values: a view of two rows
+        self._pairs: dict[int, torch.Tensor] = {}  # layer -> view of its two rows, keys and values
 
     def get_query_offset(self, layer_idx: int = 0) -> int:
         return self.length
 
     def begin(self, positions: torch.Tensor) -> None:
-        """Announce a forward over q tokens at these positions, int64 [q]."""
+        """Start a pass over q tokens at these positions, int64 [q]."""
         self.pending = len(positions)
         if self.length + self.pending > self.capacity:
             raise ValueError(
@@ -66,24 +69,24 @@ class TreeCache(Cache):
         self.positions[self.length : self.length + self.pending] = positions
 
     def end(self) -> None:
-        """Make the announced tokens part of the cache."""
+        """Add the tokens of the pass to the cache."""
         self.length += self.pending
         self.pending = 0
 
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store keys and values [1, heads, q, head_dim]; return views [1, heads, kv, head_dim] of all so far."""
+        """Store keys and values [1, heads, q, head_dim]; return views [1, heads, kv, head_dim] of all tokens."""
         pair = self._pairs.get(layer)
         if pair is None:
-            pair = self._pairs[layer] = self._place(keys)
+            pair = self._pairs[layer] = self._allocate(keys)
         if keys.shape != values.shape:
             raise ValueError(
-                f"keys of {keys.shape[-1]} and values of {values.shape[-1]} numbers a head, as latent attention caches "
-                "them, which do not fit one buffer"
+                f"keys have size {keys.shape[-1]} and values size {values.shape[-1]} per head, as with latent "
+                "attention, so they do not fit into one buffer"
             )
         if keys.shape[1:2] + keys.shape[3:] != pair.shape[1:2] + pair.shape[3:]:
             raise ValueError(
-                f"keys of {keys.shape[1]} heads of {keys.shape[-1]} numbers in layer {layer}, of {pair.shape[1]} heads "
-                f"of {pair.shape[-1]} before it"
+                f"layer {layer} has {keys.shape[1]} key heads of size {keys.shape[-1]}, whereas earlier layers have "
+                f"{pair.shape[1]} of size {pair.shape[-1]}"
             )
         if self.slots is not None:
             pair[0].index_copy_(1, self.slots, keys[0])
@@ -94,8 +97,8 @@ class TreeCache(Cache):
         pair[1, :, self.length : stop] = values[0]
         return pair[0:1, :, :stop], pair[1:2, :, :stop]
 
-    def _place(self, keys: torch.Tensor) -> torch.Tensor:
-        """Return buffers for a layer's keys and values beside the layers that run on the same device."""
+    def _allocate(self, keys: torch.Tensor) -> torch.Tensor:
+        """Return a layer's two rows in its device's buffer."""
         device = keys.device
         if device not in self._buffers:
             _, heads, _, width = keys.shape
@@ -105,7 +108,10 @@ class TreeCache(Cache):
         return self._buffers[device][row : row + 2]
 
     def commit(self, start: int, slots: Sequence[int]) -> None:
-        """Keep of the slots from `start` on only `start + slots[i]`, rising, moved to `start + i`; forget the rest."""
+        """Move slot `start + slots[i]` to `start + i` for each i, and discard all other slots from `start` on.
+
+        `slots` must be increasing.
+        """
         moved = next((i for i, slot in enumerate(slots) if slot != i), len(slots))
         if moved < len(slots):
             source = torch.tensor(slots[moved:]) + start
@@ -116,36 +122,45 @@ class TreeCache(Cache):
         self.length = start + len(slots)
 
     def gather(self, first: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
-        """Have slot `first + i` hold what slot `first + slots[i]` held, int64 [1] and [m] on the device."""
-        (buffer,) = self._buffers.values()  # a pass has written to it, on one device
+        """Copy slot `first + slots[i]` to slot `first + i`; the arguments are int64 [1] and [m] on the device."""
+        (buffer,) = self._buffers.values()  # there is one device, whose buffer an earlier pass allocated
         to = first + torch.arange(len(slots), device=slots.device)
         return buffer.index_copy_(2, to, buffer.index_select(2, first + slots))
 
 
 class CacheSession:
-    """A session over a `TreeCache`; a kind of model adds `_logits`, one pass of it.
+    """A session with a `TreeCache`; subclasses implement `_logits`, one pass of the model.
 
     Args:
-        logits_dtype: of what its passes return; None for the model's.
-        vocab_size: logits of real tokens; those of padding are cut off.
-        reads: numbers of the states that it keeps of each pass, which `_logits` then sets.
+        logits_dtype: dtype of the logits; None for the model's.
+        vocab_size: number of real tokens; padding logits are dropped.
+        state_indices: hidden states to record in each pass; `_logits` sets `states`.
     """
 
     read_wait_sec = 0.0
     states: torch.Tensor | None = None
-    any_slot = False  # whether its passes can write to any slots and see any others, see `logits_at`
+    any_slot = False  # whether passes can write and attend to arbitrary slots (see `logits_at`)
 
     def __init__(
-        self, layers: int, capacity: int, *, device: torch.device, dtype: torch.dtype,
-        logits_dtype: torch.dtype | None = None, vocab_size: int, shares: Mapping[torch.device, int] | None = None,
-        reads: Sequence[int] = (),
-    ) -> None:  # fmt: skip
-        self.reads = tuple(reads)
+        self,
+        layers: int,
+        capacity: int,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        logits_dtype: torch.dtype | None = None,
+        vocab_size: int,
+        shares: Mapping[torch.device, int] | None = None,
+        state_indices: Sequence[int] = (),
+    ) -> None:
+        self.state_indices = tuple(state_indices)
         self.cache = TreeCache(layers, capacity, shares)
-        self.device, self.dtype = torch.device(device), dtype
+        self.device = torch.device(device)
+        self.dtype = dtype
         if self.device.type == "cuda":
-            torch.backends.cuda.enable_cudnn_sdp(False)  # it plans for 40 ms at every new length (an H200)
-        self.logits_dtype, self.vocab_size = logits_dtype or dtype, vocab_size
+            torch.backends.cuda.enable_cudnn_sdp(False)  # cuDNN would plan for 40 ms at every new length (H200)
+        self.logits_dtype = logits_dtype or dtype
+        self.vocab_size = vocab_size
 
     @property
     def length(self) -> int:
@@ -161,15 +176,15 @@ class CacheSession:
         return logits[:, : self.vocab_size]
 
     def _logits(self, ids: torch.Tensor, positions: torch.Tensor, tree_mask: torch.Tensor, keep: int) -> torch.Tensor:
-        """Return the last `keep` rows of logits, [keep, rows of the model]."""
+        """Return the last `keep` rows of logits, [keep, number of the model's logits]."""
         raise NotImplementedError
 
     def logits_at(
         self, slots: torch.Tensor, ids: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor
     ) -> torch.Tensor:
-        """Return the logits [q, V] of tokens in any slots, int64 [q] each on the device; `length` stays.
+        """Return the logits [q, V] of tokens in arbitrary slots, without changing `length`.
 
-        The mask is [1, 1, q, capacity] of the model's dtype, over all slots there are.
+        `slots`, `ids` and `positions` are int64 [q] on the device; `mask` is [1, 1, q, capacity] of the model's dtype.
         """
         self.cache.slots = slots
         try:
@@ -181,7 +196,7 @@ class CacheSession:
     def commit(self, start: int, slots: Sequence[int]) -> None:
         self.cache.commit(start, slots)
 
-    def see(self, start: int, states: torch.Tensor) -> None:
+    def observe_states(self, start: int, states: torch.Tensor) -> None:
         pass
 
     def wait(self) -> None:
@@ -189,12 +204,12 @@ class CacheSession:
             torch.cuda.synchronize(self.device)
 
     def mask(self, tree_mask: torch.Tensor, window: int | None = None) -> torch.Tensor:
-        """Return the additive mask of a pass, [1, 1, q, kv] of the model's dtype on its device.
+        """Return the additive mask of a pass, [1, 1, q, kv] in the model's dtype on its device.
 
-        `window` is how many positions back a token sees, with a sliding window.
+        `window` is the size of a sliding window in positions.
         """
         if self.cache.slots is not None:
-            return tree_mask  # already of all slots
+            return tree_mask  # the mask already covers all slots
         queries, covered = tree_mask.shape
         total = self.cache.length + queries
         mask = torch.zeros(1, 1, queries, total, dtype=self.dtype)

@@ -1,4 +1,4 @@
-"""Which tensors a model's weight files hold; a file that is not whole is named with its bytes."""
+"""Read the tensors in a model's weight files, and detect incomplete files by their size."""
 
 import json
 from collections.abc import Collection
@@ -9,63 +9,67 @@ import torch
 from safetensors import SafetensorError, safe_open
 from transformers.utils import SAFE_WEIGHTS_NAME
 
-from ..files.file_kinds import HEAD_BYTES, describe
-from .model_files import Source, explained
+from ..files.file_types import HEAD_BYTES, describe
+from .model_files import Source, explain_load_errors
 
-Stored = dict[str, tuple[tuple[int, ...], str]]  # (shape, dtype) of each tensor by its name
-WHOLE = "a complete safetensors file"  # what is expected
+StoredTensors = dict[str, tuple[tuple[int, ...], str]]  # name -> (shape, dtype)
+COMPLETE_FILE = "a complete safetensors file"
 
 
 def weight_files(source: Source, file: str = SAFE_WEIGHTS_NAME) -> dict[Path, list[str]]:
-    """Return a model's weight files, each with the tensors that an index says are in it; empty where there are none.
+    """Return a model's weight files, each with the tensors listed by the index; empty if there are none.
 
-    `file` is the name of the weights where they are in one file.
+    `file` is the name of the weight file if there is only one.
     """
-    index, whole = source.read_object(f"{file}.index.json"), source.find(file)
+    index = source.read_object(f"{file}.index.json")
+    whole = source.find(file)
     if index is None:
         return {} if whole is None else {whole: []}
-    where, weight_map = f"{source.name}/{file}.index.json", index.get("weight_map")
+    where = f"{source.name}/{file}.index.json"
+    weight_map = index.get("weight_map")
     if (
         not isinstance(weight_map, dict)
         or not weight_map
         or not all(isinstance(shard, str) for shard in weight_map.values())
     ):
-        raise ValueError(f"{where}: weight_map: found {str(weight_map)[:60]}, expected the file that holds each tensor")
+        raise ValueError(f"{where}: weight_map: found {str(weight_map)[:60]}, expected the file name of each tensor")
     shards = sorted(set(weight_map.values()))
     outside = next((shard for shard in shards if not Path(shard).suffix or set(shard) & set("/\\")), None)
     if outside is not None:
         raise ValueError(f"{where}: found {outside[:60]!r}, expected the name of a file in the same folder")
     if whole is not None and shards != [file]:
-        raise ValueError(f"{where}: found {shards[0]} in it and {file} in the folder, expected one set of weights")
+        raise ValueError(
+            f"{where}: found {shards[0]} in the index and {file} in the folder, expected one set of weights"
+        )
     files: dict[Path, list[str]] = {}
     for shard in shards:
         path = source.find(shard)
         if path is None:
-            raise ValueError(f"{where}: found no file {shard}, which it names, expected all of its files")
+            raise ValueError(f"{where}: the file {shard} is missing, expected all files that the index lists")
         files[path] = [tensor for tensor, file in weight_map.items() if file == shard]
     return files
 
 
-def stored_tensors(source: Source) -> Stored:
-    """Return shape and dtype of every tensor in a model's safetensors files, whose sizes are checked."""
-    stored: Stored = {}
+def stored_tensors(source: Source) -> StoredTensors:
+    """Return the shape and dtype of every tensor in a model's safetensors files, after checking their sizes."""
+    stored: StoredTensors = {}
     files: dict[str, str] = {}
     for path, named in weight_files(source).items():
         where = f"{source.name}/{path.name}"
-        held = _headers(where, path)
-        absent = next((tensor for tensor in named if tensor not in held), None)
+        tensors = _headers(where, path)
+        absent = next((tensor for tensor in named if tensor not in tensors), None)
         if absent is not None:
-            raise ValueError(f"{where}: found no {absent}, expected every tensor that the index says is in this file")
-        twice = next((tensor for tensor in held if tensor in stored), None)
+            raise ValueError(f"{where}: {absent} is missing, expected every tensor that the index lists for this file")
+        twice = next((tensor for tensor in tensors if tensor in stored), None)
         if twice is not None:
-            raise ValueError(f"{where}: found {twice}, which is in {files[twice]} too, expected each tensor once")
-        files |= dict.fromkeys(held, path.name)
-        stored |= held
+            raise ValueError(f"{where}: found {twice}, which {files[twice]} also contains, expected each tensor once")
+        files |= dict.fromkeys(tensors, path.name)
+        stored |= tensors
     return stored
 
 
 def read_tensors(source: Source, names: Collection[str]) -> dict[str, torch.Tensor]:
-    """Return some of a model's tensors by their stored names."""
+    """Return selected tensors of a model, given and keyed by their stored names."""
     tensors: dict[str, torch.Tensor] = {}
     for path in weight_files(source):
         with safe_open(path, framework="pt") as file:
@@ -73,8 +77,8 @@ def read_tensors(source: Source, names: Collection[str]) -> dict[str, torch.Tens
     return tensors
 
 
-def _headers(where: str, path: Path) -> Stored:
-    with explained(where, WHOLE, "a damaged file"):
+def _headers(where: str, path: Path) -> StoredTensors:
+    with explain_load_errors(where, COMPLETE_FILE, "a damaged file"):
         try:
             with safe_open(path, framework="pt") as file:
                 parts = {key: file.get_slice(key) for key in file.keys()}
@@ -85,24 +89,24 @@ def _headers(where: str, path: Path) -> Stored:
 
 
 def _check_length(where: str, path: Path) -> None:
-    """Refuse a file of another kind, or of another length than its header describes."""
+    """Raise ValueError for a file of the wrong type, or if its length differs from the one in its header."""
     size = path.stat().st_size
     with path.open("rb") as file:
         head = file.read(HEAD_BYTES)
         whole = 8 + int.from_bytes(head[:8], "little")
         if head[8:9] != b"{":
-            raise ValueError(f"{where}: found {describe(head)}, expected {WHOLE}")
+            raise ValueError(f"{where}: found {describe(head)}, expected {COMPLETE_FILE}")
         if whole <= size:
             file.seek(8)
             header = json.loads(file.read(whole - 8))
             whole += max((_end(fields) for name, fields in header.items() if name != "__metadata__"), default=0)
     if size != whole:
-        how = "cut short" if size < whole else "something was appended"
-        raise ValueError(f"{where}: found {size:,} bytes, expected {whole:,} by its header: {how}")
+        how = "the file is truncated" if size < whole else "data was appended"
+        raise ValueError(f"{where}: found {size:,} bytes, expected {whole:,} according to its header: {how}")
 
 
 def _end(fields: Any) -> int:
-    """Return where a tensor ends among the bytes after a header."""
+    """Return the end of a tensor as an offset from the end of the header."""
     offsets = fields.get("data_offsets") if isinstance(fields, dict) else None
     if not isinstance(offsets, list) or len(offsets) != 2 or type(offsets[1]) is not int:
         raise ValueError("a tensor without data_offsets in its header")

@@ -1,4 +1,4 @@
-"""What the page tests share: a small stand-in for `assets/`, pages run alone, and a way to wait for the worker."""
+"""Fixtures of the page tests: a small replacement of `assets/`, pages run alone, and tiny models."""
 
 from __future__ import annotations
 
@@ -12,28 +12,51 @@ from typing import Any
 
 import numpy as np
 import pytest
+from streamlit.proto.WidgetStates_pb2 import WidgetState
 from streamlit.testing.v1 import AppTest
 
 from sequoia_core import AcceptanceVector, HardwareProfile
-from sequoia_core.design.conditions import Conditions
+from sequoia_core.acceptance.conditions import Conditions
+from sequoia_core.files.extras import has
 from sequoia_core.files.model_names import DEMO_PAIR
 from sequoia_core.models import default_dtype
 from sequoia_core.models.installation import installation_id
 from sequoia_core.models.language_model import HuggingFaceModel, ModelPair
 from sequoia_core.models.pair_spec import PairSpec
+from sequoia_core.models.threads import TimedLoad
+from ui import menu
 from ui.jobs import jobs
 from ui.jobs.engine_queue import EngineQueue
+from ui.measuring import pass_check
 from ui.session import core_cache, machine, shipped
+from ui.session.state import KEY, Chosen, SessionState
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted((ROOT / "pages").glob("*.py"))
+NEEDS = {  # test file -> the optional package that it tests
+    "comparison": "sweeps",
+    "decode_page": "dynamic_trees",
+    "draft_page": "dynamic_trees",
+    "exact_page": "evaluation",
+    "gguf": "gguf",
+    "heads": "draft_heads",
+    "lookup_trees": "dynamic_trees",
+    "machine_page": "hardware_models",
+    "race_page": "dynamic_trees",
+    "replay": "dynamic_trees",
+    "run_files": "dynamic_trees",
+    "server_page": "servers",
+    "tree_page": "evaluation",
+    "weight_location": "offloading",
+}
+collect_ignore = [f"test_{name}.py" for name, package in NEEDS.items() if not has(package)]
+PAGES = sorted(ROOT / "pages" / f"{page.script}.py" for page in menu.MENU)
 DEMO_NAMES = ("demo target", "demo draft")
-OTHER_DRAFT = PairSpec(*map(str, (DEMO_PAIR / "target", DEMO_PAIR / "draft-large")))  # of the same target
-TIMEOUT_SEC = 60  # torch loads in the first test that touches it
+OTHER_DRAFT = PairSpec(*map(str, (DEMO_PAIR / "target", DEMO_PAIR / "draft-large")))
+TIMEOUT_SEC = 60  # the first test that uses torch loads it
 
 
 def vector(scale: float = 0.55, ranks: int = 8) -> AcceptanceVector:
-    """A vector with per-prompt sums that is not monotone, as measured ones are."""
+    """Return a vector with per-prompt sums that is not monotone, like measured ones."""
     probs = scale * 0.4 ** np.arange(ranks)
     probs[3], probs[4] = probs[4], probs[3]
     trials = np.array([40, 60, 50])
@@ -46,7 +69,7 @@ def vector(scale: float = 0.55, ranks: int = 8) -> AcceptanceVector:
 
 
 def profile(slope: float = 0.02, device: str = "") -> HardwareProfile:
-    """A profile of the demo pair here whose pass time grows with `slope` per token, with two noisy repeats."""
+    """Return a profile of the demo pair on this machine; pass times grow by `slope` per token."""
     sizes = np.array([1, 2, 4, 8, 16, 32, 64])
     seconds = 0.01 * (1 + slope * sizes)
     samples = tuple((float(s), float(1.1 * s)) for s in seconds)
@@ -56,9 +79,33 @@ def profile(slope: float = 0.02, device: str = "") -> HardwareProfile:
     )  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def check(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Switch off the check of the machine's speed, which starts a job on every page; return the real function."""
+    real = pass_check.start_check
+    monkeypatch.setattr(pass_check, "start_check", lambda: None)
+    return real
+
+
+@pytest.fixture(autouse=True)
+def kept_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Keep results in a folder of the test."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    return tmp_path / "data" / "sequoia-studio"
+
+
+REAL_RECORD = TimedLoad.record
+
+
+@pytest.fixture(autouse=True)
+def idle_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no other processes be busy, so that pages show no warnings about them."""
+    monkeypatch.setattr(TimedLoad, "record", lambda load: {"share": 0.0, "processes": 0})
+
+
 @pytest.fixture
 def assets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder like `assets/` that the session reads instead of the shipped one."""
+    """Replace `assets/` by a small folder."""
     for kind in ("acceptance", "profiles", "prompts"):
         (tmp_path / kind).mkdir()
     vector().save(tmp_path / "acceptance" / "demo-t0.json")
@@ -69,22 +116,22 @@ def assets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(shipped, "ASSETS", tmp_path)
     in_float32 = default_dtype.DefaultDtype("float32", "as the profile of these tests")
     monkeypatch.setattr(default_dtype, "dtype_for", lambda stored, config, gpu: in_float32)
-    monkeypatch.setattr(core_cache, "demo_dtype", lambda: "float32")
+    monkeypatch.setattr(core_cache, "demo_dtype", lambda: in_float32)
     return tmp_path
 
 
-def run_job(page: AppTest, kind: str, label: str = "") -> AppTest:
-    """Press the button that starts a job of that kind, wait until it has ended without a fault, and draw the page."""
-    button = next(each for each in page.button if each.key == f"{kind}_start" or (label and label in each.label))
+def run_job(page: AppTest, name: str, label: str = "") -> AppTest:
+    """Press a job's start button, wait until it has ended without an error, and rerun the page."""
+    button = next(each for each in page.button if each.key == f"{name}_start" or (label and label in each.label))
     settled(button.click().run())
-    job = page.session_state["studio_jobs"][kind]
+    job = studio(page).jobs[name]
     wait_for(lambda: not job.active)
     assert job.error is None, job.error
     return settled(page.run())
 
 
 class OpenPair(SimpleNamespace):
-    """A pair whose parts tests may replace."""
+    """A pair with replaceable parts."""
 
     remarks = ()
     models, text, ignore_eos = ModelPair.models, ModelPair.text, ModelPair.ignore_eos
@@ -92,7 +139,7 @@ class OpenPair(SimpleNamespace):
 
 
 def as_demo_pair(target: HuggingFaceModel, draft: HuggingFaceModel, tokenizer: SimpleNamespace) -> SimpleNamespace:
-    """Return small models under the names that measurements of the demo pair carry."""
+    """Return small models with the names of the demo pair."""
     models = [copy.copy(model) for model in (target, draft)]
     for model, name in zip(models, DEMO_NAMES, strict=True):
         model.name = name
@@ -101,7 +148,7 @@ def as_demo_pair(target: HuggingFaceModel, draft: HuggingFaceModel, tokenizer: S
 
 @pytest.fixture
 def pair(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """A model pair that nothing runs: the tests replace what would."""
+    """Return a model pair that cannot run."""
     target, tokenizer = SimpleNamespace(vocab_size=1 << 20), SimpleNamespace(encode=lambda text: [len(text)])
     fake = OpenPair(target=target, draft=None, tokenizer=tokenizer)
     monkeypatch.setattr("ui.jobs.jobs.shared_pair", lambda *spec: fake)
@@ -110,7 +157,7 @@ def pair(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 @pytest.fixture
 def tiny_pair(monkeypatch: pytest.MonkeyPatch, tiny_target, tiny_draft) -> SimpleNamespace:
-    """Two random models with 64 tokens, and a tokenizer of 64 letters."""
+    """Return two random models with 64 tokens, and a tokenizer of 64 letters."""
     tokenizer = SimpleNamespace(
         encode=lambda text: [ord(letter) % 64 for letter in text],
         decode=lambda ids, skip_special_tokens=False: "".join(chr(48 + token) for token in ids),
@@ -122,46 +169,70 @@ def tiny_pair(monkeypatch: pytest.MonkeyPatch, tiny_target, tiny_draft) -> Simpl
 
 @pytest.fixture
 def queue() -> Iterator[EngineQueue]:
-    """An engine of the test's own."""
+    """Return a new engine queue."""
     engine = EngineQueue()
     yield engine
     engine.close()
 
 
-def open_page(name: str, held: dict[str, Any] | None = None, **query: str) -> AppTest:
-    """Run one page alone, as a cold deep link does, in a session that holds some of its values already."""
+def open_page(name: str, session: dict[str, Any] | None = None, **query: str) -> AppTest:
+    """Run one page alone in a new session with the given fields of its state."""
     page = AppTest.from_file(str(ROOT / "pages" / f"{name}.py"), default_timeout=TIMEOUT_SEC)
-    for key, value in (held or {}).items():
-        page.session_state[f"studio_{key}"] = value
+    page.session_state[KEY] = SessionState(**(session or {}))
     page.query_params |= query
     return settled(page.run())
 
 
+def studio(page: AppTest) -> SessionState:
+    """Return the state of the page's session."""
+    return page.session_state[KEY]
+
+
+def newest(page: AppTest, kind: str) -> Chosen:
+    """Return the newest of the session's own "vectors" or "profiles"."""
+    return next(iter(getattr(studio(page), f"own_{kind}").values()))
+
+
 def settled(page: AppTest) -> AppTest:
-    """Return the page after checking that nothing was raised."""
+    """Return the page after checking that it raised no exception."""
     assert not page.exception, [error.message for error in page.exception]
     return page
 
 
 def metrics(page: AppTest) -> dict[str, tuple[str, str]]:
-    """Return label -> (value, what it is compared with)."""
-    return {metric.label: (metric.value, metric.delta) for metric in page.metric}
+    """Return value and comparison of the figures by label, with those on a picture's edge."""
+    shown = {metric.label: (metric.value, metric.delta) for metric in page.metric}
+    for component in page.get("bidi_component"):
+        for label, value, _ in json.loads(component.proto.json or "{}").get("figures", ()):
+            name, _, against = label.partition(", ")
+            shown[name.capitalize()] = value, against
+    return shown
+
+
+def methods_table(page: AppTest):
+    """Return the tree page's table of methods."""
+    return next(table for table in page.dataframe if "method" in table.value)
+
+
+def use_method(page: AppTest, name: str) -> AppTest:
+    """Press *Use* in a row of the tree page's table of methods."""
+    table = methods_table(page)
+    (row,) = np.flatnonzero(table.value["method"].str.removeprefix("★ ") == name)
+    state = WidgetState(id=table.proto.button_click_widgets["use"])
+    state.string_trigger_value.data = json.dumps({"row": int(row), "label": "Use"})
+    states = page._tree.get_widget_states()
+    states.widgets.append(state)
+    return settled(page._run(states))
 
 
 def state_of(page: AppTest):
-    """Return the chip that says what the predictions of a page rest on."""
+    """Return the part of the plan bar with the plan's prediction and its basis."""
     return next(element for element in page.markdown if "-badge[" in element.value)
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 120.0) -> None:
-    """Wait for the worker thread."""
+def wait_for(condition: Callable[[], bool], seconds: float = 300.0) -> None:
+    """Wait until a condition holds."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "timed out"
         time.sleep(0.01)
-
-
-def growing_never_pays(folder: Path) -> None:
-    """Let the shipped profiles say that a dynamic tree costs an hour."""
-    for path in (folder / "profiles").glob("*.json"):
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"growing_sec": [3600.0, 3600.0]}))

@@ -1,4 +1,4 @@
-"""The notebook in examples/ runs: it decodes what the target writes alone, and draws a tree."""
+"""The example notebook runs: it decodes the target's text and draws a tree."""
 
 import ast
 import json
@@ -20,7 +20,7 @@ def test_the_notebook_runs(capsys):
 
 
 def _run(source: str, names: dict) -> object:
-    """Run a cell as Jupyter does -> the value of an expression in its last line."""
+    """Run a cell as Jupyter does and return the value of its last line."""
     body = ast.parse(source).body
     last = body.pop() if isinstance(body[-1], ast.Expr) else None
     exec(compile(ast.Module(body, []), "cell", "exec"), names)

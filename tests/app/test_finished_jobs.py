@@ -1,4 +1,4 @@
-"""What finished jobs bring into the session: on whichever page the user is, once, in the order they ended."""
+"""Finished jobs change the session on any page, once, in the order of their ends."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ import numpy as np
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from sequoia_core.design.tree import TokenTree
-from tests.app.conftest import open_page, profile, settled, vector
+from sequoia_core.trees.tree import TokenTree
+from tests.app.conftest import open_page, profile, settled, studio, vector
 from tests.app.test_run_comparison import a_run
 from ui.jobs.jobs import Job
 from ui.overview.chain_job import ChainResult
 from ui.runs import runs
+from ui.session.state import Chosen
 
 pytestmark = pytest.mark.usefixtures("assets")
 
 
 def ended(label: str, result, *, info=None, state: str = "done", began: float = 1.0, steps: int = 0) -> Job:
-    """A job as the worker leaves it."""
+    """Return a finished job."""
     job = Job(label, info)
-    job.result, job.started, job.ended, job.step_count = result, began, began + 0.5, steps
+    job.result, job.started, job.ended, job.steps = result, began, began + 0.5, result["steps"] if steps else []
     job.future.set_result(state)
     return job
 
@@ -49,31 +50,28 @@ BY_HAND = runs.DecodeRequest("by hand", TokenTree(np.array([-1])))
         ("measure", ended("It", MEASURED, info=("measured", "m"), state="cancelled"), (MEASURED,)),
         ("measure", ended("It", MEASURED, info=("measured", "m"), state="failed"), ()),
         ("decode", ended("Decoding", RUN, info=BY_HAND, state="failed", steps=1), (RUN,)),
-        ("robustness_losslessness", ended("Checking losslessness", RECORD), (RECORD,)),
+        ("losslessness", ended("Checking losslessness", RECORD), (RECORD,)),
     ],
 )
-def test_what_an_ended_job_leaves_is_used_on_any_page(name: str, job: Job, kept: tuple) -> None:
-    state = with_jobs("tree", **{name: job}).session_state
-    places = ("studio_acceptance", "studio_profile", "studio_last_run", "studio_evidence_losslessness")
-    found = [state[place] for place in places if place in state]
+def test_results_of_ended_jobs_are_used_on_any_page(name: str, job: Job, kept: tuple) -> None:
+    session = studio(with_jobs("tree", **{name: job}))
+    chosen = [each.value for own in (session.own_vectors, session.own_profiles) for each in own.values()]
+    found = [*chosen, *filter(None, (session.last_run, session.evidence.get("losslessness")))]
     assert len(found) == len(kept) and all(one is other for one, other in zip(found, kept, strict=True))
 
 
 def test_a_result_is_adopted_once() -> None:
     page = with_jobs("tree", measure=ended("Measuring acceptance", vector(0.3), info=("measured", "measured, T = 0")))
     assert [toast.value for toast in page.toast] == ["Measuring acceptance: in use."]
-    page.session_state["studio_acceptance"] = vector(0.2)
+    studio(page).acceptance = Chosen(vector(0.2), "")
     page = settled(page.run())
-    assert page.session_state["studio_acceptance"] == vector(0.2) and not page.toast
+    assert studio(page).acceptance.value == vector(0.2) and not page.toast
 
 
-@pytest.mark.parametrize("first", ["chain", "decode"])
-def test_the_run_that_began_last_is_the_one_on_show(first: str) -> None:
-    began = {"chain": 1.0, "decode": 2.0} if first == "chain" else {"chain": 2.0, "decode": 1.0}
-    request = runs.DecodeRequest("by hand", TokenTree(np.array([-1])))
-    decode = ended("Decoding", run_of("by hand"), info=request, began=began["decode"], steps=1)
-    chain = ended("Whole chain", ChainResult(runs=(run_of("by the chain"),)), info="demo pair", began=began["chain"])
+@pytest.mark.parametrize(("decoded", "measured"), [(2.0, 1.0), (1.0, 2.0)])
+def test_the_run_that_began_last_is_shown(decoded: float, measured: float) -> None:
+    decode = ended("Decoding", run_of("by hand"), info=BY_HAND, began=decoded, steps=1)
+    chain = ended("Whole chain", ChainResult(runs=(run_of("by the chain"),)), info="demo pair", began=measured)
     page = with_jobs("decode", decode=decode, chain=chain)
-    last = "by hand" if first == "chain" else "by the chain"
-    assert page.session_state["studio_last_run"]["prompt"] == last
-    assert ("decode" in page.session_state["studio_jobs"]) == (first == "chain")
+    assert studio(page).last_run["prompt"] == ("by hand" if decoded > measured else "by the chain")
+    assert ("decode" in studio(page).jobs) == (decoded > measured)

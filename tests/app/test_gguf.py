@@ -1,4 +1,4 @@
-"""A pair of GGUF files in the app: chosen in the sidebar, decoded with, and what is said of it."""
+"""A pair of GGUF files in the app: chosen in the sidebar, decoded and described."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,9 +7,10 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from sequoia_core.models import gemma
-from tests.app.conftest import PAGES, open_page, profile, run_job, settled
+from tests.app.conftest import PAGES, open_page, profile, run_job, settled, studio
 from tests.gguf_files import need_llama_cpp, write_demo
 from ui.session import model_pairs
+from ui.session.state import Chosen
 
 
 @pytest.fixture(scope="module")
@@ -21,40 +22,39 @@ def files(tmp_path_factory) -> dict[str, Path]:
 
 
 def choose(page: AppTest, target: Path, draft: Path) -> AppTest:
-    page.text_input(key="sidebar_target").set_value(str(target))
-    page.text_input(key="sidebar_draft").set_value(str(draft))
-    return settled(next(button for button in page.sidebar.button if button.label == "Use this pair").click().run())
+    page.text_input(key="models_target").set_value(str(target))
+    page.text_input(key="models_draft").set_value(str(draft))
+    return settled(next(button for button in page.button if button.label == "Use this pair").click().run())
 
 
 @pytest.mark.slow
-def test_it_is_chosen_decoded_with_and_every_page_runs(files, assets) -> None:
+def test_gguf_pair_decodes_and_every_page_opens(files, assets) -> None:
     page = choose(open_page("decode", tokens="24", source="file"), files["target"], files["draft"])
-    captions = " ".join(caption.value for caption in page.sidebar.caption)
-    assert "Q8_0" in captions and "llama.cpp: takes " in captions and "MB" in captions
+    captions = " ".join(caption.value for caption in page.caption)
+    assert "Q8_0" in captions
     page = run_job(page, "decode")
-    run = page.session_state["studio_last_run"]
+    run = studio(page).last_run
     assert (run["target"], run["draft"]) == (str(files["target"]), str(files["draft"]))
     assert run["dtype"] == "Q8_0" and sum(len(step["pieces"]) for step in run["steps"]) == 24 > len(run["steps"])
-    names = ("pair", "last_run", "runs", "run_origins")
-    held = {name: page.session_state[f"studio_{name}"] for name in names}
+    held = {"pair": studio(page).pair, "last_run": run, "runs": studio(page).runs}
     for path in PAGES:
         assert not open_page(path.stem, held).error, path.stem
 
 
-def test_what_cannot_be_loaded_is_said_before_it_is(files, assets, tmp_path) -> None:
+def test_unloadable_files_are_reported_before_loading(files, assets, tmp_path) -> None:
     (tmp_path / "cut.gguf").write_bytes(files["target"].read_bytes()[:2000])
     page = open_page("tree")
-    for name, words in (("cut.gguf", "ends within its head"), ("none.gguf", "No such file")):
+    for name, words in (("cut.gguf", "ends inside its header"), ("none.gguf", "No such file")):
         page = choose(page, tmp_path / name, files["draft"])
-        assert words in page.sidebar.error[0].value
-    assert "studio_pair" not in page.session_state
+        assert words in page.error[0].value
+    assert studio(page).pair.is_demo
 
 
 @pytest.mark.sample(1, cover=False)
 @pytest.mark.parametrize("passes_by", ["llama.cpp", "transformers"])
-def test_a_profile_of_llama_cpp_says_what_to_tell_its_server(assets, passes_by) -> None:
+def test_llama_cpp_profile_shows_server_options(assets, passes_by) -> None:
     timed = replace(profile(), meta={"passes_by": passes_by})
-    page = open_page("machine", {"profile": timed, "profile_source": "mine"})
+    page = open_page("machine", {"profile": Chosen(timed, "mine")})
     said = [caption.value for caption in page.caption if "llama-server" in caption.value]
     assert len(said) == (passes_by == "llama.cpp")
     assert all("spec-draft-n-max" in words and "planned tree would be" in words for words in said)
@@ -62,20 +62,20 @@ def test_a_profile_of_llama_cpp_says_what_to_tell_its_server(assets, passes_by) 
 
 @pytest.mark.slow
 @pytest.mark.real
-def test_a_real_model_is_offered_and_loaded_by_a_click(assets, monkeypatch) -> None:
-    monkeypatch.setattr(gemma, "PARTS", ("no_such_package",))
+def test_real_model_is_offered_and_loaded(assets, monkeypatch) -> None:
+    monkeypatch.setattr(gemma, "REQUIRED_PACKAGES", ("no_such_package",))
     page = open_page("decode", tokens="8")
-    assert gemma.INSTALL in [each.value for each in page.sidebar.code] and any(
-        gemma.TERMS in caption.value for caption in page.sidebar.caption
+    assert gemma.INSTALL in [each.value for each in page.code] and any(
+        gemma.TERMS in text.value for text in page.markdown
     )
-    assert not [button for button in page.sidebar.button if "gemma" in (button.key or "")]
+    assert not [button for button in page.button if "gemma" in (button.key or "")]
     monkeypatch.undo()
     if not gemma.is_installed():
         pytest.skip(gemma.INSTALL)
     for key, models in (("alone", model_pairs.gemma_alone()), ("pair", model_pairs.gemma_pair())):
-        page = settled(open_page("decode", tokens="8").button(key=f"sidebar_gemma_{key}").click().run())
-        assert page.session_state["studio_pair"] == models
+        page = settled(open_page("decode", tokens="8").button(key=f"models_gemma_{key}").click().run())
+        assert studio(page).pair == models
     page = run_job(page, "decode")
-    run = page.session_state["studio_last_run"]
+    run = studio(page).last_run
     assert run["dtype"] in ("bfloat16", "float32") and run["draft"] == str(gemma.file())
     model_pairs.unload_pair()

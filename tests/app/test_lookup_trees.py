@@ -1,4 +1,4 @@
-"""Lookup as a kind of tree: decoded with, shown with where each node was found, and fed by earlier answers."""
+"""Lookup trees in the app: decoding, the occurrences of nodes, and earlier answers."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from dataclasses import replace
 
 from streamlit.testing.v1 import AppTest
 
-from tests.app.conftest import open_page, run_job, settled, vector
+from tests.app.conftest import open_page, run_job, settled, studio, vector
 from tests.conftest import calibration_of
 from ui.runs.run_files import run_from_bytes, run_to_bytes
 
 
 def opened(**query: str) -> AppTest:
     page = open_page("decode", tokens="48", source="tree", **query)
-    page.session_state["studio_tree_kind"] = "lookup"
+    studio(page).tree_kind = "lookup"
     return settled(page.run())
 
 
 def decoded(page: AppTest, prompt: str = "abcabcab") -> dict:
     page.text_area(key="decode_prompt").set_value(prompt)
     run_job(page, "decode")
-    return page.session_state["studio_jobs"]["decode"].result
+    return studio(page).jobs["decode"].result
 
 
 def paths(run: dict) -> list[list[str]]:
     return [step["tokens"] for step in run["steps"]]
 
 
-def test_each_node_of_a_run_says_where_it_was_found_and_files_keep_it(assets, tiny_pair) -> None:
+def test_runs_and_run_files_have_the_occurrence_of_each_node(assets, tiny_pair) -> None:
     page = opened(temperature="1")
-    assert any("trees of text already seen" in each.value for each in page.caption)
+    assert any("trees from text already seen" in each.value for each in page.caption)
     run = decoded(page)
     assert run["verifier"] == "topk" and len(run["shapes"]) > 1
     found = [each for step in run["steps"] for each in step.get("found_at", ())[1:]]
@@ -43,26 +43,26 @@ def test_each_node_of_a_run_says_where_it_was_found_and_files_keep_it(assets, ti
     assert run_from_bytes(run_to_bytes(run), "run")["steps"] == run["steps"]
 
 
-def test_earlier_answers_are_looked_through_only_where_wished(assets, tiny_pair) -> None:
+def test_earlier_answers_are_searched_only_on_request(assets, tiny_pair) -> None:
     page = opened()
     assert page.toggle(key="earlier_answers").value is False
     first = decoded(page)
-    index = page.session_state["studio_earlier_answers"]["demo target"]
+    index = studio(page).earlier_answers["demo target"]
     assert index.texts == 1 and index.tokens == 8 + 48 + 1  # the job has added prompt and answer
     assert paths(decoded(page)) == paths(first)
     assert index.texts == 2
     settled(page.toggle(key="earlier_answers").set_value(True).run())
-    told = decoded(page)
-    assert told["text"] == first["text"] and len(told["steps"]) < len(first["steps"])
-    assert "also in 2 earlier answers" in told["tree_source"] and index.texts == 3
-    assert any(each and each["earlier"] for step in told["steps"] for each in step.get("found_at", ()))
+    faster = decoded(page)
+    assert faster["text"] == first["text"] and len(faster["steps"]) < len(first["steps"])
+    assert "also in 2 earlier answers" in faster["tree_source"] and index.texts == 3
+    assert any(each and each["earlier"] for step in faster["steps"] for each in step.get("found_at", ()))
 
 
-def test_hybrid_trees_decode_with_both(assets, tiny_pair) -> None:
+def test_hybrid_trees_use_text_and_draft(assets, tiny_pair) -> None:
     replace(vector(), calibration=calibration_of(0.7)).save(assets / "acceptance" / "demo-t0.json")
     page = open_page("decode", tokens="48", source="tree")
-    page.session_state["studio_tree_kind"] = "hybrid"
+    studio(page).tree_kind = "hybrid"
     first = decoded(settled(page.run()))
     assert "text already seen and the draft" in first["tree_source"] and len(first["shapes"]) > 1
     nodes = [found for step in first["steps"] for found in step.get("found_at", ())[1:]]
-    assert {None if found is None else found["drafted"] for found in nodes} >= {None, True}  # the draft's, both's
+    assert {None if found is None else found["drafted"] for found in nodes} >= {None, True}  # from the draft, from both

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
 from sequoia_core import AcceptanceVector, HardwareProfile
-from sequoia_core.design.optimal_trees import expected_tokens
-from sequoia_core.design.planning import plan_tree
-from sequoia_core.design.prediction import prompts_for
-from sequoia_core.studies.measure_acceptance import vector_from_prompts
-from tests.app.conftest import ROOT, metrics, open_page, settled, wait_for
+from sequoia_core.measuring.measure_acceptance import vector_from_prompts
+from sequoia_core.planning.plan import plan_tree
+from sequoia_core.planning.prediction import prompts_for
+from sequoia_core.trees.optimal import expected_tokens
+from tests.app.conftest import ROOT, newest, open_page, settled, studio, wait_for
 from ui.overview import chain_job
 from ui.overview.film import Film
 from ui.session import shipped
@@ -29,15 +30,15 @@ def tiny_chain(monkeypatch: pytest.MonkeyPatch, tiny_pair) -> None:
 
 def run_chain(page: AppTest) -> AppTest:
     page = settled(page.button(key="chain_start").click().run())
-    wait_for(lambda: not page.session_state["studio_jobs"]["chain"].active)
+    wait_for(lambda: not studio(page).jobs["chain"].active)
     return settled(page.run())
 
 
 @pytest.mark.slow
-def test_the_whole_chain_reaches_the_other_pages(assets, tiny_chain) -> None:
+def test_the_whole_chain_updates_the_other_pages(assets, tiny_chain) -> None:
     page = run_chain(open_page("overview"))
     assert not page.error
-    found = page.session_state["studio_jobs"]["chain"].result
+    found = studio(page).jobs["chain"].result
     film = json.loads(page.get("bidi_component")[0].proto.json)["film"]
     assert film["over"] == "done" and film["sizes"] == [1, 2, 4]
     assert [frame["at"] for frame in film["frames"]] == sorted(frame["at"] for frame in film["frames"])
@@ -48,35 +49,39 @@ def test_the_whole_chain_reaches_the_other_pages(assets, tiny_chain) -> None:
     assert sum(last["chance"]) == pytest.approx(expected_tokens(found.tree, found.acceptance))
     passes = [frame["sec"] for frame in film["frames"] if frame.get("nodes") == 4]
     assert set(found.profile.verify_samples[2]) <= set(passes)
-    shown = metrics(page)
-    assert shown["Measured speedup"][0].endswith("×") and "16 tokens" in shown["Measured speedup"][1]
-    assert shown["Tokens per step"][1].startswith("expected")
-    state = page.session_state
-    assert "measured here" in state["studio_acceptance_source"] and "measured here" in state["studio_profile_source"]
-    assert state["studio_last_run"]["baseline"]["tokens"] == 16
-    assert state["studio_profile"].max_size == 4
+    shown = " ".join(each.value for each in page.markdown)
+    assert re.search(r"[\d.]+× measured\*\* over .*, 16 tokens\. [\d.]+×.* predicted", shown)
+    session = studio(page)
+    assert all("measured here" in newest(page, kind).source for kind in ("vectors", "profiles"))
+    assert session.last_run["baseline"]["tokens"] == 16
+    assert newest(page, "profiles").value.max_size == 4
+    assert found.profile.meta["load"] == found.runs[0]["load"] == {"share": 0.0, "processes": 0} and not page.warning
+    found.profile.meta["load"] = {"share": 0.5, "processes": 1}
+    assert settled(page.run()).warning[0].value.startswith("Another process used 50% of the machine")
+    found.runs[0]["load"] = {"share": 0.7, "processes": 3}
+    assert settled(page.run()).warning[0].value.startswith("Three other processes used 70% of the machine")
 
 
 @pytest.mark.slow
-def test_it_goes_on_measuring_where_the_chain_stopped(assets, tiny_chain, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measuring_continues_after_the_chain(assets, tiny_chain, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chain_job, "MEASURE_SEC", 1e-9)
     monkeypatch.setattr(shipped, "prompts", lambda: [f"DEF F{number}(A):" for number in range(12)])
     page = run_chain(open_page("overview"))
-    first = page.session_state["studio_acceptance"]
+    first = newest(page, "vectors").value
     assert len(first.prompt_trials) == chain_job.LEAST_PROMPTS
     assert "4 prompts left" in page.button(key="chain_go_on").label  # of 12, the last four are decoded
     page = settled(page.button(key="chain_go_on").click().run())
-    job = page.session_state["studio_jobs"]["measure"]
+    job = studio(page).jobs["measure"]
     wait_for(lambda: not job.active)
     page = settled(page.run())
     assert job.state == "done", job.error
-    whole = page.session_state["studio_acceptance"]
+    whole = newest(page, "vectors").value
     assert len(whole.prompt_trials) == 8 and (whole.prompt_sums[:4] == first.prompt_sums).all()
     assert all(button.key != "chain_go_on" for button in page.button)
 
 
 @pytest.mark.slow
-def test_measuring_ends_once_the_plan_is_settled() -> None:
+def test_measuring_ends_when_the_plan_is_settled() -> None:
     vector = AcceptanceVector.load(ROOT / "assets" / "acceptance" / "demo-large-t0.json")
     profile = HardwareProfile.load(ROOT / "assets" / "profiles" / "cpu-2core-bfloat16-avx512.json")
 
@@ -84,11 +89,11 @@ def test_measuring_ends_once_the_plan_is_settled() -> None:
         kept = vector.prompt_sums[:prompts], vector.prompt_trials[:prompts]
         return vector_from_prompts(*kept, meta={}, holds_for=vector.holds_for, ranks=vector.prompt_ranks[:prompts])
 
-    enough = chain_job._Enough(profile, threading.Event(), lambda share, words: None, Film())
+    stop = chain_job._StopRule(profile, threading.Event(), lambda share, words: None, Film())
     done = 0
-    while not enough.reached.is_set():
+    while not stop.reached.is_set():
         done += 1
-        enough.count(of_first(done))
+        stop.count(of_first(done))
     tree = plan_tree(of_first(done), profile)
     assert done < len(vector.prompt_trials) and prompts_for(tree, of_first(done), within=chain_job.WITHIN) <= done
     assert not any(prompts_for(tree, of_first(m), within=chain_job.WITHIN) <= m for m in range(8, done, 4))
@@ -96,7 +101,7 @@ def test_measuring_ends_once_the_plan_is_settled() -> None:
     assert (tree.size, tree.depth) == (whole.size, whole.depth)
 
 
-def test_the_chain_measures_on_other_prompts_than_it_decodes(assets, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_chain_measures_and_decodes_different_prompts(assets, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[str] = []
     monkeypatch.setattr(
         chain_job, "chain_work", lambda *prompts, **pair: given.extend(sum(prompts, [])) or (lambda context: None)
@@ -106,7 +111,7 @@ def test_the_chain_measures_on_other_prompts_than_it_decodes(assets, monkeypatch
 
 
 @pytest.mark.slow
-def test_a_chain_that_dies_says_why_and_keeps_what_it_had(assets, tiny_chain, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_chain_says_why_and_retains_its_results(assets, tiny_chain, monkeypatch: pytest.MonkeyPatch) -> None:
     import sequoia_core
 
     def dies(*given, **options):
@@ -116,7 +121,7 @@ def test_a_chain_that_dies_says_why_and_keeps_what_it_had(assets, tiny_chain, mo
     page = run_chain(open_page("overview"))
     [error] = page.error
     assert "The chain failed: " in error.value and "the engine was killed" in error.value and "\n" not in error.value
-    found = page.session_state["studio_jobs"]["chain"].result
-    assert page.session_state["studio_profile"] is found.profile
+    found = studio(page).jobs["chain"].result
+    assert newest(page, "profiles").value is found.profile
     film = json.loads(page.get("bidi_component")[0].proto.json)["film"]
     assert film["over"] == "failed" and len(film["frames"]) >= 3

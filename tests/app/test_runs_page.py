@@ -1,11 +1,14 @@
-"""Saved runs: what is listed, opened, refused and compared."""
+"""Saved runs: listing, opening, rejection and comparison."""
+
+import json
+import math
 
 from streamlit.testing.v1 import AppTest
 
-from tests.app.conftest import metrics, open_page, settled
+from tests.app.conftest import open_page, settled, studio
 from tests.app.test_run_comparison import a_run
+from ui.runs.run_comparison import SHADES
 from ui.runs.run_files import run_to_bytes
-from ui.session.session import drafted_nodes
 
 
 def opened(page: AppTest, content: bytes, name: str = "own.jsonl") -> AppTest:
@@ -21,38 +24,34 @@ def test_two_opened_runs_are_listed_and_compared(assets) -> None:
     assert "to compare two" in texts(page) and len(page.dataframe[0].value) == 1
     page = opened(page, run_to_bytes(a_run([["a"], ["c"], ["d"]], temperature=0.6)), "other.jsonl")
     assert not page.error and len(page.dataframe[0].value) == 2
-    assert "Both begin with the same **1** characters. The first parts in step 2. The second parts in step 2." in texts(
-        page
-    )
-    assert metrics(page)["Steps"] == ("3", "second 2")  # what was opened last is first
-    assert list(page.dataframe[1].value["setting"]) == ["Temperature"]
+    assert "The texts are the same for 1 character. They part in step 2 of both." in texts(page)
+    assert page.dataframe[0].value[["run", "steps"]].values.tolist() == [["A", 3], ["B", 2]]
+    assert [run["total"] for run in json.loads(page.get("bidi_component")[0].proto.json)["runs"]] == [3, 2]
+    assert page.dataframe[1].value.to_dict("records") == [{"setting": "Temperature", "A": "0.6", "B": "0.0"}]
+    for table in page.dataframe:
+        assert all(shade in table.proto.arrow_data.styler.styles for shade in SHADES.values())
 
 
-def test_a_file_that_is_no_run_is_refused_and_the_others_stay(assets) -> None:
+def test_a_run_with_an_infinite_speedup_is_listed(assets) -> None:
+    run = a_run([["a"]]) | {"baseline": {"tokens": 1, "seconds": 1.0}}
+    run["steps"][0]["seconds"] = [5e-324, 0.0, 0.0, 0.0]
+    page = opened(open_page("race", race_section="Runs"), run_to_bytes(run))
+    assert not page.exception and page.dataframe[0].value["×"].tolist() == [math.inf]
+
+
+def test_an_invalid_run_is_rejected_and_the_others_stay(assets) -> None:
     page = opened(open_page("race", race_section="Runs"), run_to_bytes(a_run([["a"]])))
     page = opened(page, b'{"format": "sequoia-run", "version": 2, "id": "<img src=x>"}', "![i](http://x).jsonl")
-    assert "refused" in page.error[0].value and "id: found" in page.error[0].value
+    assert "was not opened" in page.error[0].value and "id: found" in page.error[0].value
     assert "![i]" not in page.error[0].value and len(page.dataframe[0].value) == 1
-
-
-def test_a_session_keeps_only_so_many_runs_and_nodes(assets, monkeypatch) -> None:
-    nodes = drafted_nodes(a_run([["a"]]))
-    for limit, most in (("MAX_RUNS", 2), ("MAX_NODES", 3 * nodes)):
-        with monkeypatch.context() as patch:
-            patch.setattr(f"ui.session.session.{limit}", most)
-            page = open_page("race", race_section="Runs")
-            for number in range(5):
-                page = opened(page, run_to_bytes(a_run([["a"]])), f"{number}.jsonl")
-        kept = ["4", "3"] if limit == "MAX_RUNS" else ["4", "3", "2"]
-        assert [name[0] for name in page.dataframe[0].value["name"]] == kept
 
 
 def test_a_run_is_renamed_and_deleted(assets) -> None:
     page = opened(open_page("race", race_section="Runs"), run_to_bytes(a_run([["a"]])))
     page = opened(page, run_to_bytes(a_run([["b"]])), "other.jsonl")
-    first, second = page.session_state["studio_runs"]
+    first, second = studio(page).runs
     page = settled(page.text_input(key=f"runs_name_{first}").set_value("  *mine*  ").run())
     page = settled(page.button(key="runs_rename").click().run())
     assert list(page.dataframe[0].value["name"]) == ["*mine*", "own.jsonl"]
     page = settled(page.button(key="runs_delete").click().run())
-    assert list(page.session_state["studio_runs"]) == [second] and "pair" not in page.dataframe[0].value
+    assert list(studio(page).runs) == [second]

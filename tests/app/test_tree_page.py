@@ -1,28 +1,38 @@
-"""The tree page: shape by slider, by link and by hardware; import and export; shapes that do not exist."""
+"""The tree page: shapes by slider, link and hardware; import, export and comparison; growth."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from base64 import b64decode
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from sequoia_core import AcceptanceVector, TokenTree, optimal_tree, speedup_surface
-from sequoia_core.design.growth import theorem_bound
-from sequoia_core.design.optimal_trees import expected_tokens, node_scores
-from sequoia_core.design.plain_trees import chain_tree, chains_limit, k_ary_limit
-from sequoia_core.design.planning import best_shape
-from tests.app.conftest import ROOT, growing_never_pays, metrics, open_page, profile, run_job, settled, vector
+from sequoia_core.decoding.tree_kinds import TREE_KINDS
+from sequoia_core.planning.plan import best_shape
+from sequoia_core.planning.prediction import best_chain, predict
+from sequoia_core.trees.optimal import expected_tokens, node_scores
+from sequoia_core.trees.plain import chain_tree, medusa_tree
+from tests.app.conftest import (
+    ROOT,
+    methods_table,
+    metrics,
+    open_page,
+    profile,
+    settled,
+    studio,
+    use_method,
+    vector,
+    wait_for,
+)
 from tests.conftest import calibration_of
-from ui.tree.comparison import plain_shape
+from ui.session import tree_kinds
 
 pytestmark = pytest.mark.usefixtures("assets")
 PAGE = "tree"
-COMPARE = {"tree_section": "Compare"}
-EXPORT = {"tree_section": "Export"}
+FILES = {"tree_section": "Import and export"}
 
 
 def in_use(page) -> str:
@@ -38,9 +48,8 @@ def sliders(page) -> tuple[int, int]:
 
 
 def drawn(page) -> dict:
-    """Return the nodes of the picture."""
-    figure = json.loads(page.get("plotly_chart")[0].proto.spec)
-    return next(trace for trace in figure["data"] if trace["name"] == "nodes")
+    """Return what the picture was sent."""
+    return next(sent for each in page.get("bidi_component") if "sizes" in (sent := json.loads(each.proto.json or "{}")))
 
 
 def test_the_default_is_the_best_shape_for_the_hardware() -> None:
@@ -51,53 +60,28 @@ def test_the_default_is_the_best_shape_for_the_hardware() -> None:
     assert shown["Expected tokens per step"][0] == f"{expected_tokens(tree, vector()):.2f}"
     assert shown["Chain of the same depth"][0] == f"{expected_tokens(chain_tree(tree.depth), vector()):.2f}"
     assert shown["Predicted speedup"][0] == f"{best().predicted_speedup:.2f}×"
-    assert shown["Draft passes per step"] == (f"{tree.depth}", f"the paper's D = {tree.depth + 1} levels")
 
 
-def test_sliders_design_the_tree_and_the_button_goes_back() -> None:
-    page = open_page(PAGE)
+def test_link_and_sliders_set_the_shape() -> None:
+    page = open_page(PAGE, n="48", depth="7")
+    assert sliders(page) == (48, 7) and studio(page).shape == (48, 7)
+    settled(page.select_slider(key="n_slider").set_value(128).run())
+    assert studio(page).shape == (128, 7)
     page.number_input(key="n").set_value(40)
     settled(page.slider(key="depth").set_value(6).run())
-    assert page.session_state["studio_shape"] == (40, 6)
+    assert studio(page).shape == (40, 6)
     assert "n = 40, d = 6" in in_use(page)
-    settled(page.button(key="tree_best").click().run())
-    assert page.session_state["studio_shape"] is None and sliders(page) == (best().size, best().depth)
 
 
-def test_a_link_reproduces_the_view() -> None:
-    page = open_page(PAGE, n="48", depth="7")
-    assert sliders(page) == (48, 7) and page.session_state["studio_shape"] == (48, 7)
-    settled(page.select_slider(key="n_slider").set_value(128).run())
-    assert sliders(page) == (128, 7) and page.session_state["studio_shape"] == (128, 7)
-
-
-@pytest.mark.slow
-def test_any_shape_is_drawn_and_past_the_profile_no_speedup_is_invented() -> None:
-    for n in (1, 2048):
-        page = open_page(PAGE, n=str(n), depth="9")
-        assert f"n = {n:,}, " in in_use(page)
-    assert metrics(page)["Predicted speedup"] == ("–", "times end at n = 64")
-    assert metrics(page)["The next node adds"][0] != "–"
-
-
-def test_a_shape_that_cannot_exist_is_refused_and_the_last_tree_stays() -> None:
+def test_an_impossible_shape_is_rejected_and_the_last_tree_stays() -> None:
     page = open_page(PAGE)
     page.number_input(key="n").set_value(64)
     settled(page.slider(key="depth").set_value(1).run())
     assert "No tree has 64 nodes within depth 1" in page.warning[0].value
-    assert page.session_state.get("studio_shape") is None
+    assert studio(page).shape is None
 
 
-def test_a_new_vector_reshapes_a_tree_that_follows_the_hardware() -> None:
-    page = open_page(PAGE)
-    before = sliders(page)
-    page.session_state["studio_acceptance"] = AcceptanceVector(np.array([0.97]))
-    page.session_state["studio_acceptance_source"] = "your file x"
-    page.session_state["studio_shape_to_show"] = True
-    assert sliders(settled(page.run())) != before and page.session_state.get("studio_shape") is None
-
-
-def bring(page, name: str, content: bytes):
+def upload(page, name: str, content: bytes):
     page.file_uploader(key="tree_file").upload(name, content)
     return settled(page.run())
 
@@ -106,161 +90,83 @@ def native(tree: TokenTree) -> bytes:
     return json.dumps({"format": "sequoia-tree", "version": 1, "parents": tree.parents.tolist()}).encode()
 
 
-def test_an_imported_tree_is_compared_and_used_until_a_slider_moves() -> None:
-    page = bring(open_page(PAGE, **COMPARE), "chain.json", native(chain_tree(5)))
-    shown = metrics(page)
-    assert shown["Imported tree"] == (f"{expected_tokens(chain_tree(5), vector()):.2f}", "tokens/step, n = 6, d = 5")
-    more = expected_tokens(optimal_tree(vector(), size=6, depth=5), vector()) / expected_tokens(chain_tree(5), vector())
-    assert shown["Best of that size and depth"][0] == f"{more - 1:+.1%}"
-    assert "studio_tree" not in page.session_state  # looking is not using
+def test_an_imported_tree_is_a_row_and_used_until_a_slider_moves() -> None:
+    page = upload(open_page(PAGE, **FILES), "chain.json", native(chain_tree(7)))
+    assert rows(page)["Your file chain.json"]["tokens per step"] == pytest.approx(tokens(chain_tree(7)))
+    assert studio(page).tree is None  # only listed so far
     settled(page.button(key="tree_use_import").click().run())
-    assert page.session_state["studio_tree"] == chain_tree(5)
-    assert "your file chain.json, n = 6, d = 5" in in_use(page)
+    assert studio(page).tree.value == chain_tree(7)
+    assert "your file chain.json, n = 8, d = 7" in in_use(page)
     settled(page.number_input(key="n").set_value(12).run())
-    assert page.session_state["studio_tree"] is None and "n = 12" in in_use(page)
+    assert studio(page).tree is None and "n = 12" in in_use(page)
 
 
 @pytest.mark.parametrize("content", [b"", b"<html>", b'{"format": "sequoia-tree", "version": 1, "parents": [-1, 5]}'])
-def test_a_broken_tree_file_leaves_the_tree(content: bytes) -> None:
-    page = bring(open_page(PAGE, **COMPARE), "bad.json", content)
-    assert "bad.json" in page.error[0].value and "studio_tree" not in page.session_state
+def test_an_invalid_tree_file_changes_nothing(content: bytes) -> None:
+    page = upload(open_page(PAGE, **FILES), "bad.json", content)
+    assert "bad.json" in page.error[0].value and studio(page).tree is None
 
 
-def test_trees_leave_in_formats_of_other_tools_and_as_their_numbers() -> None:
-    page = open_page(PAGE, n="20", depth="5", **EXPORT)
-    assert "speculative_num_steps = 5" in page.code[0].value
+def test_trees_are_exported_in_formats_of_other_tools() -> None:
+    page = open_page(PAGE, n="20", depth="5", **FILES)
+    assert "--speculative-num-steps" in page.code[0].value
     for label, holds in (("Reference growmap (.pt)", True), ("vLLM speculative_token_tree", False)):
         settled(page.selectbox(key="tree_format").select(label).run())
         assert ("tree_download" in [button.key for button in page.get("download_button")]) == holds
 
 
-def compared(page, with_what: str):
-    return settled(page.selectbox(key="against").select(with_what).run())
-
-
-@pytest.mark.sample(2, cover=False)
-@pytest.mark.parametrize("shape", ["One chain", "Independent chains", "Beam", "Two children everywhere", "Best first"])
-def test_the_tree_is_set_beside_plain_shapes(shape: str) -> None:
-    page = compared(open_page(PAGE, n="20", depth="5", **COMPARE), shape)
-    tree, other = (
-        optimal_tree(vector(), size=20, depth=5),
-        plain_shape(shape, optimal_tree(vector(), size=20, depth=5), vector()),
-    )
-    shown = metrics(page)
-    assert other.size <= 20 and shown["The other tree"][0] == f"{expected_tokens(other, vector()):.2f}"
-    adds = sum(other.shared_with(tree) < 0)
-    assert shown["It adds"][0] == f"{adds} nodes" and shown["It drops"][0] == f"{20 - other.size + adds} nodes"
-
-
-def test_another_shape_and_another_vector_can_be_compared() -> None:
-    page = compared(open_page(PAGE, n="20", depth="5", **COMPARE), "Best tree of another shape")
-    settled(page.number_input(key="against_n").set_value(40).run())
-    assert metrics(page)["The other tree"][1].endswith("n = 40, d = 5")
-    page = compared(page, "Best tree for another vector")
-    assert page.selectbox(key="against_vector").value == "other" and metrics(page)["The other tree"][0] != "–"
-
-
-def test_a_node_can_be_looked_at_and_folded() -> None:
-    page = open_page(PAGE, n="20", depth="5")
-    settled(page.number_input(key="tree_node").set_value(1).run())
-    tree = optimal_tree(vector(), size=20, depth=5)
-    below = sum(1 in tree.path_to(node) for node in range(20)) - 1
-    text = next(element.value for element in page.markdown if "Node 1" in element.value)
-    assert "root → 1" in text and f"f(v) = {vector().probs[0]:.4g}" in text and f"{below} nodes below" in text
-    settled(page.button(key="tree_fold").click().run())
-    assert f"+{below}" in drawn(page)["text"] and len(drawn(page)["customdata"]) == 20 - below
-    settled(page.number_input(key="n").set_value(2).run())  # another tree: the fold and the node's number are gone
-    assert page.number_input(key="tree_node").value in (0, 1) and len(drawn(page)["customdata"]) == 2
-
-
-def test_the_picture_has_the_likely_nodes_the_texts_of_an_example_and_the_next_node(assets) -> None:
+def test_the_picture_knows_words_the_next_node_and_the_trees_of_the_slider(assets) -> None:
     (assets / "runs").mkdir(exist_ok=True)
     shutil.copy(ROOT / "assets" / "runs" / "example-tokens.json", assets / "runs")
-    scores = node_scores(optimal_tree(vector(), size=60, depth=5), vector())
-    hidden = drawn(open_page(PAGE, n="60", depth="5", tree_hide="f(v) ≥ 0.01"))
-    assert len(hidden["customdata"]) == int((scores >= 0.01).sum()) < 60
     page = open_page(PAGE, n="20", depth="5")
-    figure = json.loads(page.get("plotly_chart")[0].proto.spec)
-    texts = [each["text"] for each in figure["layout"]["annotations"]]
-    assert len(texts) == 20 and texts[:2] == ["·the", "·number"]
-    larger, tree = (optimal_tree(vector(), size=size, depth=5) for size in (21, 20))
-    gain = expected_tokens(larger, vector()) - expected_tokens(tree, vector())
-    candidate = next(trace for trace in figure["data"] if trace["name"] == "next node")
-    assert float(candidate["text"][0]) == pytest.approx(gain, rel=1e-2)
-    assert metrics(page)["The next node adds"][0] == f"{gain:.3f}"
-
-
-def test_the_sample_behind_the_vector_gives_intervals(assets) -> None:
-    page = open_page(PAGE, n="20", depth="5")
-    assert any("95%, from the sample" in caption.value for caption in page.caption)
-    assert '"95% interval"' in page.get("plotly_chart")[1].proto.spec
-    AcceptanceVector(np.array([0.0, 0.0])).save(assets / "acceptance" / "demo-t0.json")
-    page = open_page(PAGE, n="6", depth="5")
-    assert any("no interval" in caption.value for caption in page.caption)
-    assert float(metrics(page)["Expected tokens per step"][0]) == 1.0
+    sent = drawn(page)
+    tree, larger = (optimal_tree(vector(), size=size, depth=5) for size in (20, 21))
+    assert sent["tree"]["parents"] == tree.parents.tolist() and sent["words"]["1"] == " number"
+    assert sent["tree"]["scores"] == pytest.approx(node_scores(tree, vector()), rel=5e-3)
+    gained = expected_tokens(larger, vector()) - expected_tokens(tree, vector())
+    assert sent["next"]["gain"] == pytest.approx(gained)
+    assert metrics(page)["The next node adds"][0] == f"{gained:.3f}"
+    ahead = {len(each["parents"]): each for each in sent["sizes"]}
+    assert {16, 32, 64} <= ahead.keys() and max(ahead) <= 512
+    for size in (16, 64):
+        assert ahead[size]["parents"] == optimal_tree(vector(), size=size, depth=5).parents.tolist()
 
 
 def growth_spec(page) -> dict:
-    return json.loads(page.get("plotly_chart")[1].proto.spec)
+    return json.loads(page.get("plotly_chart")[0].proto.spec)
 
 
-def recorded_growth(folder, temperature: float = 0.0) -> None:
-    """Leave a record of growth as `benchmarks/dynamic.py --growth` does."""
+def recorded_growth(folder) -> None:
+    """Write a growth record like `benchmarks/dynamic.py --growth`."""
     points = [
         {"kind": kind, "size": n, "predicted": None, "tokens_per_step": value, "low": 1.0, "high": 9.0, "steps": 5}
         for kind, n, value in (("static", 8, 2.5), ("static", 1024, 6.25), ("chains", 8, 2.25))
     ]
-    conditions = vector().holds_for.to_json() | {"temperature": temperature}
-    settings = {"conditions": conditions, "prompts": 32, "max_new_tokens": 64, "max_depth": 24}
+    settings = {"conditions": vector().holds_for.to_json(), "prompts": 32, "max_new_tokens": 64, "max_depth": 24}
     (folder / "runs").mkdir(exist_ok=True)
     (folder / "runs" / "growth.json").write_text(
         json.dumps({"studies": [{"settings": settings, "points": points}], "settings": {"date": "2026-11-23"}})
     )
 
 
-def test_measured_growth_stands_on_the_curve_of_its_vector_alone(assets) -> None:
+def test_growth_has_four_lines_with_the_current_tree_on_its_own(assets) -> None:
     recorded_growth(assets)
-    page = open_page(PAGE)
-    names = [trace["name"] for trace in growth_spec(page)["data"]]
-    assert [name for name in names if "measured" in name] == ["best tree, measured", "k chains, measured"]
-    text = " ".join(each.value for each in [*page.markdown, *page.caption])
-    assert "the best tree 2.50 → 6.25 (n = 8 → 1,024); k chains 2.25 → 2.25" in text
-    assert "recorded on 2026-11-23 on the demo pair, temperature 0, 32 prompts × 64 tokens, d ≤ 24" in text
-    recorded_growth(assets, temperature=0.6)
-    assert not any("measured" in trace["name"] for trace in growth_spec(open_page(PAGE))["data"])
-    (assets / "runs" / "growth.json").write_text('{"studies": [{}], "settings": {"date": "x"}}')
-    assert any("best tree" in trace["name"] for trace in growth_spec(open_page(PAGE))["data"])
-
-
-def test_growth_has_its_limits_and_the_theorems_bound() -> None:
     page = open_page(PAGE, n="20", depth="5")
-    layout = growth_spec(page)["layout"]
-    said = " ".join(note["text"] for note in layout["annotations"])
-    assert f"limit of independent chains: {chains_limit(vector()):.2f}" in said and "limit of one chain" in said
-    assert f"limit of binary trees: {k_ary_limit(vector(), 2):.2f}" in said
-    b, (_, tokens) = theorem_bound(vector(), max_size=1024, depth=5)
-    bound = next(trace for trace in growth_spec(page)["data"] if trace["name"] == f"theorem's lower bound, b = {b:.2f}")
-    assert np.frombuffer(b64decode(bound["y"]["bdata"])).max() == tokens.max()  # no deeper than the curve above it
+    traces = {trace["name"]: trace for trace in growth_spec(page)["data"] if trace.get("showlegend", True)}
+    assert list(traces) == ["best tree, d ≤ 5", "k chains, d ≤ 5", "one chain", "measured", "this tree"]
+    assert traces["this tree"]["y"] == [pytest.approx(tokens(optimal_tree(vector(), size=20, depth=5)))]
+    assert any("recorded on 2026-11-23 on the demo pair, temperature 0" in each.value for each in page.caption)
+    (assets / "runs" / "growth.json").write_text('{"studies": [{}], "settings": {"date": "x"}}')
+    assert not any("recorded on" in each.value for each in open_page(PAGE).caption)
 
 
 @pytest.mark.slow
-def test_growth_is_measured_on_the_pair_in_use(tiny_pair, assets) -> None:
-    page = open_page(PAGE)
-    page.select_slider(key="growth_largest").set_value(64)
-    page.select_slider(key="growth_tokens").set_value(16)
-    page = run_job(page, "growth")
-    record = page.session_state["studio_evidence_growth"]
-    assert {point["kind"] for point in record["points"]} == {"static", "chains", "specexec", "specinfer"}
-    assert max(point["size"] for point in record["points"]) == 64 and record["settings"]["prompts"] == 3
-    assert any("measured here on the demo pair, temperature 0, 3 prompts × 16" in each.value for each in page.caption)
-
-
-@pytest.mark.slow
-def test_a_vector_too_long_to_search_for_large_trees_is_searched_for_smaller_ones(assets, monkeypatch) -> None:
-    """A thousand ranks that rise and fall, and gain with every level: the search gives up, the pages do not."""
-    monkeypatch.setattr("sequoia_core.design.tree_search.MAX_STEPS", 1_000_000_000)  # a tenth: gives up sooner
+def test_a_vector_with_many_ranks_is_searched_up_to_a_smaller_size(assets, monkeypatch) -> None:
+    """A thousand ranks that are not monotone exceed the search limit."""
+    monkeypatch.setattr("sequoia_core.trees.optimal.MAX_PROGRAM_STEPS", 1_000_000_000)  # a tenth, to fail sooner
     probs = np.full(1000, 1e-6)
     probs[[0, 1, 500]] = 0.3, 0.69, 2e-6
+    (assets / "acceptance" / "other.json").unlink()
     AcceptanceVector(probs).save(assets / "acceptance" / "demo-t0.json")
     profile = json.loads((assets / "profiles" / "cpu-2core.json").read_text())
     profile |= {"sizes": [1, 512], "verify_sec": [0.01, 0.012], "verify_samples": []}
@@ -270,28 +176,66 @@ def test_a_vector_too_long_to_search_for_large_trees_is_searched_for_smaller_one
         assert "up to n = 256" in told and "smooth" in told.lower()
 
 
-def calibrated(folder) -> AcceptanceVector:
-    """Put a vector with a calibration in the place of the shipped one."""
-    known = replace(vector(), calibration=calibration_of(0.7, prompts=12))
-    known.save(folder / "acceptance" / "demo-t0.json")
-    return known
+def rows(page) -> dict[str, dict]:
+    """Return the rows of the table of methods by name."""
+    return {row["method"].removeprefix("★ "): row for row in methods_table(page).value.to_dict("records")}
+
+
+def tokens(tree: TokenTree) -> float:
+    return expected_tokens(tree, vector())
+
+
+def searched(page):
+    """Return the page after all of its table's predictions were computed."""
+    wait_for(lambda: "being predicted" not in str([each.value for each in settled(page.run()).caption]))
+    return page
+
+
+def test_the_table_has_the_predictions_of_the_core_and_selects_trees(assets) -> None:
+    page = searched(open_page(PAGE))
+    shown = rows(page)
+    chain = best_chain(vector(), profile())
+    for name, tree in ((f"Chain of {chain.depth}", chain), ("Medusa's 64 nodes", medusa_tree())):
+        found = predict(tree, vector(), profile())
+        assert shown[name]["×"] == pytest.approx(found.speedup.value) and shown[name]["nodes"] == f"{tree.size}"
+        assert shown[name]["tokens per step"] == pytest.approx(found.tokens_per_step.value)
+        assert shown[name]["ms per step"] == pytest.approx(1e3 * found.step.total_sec)
+        assert shown[name]["95%"] == f"{found.speedup.low:.2f} to {found.speedup.high:.2f}×"
+    best = shown["Best static tree"]
+    assert next(iter(shown.values())) is best and best["method"].startswith("★") and best["use"].endswith("In use")
+    use_method(page, "Medusa's 64 nodes")
+    assert rows(page)["Medusa's 64 nodes"]["use"].endswith("In use") and "Medusa's 64 nodes, n = 64" in in_use(page)
+    live = open_page("decode", {"tree": studio(page).tree}, source="tree")
+    assert any("Medusa's 64 nodes: n = 64, d = 4" in each.value for each in live.caption)
+    use_method(page, "Lookup")
+    assert studio(page).tree_kind == "lookup" and rows(page)["Lookup"]["use"].endswith("In use")
+    use_method(page, "Best static tree")
+    assert studio(page).tree is None and studio(page).tree_kind == "static"
+
+
+def test_without_times_or_calibration_the_table_says_why(assets) -> None:
+    page = open_page(PAGE)
+    assert "SpecExec, Adaptive: predicted only with a calibration" in str([each.value for each in page.caption])
+    (assets / "profiles" / "cpu-2core.json").unlink()
+    page = open_page(PAGE)
+    shown = rows(page)
+    assert all(row["×"] is None or np.isnan(row["×"]) for row in shown.values()), shown
+    eagle = optimal_tree(vector(), size=61, depth=6)
+    assert shown["EAGLE-2's 60 tokens"]["tokens per step"] == pytest.approx(tokens(eagle))
+    assert any("There are no pass times" in each.value for each in page.caption)
 
 
 @pytest.mark.slow
-def test_dynamic_trees_say_what_they_promise_or_lack(assets) -> None:
-    page = open_page(PAGE, n="16", depth="4", tree_kind="Adaptive")
-    assert "Adaptive trees need a vector with a calibration" in page.info[0].value
-    calibrated(assets)
-    page = open_page(PAGE, n="16", depth="4")
-    settled(page.segmented_control(key="tree_kind").set_value("SpecExec").run())
-    assert page.session_state["studio_tree_kind"] == "specexec"
-    value, against = metrics(page)["Dynamic: tokens per step"]
-    low, high = (float(part) for part in against.removeprefix("95%: ").split(" to "))
-    assert low < float(value) < high
-    settled(page.segmented_control(key="tree_kind").set_value("Adaptive").run())
-    assert float(metrics(page)["Dynamic: predicted speedup"][0][:-1]) > 1.0
-    settled(page.segmented_control(key="tree_kind").set_value("Hybrid").run())
-    assert "Dynamic: tokens per step" not in metrics(page)  # nothing is predicted without the text
-    growing_never_pays(assets)
-    page = open_page(PAGE, n="16", depth="4", tree_kind="Adaptive")
-    assert any("expects a static tree to be faster" in text.value for text in page.markdown)
+def test_trees_that_vary_are_predicted_in_the_background(assets) -> None:
+    calibrated = replace(vector(), calibration=calibration_of(0.7, prompts=12))
+    calibrated.save(assets / "acceptance" / "demo-t0.json")
+    page = searched(open_page(PAGE, n="16", depth="4", tree_kind="SpecExec"))
+    assert studio(page).tree_kind == "specexec" and rows(page)["SpecExec"]["×"] > 1.0
+    bounds = {"max_size": 61, "max_depth": 6, "beam": 10, "branch": 10}
+    eagle = TREE_KINDS["specexec"].make(**bounds).predict(calibrated, profile())
+    adaptive = TREE_KINDS["adaptive"].make(calibrated, profile()).predict(calibrated, profile())
+    for name, found in (("EAGLE-2's 60 tokens", eagle), ("Adaptive", adaptive)):
+        assert rows(page)[name]["×"] == pytest.approx(found.speedup.value)
+    use_method(page, "EAGLE-2's 60 tokens")
+    policy, _ = tree_kinds.make_policy(studio(page).tree_kind, calibrated)
+    assert {name: getattr(policy, name) for name in bounds} == bounds

@@ -1,15 +1,15 @@
-"""What people take into a notebook is a table with the numbers of the core, and only what is known."""
+"""Data frames for notebooks contain the numbers of the core, and only what is known."""
 
 import numpy as np
 
 from sequoia_core import AcceptanceVector, HardwareProfile, speedup_surface
-from sequoia_core.design.optimal_trees import expected_tokens_table
+from sequoia_core.trees.optimal import expected_tokens_table
 
 VECTOR = AcceptanceVector(np.array([0.6, 0.2]), trials=100)
 PROFILE = HardwareProfile(sizes=[1, 8], verify_sec=[0.01, 0.02], draft_sec=0.001)
 
 
-def test_a_vector_has_bounds_where_its_sample_is_known():
+def test_vector_frames_have_bounds_if_the_sample_is_known():
     table = VECTOR.to_frame()
     low, high = VECTOR.interval()
     assert list(table["rank"]) == [1, 2] and list(table["probability"]) == [0.6, 0.2]
@@ -17,7 +17,7 @@ def test_a_vector_has_bounds_where_its_sample_is_known():
     assert list(AcceptanceVector(VECTOR.probs).to_frame()) == ["rank", "probability"]
 
 
-def test_a_surface_lists_the_shapes_there_are():
+def test_surface_frames_list_existing_shapes():
     surface = speedup_surface(VECTOR, PROFILE, max_depth=3)
     table = surface.to_frame().set_index(["size", "depth"])
     exist = np.isfinite(expected_tokens_table(VECTOR, max_size=8, max_depth=3))
@@ -25,7 +25,7 @@ def test_a_surface_lists_the_shapes_there_are():
     assert table.loc[(5, 2)].tolist() == [surface.expected_tokens[5, 2], surface.speedup[5, 2]]
 
 
-def test_a_profile_has_a_row_for_each_pass_timed():
+def test_profile_frames_have_a_row_per_pass():
     table = PROFILE.to_frame()
     assert list(table) == ["model", "tokens", "sec"]
     assert table.to_numpy().tolist() == [["target", 1, 0.01], ["target", 8, 0.02], ["draft", 1, 0.001]]

@@ -1,112 +1,114 @@
-"""Rooms and ladders as the docstrings state them, no app library in the core, start-up without heavy imports."""
+"""Imports follow the order in the docstrings, and start-up imports no heavy libraries."""
 
 import ast
-import importlib
-import os
-import subprocess
-import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 import sequoia_core
+from sequoia_core.files.extras import has
+from sequoia_core.files.libraries import INSTALL_EXTRAS
+from tests.commands import without
 
-CORE = Path(sequoia_core.__file__).parent
-ROOMS = sorted(path.parent.name for path in CORE.glob("*/__init__.py"))
-MODULES = [".".join(path.relative_to(CORE).with_suffix("").parts) for path in sorted(CORE.glob("*/**/*.py"))]
-MODULES = [module for module in MODULES if not module.endswith("__init__")]
+ROOT = Path(sequoia_core.__file__).parents[1]
+PARTS = ("sequoia_core", "sequoia_extras")
+PACKAGES = sorted(f"{path.parts[-3]}.{path.parts[-2]}" for part in PARTS for path in ROOT.glob(f"{part}/*/__init__.py"))
+MODULES = [
+    ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for part in PARTS
+    for path in sorted(ROOT.glob(f"{part}/*/**/*.py"))
+    if path.name != "__init__.py"
+]
 
 
-def rooms_below() -> dict[str, set[str]]:
-    """Read the table in the package's docstring: room -> rooms it may import."""
+def indented(package: str) -> list[str]:
+    """Return the indented lines of a package's docstring without importing it."""
+    source = (ROOT / package.replace(".", "/") / "__init__.py").read_text()
+    return [line.strip() for line in (ast.get_docstring(ast.parse(source)) or "").splitlines() if line[:4] == "    "]
+
+
+@cache
+def packages_below() -> dict[str, set[str]]:
+    """Parse the tables in the docstrings of core and extras: package -> packages it may import."""
     allowed: dict[str, set[str]] = {}
-    for line in (sequoia_core.__doc__ or "").splitlines():
-        left, _, right = line.strip().partition("  ")
-        if line.startswith("    ") and right:
-            allowed[left] = set() if right.strip() == "-" else set(right.strip().split(", "))
-    return allowed
+    for part in PARTS:
+        for line in indented(part):
+            left, _, right = line.partition("  ")
+            names = [] if right.strip() == "-" else right.strip().split(", ")
+            allowed[f"{part}.{left}"] = {f"{part}.{name}" for name in names}
+    core = {package for package in allowed if package.startswith("sequoia_core.")}
+    return {package: below if package in core else below | core for package, below in allowed.items()}
 
 
-def ladder(room: str) -> list[str]:
-    """Read the modules in a room's docstring, each of which may import those before it."""
-    lines = (importlib.import_module(f"sequoia_core.{room}").__doc__ or "").splitlines()
-    return [name for line in lines if line.startswith("    ") for name in line.strip().rstrip(",").split(", ")]
+@cache
+def ladder(package: str) -> list[str]:
+    """Return the modules in a package's docstring; each may import the earlier ones."""
+    return [name for line in indented(package) for name in line.rstrip(",").split(", ")]
 
 
-def imports(module: str) -> tuple[set[str], set[str]]:
-    """Return the rooms that a module imports from, and the modules of its own room."""
-    room, _, name = module.partition(".")
-    package = ["sequoia_core", *module.split(".")[:-1]]
-    rooms, modules = set(), set()
-    for node in ast.walk(ast.parse((CORE / f"{module.replace('.', '/')}.py").read_text())):
+def package_of(module: str) -> str:
+    return ".".join(module.split(".")[:2])
+
+
+def imports(module: str) -> set[str]:
+    """Return the modules of core and extras that a module imports, or packages if it imports through one."""
+    folder = module.split(".")[:-1]
+    found: set[str] = set()
+    for node in ast.walk(ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text())):
         if isinstance(node, ast.Import):
-            found = [alias.name for alias in node.names]
+            found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            start = package[: len(package) - node.level + 1] if node.level else []
+            start = folder[: len(folder) - node.level + 1] if node.level else []
             base = ".".join([*start, *([node.module] if node.module else [])])
-            found = [
-                inner if inner.removeprefix("sequoia_core.") in MODULES else base
-                for inner in (f"{base}.{alias.name}" for alias in node.names)
-            ]
-        else:
-            continue
-        assert "sequoia_core" not in found, f"{module}: found an import through the package, expected the module"
-        for full in (full.removeprefix("sequoia_core.") for full in found if full.startswith("sequoia_core.")):
-            other, _, inside = full.partition(".")
-            if other == room:
-                modules.add(inside)
-            else:
-                rooms.add(other)
-    return rooms, modules
+            names = [f"{base}.{alias.name}" for alias in node.names]
+            found |= {name if name in MODULES else base for name in names}
+    found = {name for name in found if name.split(".")[0] in PARTS}
+    assert found.isdisjoint(PARTS), f"{module}: found an import through the package, expected the module"
+    return found
 
 
-def test_every_room_and_module_is_on_its_ladder():
-    order = "files native design models decoding studies sweeps servers command_line"
-    assert list(rooms_below()) == order.split() and sorted(rooms_below()) == ROOMS
+def test_docstrings_list_every_package_and_module():
+    gone = packages_below().keys() - set(PACKAGES)
+    assert set(PACKAGES) <= packages_below().keys() and all(name.startswith("sequoia_extras.") for name in gone)
     above: set[str] = set()
-    for room, below in rooms_below().items():
-        assert below <= above, f"{room} may import only what stands above it in the table"
-        above.add(room)
-    assert sorted(f"{room}.{name}" for room in ROOMS for name in ladder(room)) == sorted(MODULES)
+    for package, below in packages_below().items():
+        assert below <= above, f"{package} may import only packages above it in the table"
+        above.add(package)
+    assert sorted(f"{package}.{name}" for package in PACKAGES for name in ladder(package)) == sorted(MODULES)
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_a_module_imports_only_what_the_ladders_allow(module):
-    room, _, name = module.partition(".")
-    rooms, modules = imports(module)
-    order = ladder(room)
-    assert rooms <= rooms_below()[room]
-    assert modules <= set(order[: order.index(name)])
+def forbidden(module: str) -> set[str]:
+    """Return the imports of a module that the docstrings do not allow."""
+    package = package_of(module)
+    order = [f"{package}.{name}" for name in ladder(package)]
+    allowed = set(order[: order.index(module)])
+    below = packages_below()[package]
+    return {name for name in imports(module) if name not in allowed and package_of(name) not in below}
 
 
-def loaded_after(code: str) -> set[str]:
-    program = f"import sys\n{code}\nprint(*sys.modules)"
-    output = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=CORE.parent
-    )
-    return set(output.stdout.split())
+def test_modules_import_only_what_docstrings_allow():
+    assert {module: found for module in MODULES if (found := forbidden(module))} == {}
 
 
 @pytest.mark.slow
-def test_the_core_loads_no_app_or_chart_library():
-    everything = "; ".join(f"import sequoia_core.{module}" for module in MODULES)
-    assert not loaded_after(everything) & {"streamlit", "plotly", "networkx", "pandas", "matplotlib", "ui", "pages"}
+def test_the_core_imports_no_app_or_chart_library():
+    everything = "; ".join(f"import {module}" for module in MODULES)
+    without(["streamlit", "plotly", "networkx", "pandas", "matplotlib", "ui", "pages"], everything)
 
 
-def test_designing_needs_no_torch():
-    plain = [module for module in MODULES if module.startswith(("design.", "files.", "servers."))]
-    plain += ["decoding.growing.recipes", "decoding.growing.marginal_gains", "command_line.main"]
-    design = "; ".join(f"import sequoia_core.{module}" for module in plain if module != "servers.check")
-    assert "torch" not in loaded_after(design)
-    assert "torch" not in loaded_after("from sequoia_core import optimal_tree, AcceptanceVector, HardwareProfile")
+def test_planning_imports_no_optional_library():
+    free = ("acceptance", "files", "planning", "trees")
+    plain = [module for module in MODULES if module.startswith(tuple(f"sequoia_core.{name}." for name in free))]
+    if has("servers"):
+        plain += [m for m in MODULES if m.startswith("sequoia_extras.servers.")]
+    plain.remove("sequoia_core.files.parquet_reading")
+    code = "from sequoia_core import optimal_tree, AcceptanceVector, HardwareProfile"
+    without(INSTALL_EXTRAS, "; ".join([code, *(f"import {module}" for module in plain)]))
 
 
 @pytest.mark.parametrize("start", ["ui.page_setup", "sequoia_core.command_line.main"])
-def test_waiting_threads_soon_sleep_in_app_and_command(start):
-    """PyTorch reads the variable when it is imported, so it must be there before."""
-    environment = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
-    code = f"import sys, os, {start}; assert 'torch' not in sys.modules; print(os.environ['GOMP_SPINCOUNT'])"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=CORE.parent
-    )
-    assert done.stdout.strip() == "20000", done.stderr
+def test_the_spin_count_is_set_before_torch_is_imported(start):
+    """PyTorch reads the variable at import."""
+    code = f"import os; os.environ.pop('GOMP_SPINCOUNT', 0); import {start}"
+    without(["torch"], f"{code}; assert os.environ['GOMP_SPINCOUNT'] == '20000'")

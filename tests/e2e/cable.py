@@ -1,4 +1,4 @@
-"""A network cable that can be pulled: passes a browser's connections on to a server, until it is cut."""
+"""A proxy between browser and server that can be cut like a network cable."""
 
 import contextlib
 import socket
@@ -6,21 +6,23 @@ import threading
 
 
 class Cable:
-    """Listens on a port of its own and passes everything on to another; cut, it drops and refuses connections."""
+    """Forwards connections to a port; when cut, it drops and refuses them."""
 
     def __init__(self, port: int) -> None:
-        self._to, self._open, self._whole = port, set(), True
+        self._port = port
+        self._open: set[socket.socket] = set()
+        self._connected = True
         self._entry = socket.create_server(("127.0.0.1", 0))
         self.address = f"http://localhost:{self._entry.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> None:
-        self._whole = False
+        self._connected = False
         for end in list(self._open):
             self._close(end)
 
-    def mend(self) -> None:
-        self._whole = True
+    def reconnect(self) -> None:
+        self._connected = True
 
     def remove(self) -> None:
         self.cut()
@@ -30,21 +32,21 @@ class Cable:
         while True:
             try:
                 near, _ = self._entry.accept()
-            except OSError:  # removed
+            except OSError:
                 return
-            if not self._whole:
+            if not self._connected:
                 near.close()
                 continue
-            far = socket.create_connection(("127.0.0.1", self._to))
+            far = socket.create_connection(("127.0.0.1", self._port))
             self._open |= {near, far}
             for ends in ((near, far), (far, near)):
-                threading.Thread(target=self._pass_on, args=ends, daemon=True).start()
+                threading.Thread(target=self._forward, args=ends, daemon=True).start()
 
-    def _pass_on(self, source: socket.socket, sink: socket.socket) -> None:
+    def _forward(self, source: socket.socket, sink: socket.socket) -> None:
         try:
             while data := source.recv(65_536):
                 sink.sendall(data)
-        except OSError:  # either end is gone
+        except OSError:  # one end was closed
             pass
         finally:
             self._close(source)
@@ -53,5 +55,5 @@ class Cable:
     def _close(self, end: socket.socket) -> None:
         self._open.discard(end)
         with contextlib.suppress(OSError):
-            end.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads it
+            end.shutdown(socket.SHUT_RDWR)  # wakes the reading thread
         end.close()

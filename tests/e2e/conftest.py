@@ -7,19 +7,20 @@ from pathlib import Path
 
 import pytest
 
+from sequoia_core.files.safe_files import APP_NAME
 from tests.served_app import QUIET, Server
 
-QUICK = (  # how their names begin
+QUICK = (  # prefixes of test names
     "test_the_picture_and_its_controls_are_on_the_first_screen", "test_one_answer_is_written_in_two_ways",
-    "test_a_node_keeps_its_element", "test_what_a_busy_server_lost", "test_keys_go_from_step", "test_one_transport",
-    "test_a_decision_by_chance", "test_each_node_says", "test_the_bonus_token", "test_on_a_phone_the_tree",
+    "test_a_chosen_node", "test_lost_messages", "test_keys_select", "test_the_player",
+    "test_a_random_decision", "test_the_bonus_token", "test_on_a_phone_the_tree",
     "test_it_plays_without_a_server", "test_text_of_a_run_never_becomes_markup",
 )  # fmt: skip
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m "not slow"` selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave other browser tests than the quick ones to `SLOW=1`."""
+    """Mark all browser tests but the quick ones as slow."""
     for item in items:
         if item.path.parent == Path(__file__).parent and not item.name.startswith(QUICK):
             item.add_marker(pytest.mark.slow)
@@ -38,8 +39,11 @@ def chromium() -> str:
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Serve the app; yields its address."""
-    server = Server(tmp_path_factory.mktemp("server") / "log")
+    """Serve the app, which keeps nothing from one test for the next, and yield its address."""
+    folder = tmp_path_factory.mktemp("server")
+    (folder / APP_NAME).mkdir()
+    (folder / APP_NAME / "settings.json").write_text('{"limit": 0}')
+    server = Server(folder / "log", folder)
     try:
         yield server.address
         assert server.process.poll() is None, f"the server died: {server.log.read_text()}"
@@ -49,8 +53,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def own_server(tmp_path: Path) -> Iterator[Server]:
-    """Serve the app for one test alone, which may kill it."""
-    server = Server(tmp_path / "server.log")
+    """Serve the app for one test, which may kill the server."""
+    server = Server(tmp_path / "server.log", tmp_path)
     try:
         yield server
     finally:
@@ -69,11 +73,11 @@ def browser(chromium: str) -> Iterator:
 
 @pytest.fixture
 def tabs(browser) -> Iterator[Callable]:
-    """Return what opens a browser tab with a session of its own, which fails the test on errors of its script."""
+    """Return a function that opens a tab with a new session; script errors fail the test."""
     faults: list[str] = []
 
-    def open_tab():
-        tab = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
+    def open_tab(**options):
+        tab = browser.new_context(**{"viewport": {"width": 1280, "height": 900}} | options).new_page()
         tab.set_default_timeout(60_000)
         tab.on("pageerror", lambda error: faults.append(f"page error: {error}"))
         return tab
@@ -83,15 +87,16 @@ def tabs(browser) -> Iterator[Callable]:
 
 
 def is_fault(message) -> bool:
-    """Whether a console message is an error of ours: on a deep link Streamlit's own client probes for its server."""
+    """Return whether a console message is an error, except when Streamlit's client probes for its server."""
     return message.type == "error" and "/_stcore/" not in message.location.get("url", "")
 
 
 @pytest.fixture
 def page(tabs) -> Iterator:
-    """A tab that fails the test on console errors and requests to anywhere else, too: it loses no connection."""
+    """Open a tab; console errors and requests to other hosts fail the test."""
     faults: list[str] = []
-    page, here = tabs(), ("http://localhost:", "data:", "blob:", "file:")
+    page = tabs()
+    here = ("http://localhost:", "data:", "blob:", "file:")
     page.on("console", lambda message: faults.append(f"console: {message.text}") if is_fault(message) else None)
     page.on("request", lambda request: None if request.url.startswith(here) else faults.append(request.url))
     yield page

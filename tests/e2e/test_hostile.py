@@ -1,6 +1,6 @@
-"""Hostile text in every field of every file and every box: shown as it is, and no request leaves the machine.
+"""Hostile text in files and text boxes is shown literally, and causes no request to another host.
 
-The `page` fixture fails a test for any request that goes elsewhere.
+The `page` fixture fails a test for such requests.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ import urllib.request
 
 import pytest
 
+from tests.e2e.browser import go, in_plan, point_at, settle
 from tests.served_app import ROOT
 from ui.menu import MENU
 from ui.runs.run_files import load_run, run_to_bytes
-
-from .browser import choose_option, go, settle
 
 HOST = "evil.example"
 PAYLOADS = (
@@ -54,7 +53,7 @@ ROWS = [{"id": 1, hostile("column"): hostile("prompt"), "b": hostile("b")}, {"id
 
 
 def put(page, key: str, name: str, content: str) -> None:
-    """Upload a file under a name of our own."""
+    """Upload a file under the given name."""
     upload = {"name": name, "mimeType": "application/octet-stream", "buffer": content.encode()}
     page.locator(f".st-key-{key} input[type=file]").set_input_files(upload)
     page.wait_for_timeout(200)
@@ -76,17 +75,17 @@ FOUND = """() => {
 
 
 def nothing_rendered(page) -> None:
-    """Nothing of the payloads became an element, not even one that waits for a click."""
+    """Check that no payload became an element, not even a link."""
     assert page.evaluate(FOUND) == []
 
 
 def shown(page) -> str:
-    """Everything that can be read on the page, without the joiners that keep links apart."""
+    """Return the visible text of the page without word joiners."""
     return page.locator('[data-testid="stMain"]').inner_text().replace("\u2060", "")
 
 
 def open_tooltips(page) -> None:
-    """Hover every help mark: tooltips are markdown too."""
+    """Hover every help icon, because tooltips are markdown too."""
     for mark in page.get_by_test_id("stTooltipIcon").all():
         if mark.is_visible():
             mark.hover()
@@ -103,64 +102,8 @@ def visit_all(page) -> None:
             open_tooltips(page)
 
 
-@pytest.mark.timeout(600)
-def test_hostile_files_are_shown_as_they_are(page, server):
-    page.goto(server)
-    settle(page)
-    go(page, "Draft")
-    choose(page, "acceptance_way", "Upload")
-    put(page, "acceptance_file", f"{NAME}.json", json.dumps(VECTOR))
-    page.get_by_text("3 ranks in use").wait_for()
-    text = shown(page)
-    for payload in (PAYLOADS[0].replace("FIELD", "note"), PAYLOADS[1].replace("FIELD", "note")):
-        assert payload in text  # literally
-    assert PAYLOADS[0].replace("FIELD", "source") in text and PAYLOADS[0].replace("FIELD", "t") in text
-    nothing_rendered(page)
-    open_tooltips(page)
-    page.locator(".st-key-acceptance_ranks .js-plotly-plot").hover()
-    choose(page, "acceptance_smoothing", "Isotonic")
-    nothing_rendered(page)
-    choose(page, "acceptance_way", "Measure")
-    page.get_by_text("Prompts from a file").click()
-    put(page, "acceptance_prompts_file", f"{NAME}.jsonl", "\n".join(map(json.dumps, ROWS)))
-    page.locator(".st-key-acceptance_column input").click()  # neither column is called like one of prompts
-    nothing_rendered(page)
-    page.get_by_role("option").first.click()
-    page.get_by_text("2 prompts. The first begins").wait_for()
-    page.locator(".st-key-acceptance_prompt_file code").wait_for()
-    assert PAYLOADS[0].replace("FIELD", "prompt") in shown(page)
-    nothing_rendered(page)
-
-    go(page, "Machine")
-    choose(page, "hardware_way", "Upload")
-    put(page, "hardware_file", f"{NAME}.json", json.dumps(PROFILE))
-    page.get_by_text("up to n = 32, in use").wait_for()
-    assert PAYLOADS[0].replace("FIELD", "dtype") in shown(page)
-    nothing_rendered(page)
-
-    go(page, "Tree", "Compare")
-    put(page, "tree_file", f"{NAME}.json", json.dumps(TREE))
-    page.get_by_role("button", name="Use the imported tree").click()
-    settle(page)
-    choose_option(page, page.locator(".st-key-against input"), "Imported tree", typed="Imported")
-    nothing_rendered(page)
-    visit_all(page)
-
-
-BROKEN = {
-    "acceptance_file": [
-        (f"{NAME}.csv", f"0.5\n{PAYLOADS[0]}\n"),
-        (f"{NAME}.json", json.dumps(VECTOR | {"holds_for": {hostile("h"): 1}})),
-    ],
-    "hardware_file": [(f"{NAME}.json", json.dumps(PROFILE | {"draft_sec": PAYLOADS[1]}))],
-    "tree_file": [(f"{NAME}.json", json.dumps([PAYLOADS[0]]))],
-    "runs_file": [(f"{NAME}.jsonl", json.dumps({"format": "sequoia-run", "version": 2, "id": PAYLOADS[1]}))],
-    "acceptance_prompts_file": [(f"{NAME}.csv", f'"{PAYLOADS[0]}","{PAYLOADS[3]}"\n1,2,3\n')],
-}
-
-
 def hostile_run() -> bytes:
-    """A run that is read, with foreign text wherever there is text."""
+    """Return a valid run with hostile text in every text field."""
     run = load_run(ROOT / "assets" / "runs" / "recorded.jsonl")
     for step in run["steps"]:
         step["tokens"] = [hostile("token")] * len(step["tokens"])
@@ -171,68 +114,109 @@ def hostile_run() -> bytes:
 
 
 @pytest.mark.timeout(600)
-def test_a_hostile_run_is_shown_as_it_is(page, server):
+def test_hostile_files_are_shown_literally(page, server):
     page.goto(server)
     settle(page)
+    go(page, "Draft")
+    with in_plan(page, "acceptance"):
+        put(page, "acceptance_file", f"{NAME}.json", json.dumps(VECTOR))
+        page.get_by_text("is now the current vector (3 ranks)").wait_for()
+        nothing_rendered(page)
+    text = shown(page)
+    for payload in (PAYLOADS[0].replace("FIELD", "note"), PAYLOADS[1].replace("FIELD", "note")):
+        assert payload in text
+    assert PAYLOADS[0].replace("FIELD", "source") in text and PAYLOADS[0].replace("FIELD", "t") in text
+    nothing_rendered(page)
+    open_tooltips(page)
+    page.locator(".st-key-acceptance_ranks .js-plotly-plot").hover()
+    choose(page, "acceptance_smoothing", "Isotonic")
+    nothing_rendered(page)
+    choose(page, "acceptance_way", "Measure")
+    page.get_by_text("Prompts from a file").click()
+    put(page, "acceptance_prompts_file", f"{NAME}.jsonl", "\n".join(map(json.dumps, ROWS)))
+    page.locator(".st-key-acceptance_column input").click()  # no column has a usual name
+    nothing_rendered(page)
+    page.get_by_role("option").first.click()
+    page.get_by_text("2 prompts. The first prompt begins").wait_for()
+    page.locator(".st-key-acceptance_prompt_file code").wait_for()
+    assert PAYLOADS[0].replace("FIELD", "prompt") in shown(page)
+    nothing_rendered(page)
+
+    go(page, "Machine")
+    with in_plan(page, "machine"):
+        page.locator(".st-key-plan_profile summary").click()
+        put(page, "hardware_file", f"{NAME}.json", json.dumps(PROFILE))
+        page.get_by_text("is now the current profile, up to n = 32").wait_for()
+        nothing_rendered(page)
+    assert PAYLOADS[0].replace("FIELD", "dtype") in shown(page)
+    nothing_rendered(page)
+
+    go(page, "Tree", "Import and export")
+    put(page, "tree_file", f"{NAME}.json", json.dumps(TREE))
+    page.get_by_role("button", name="Use the imported tree").click()
+    settle(page)
+    nothing_rendered(page)
     go(page, "Race and runs", "Runs")
     put(page, "runs_file", f"{NAME}.jsonl", hostile_run().decode())
     page.get_by_text("Two side by side").wait_for()
     nothing_rendered(page)
     page.get_by_role("link", name="Watch it step by step").click()
     settle(page)
-    page.locator(".st-key-decode_tree .nodes .node").first.click()
+    point_at(page.locator(".st-key-decode_tree"), node=0)
     page.locator(".st-key-decode_tree .details").get_by_text(PAYLOADS[0].replace("FIELD", "token")[:9]).first.wait_for()
     assert "run=000000000000" in page.url
     nothing_rendered(page)
     open_tooltips(page)
-    go(page, "Start")
-    nothing_rendered(page)
+    visit_all(page)
+
+
+BROKEN = {
+    "acceptance_file": (f"{NAME}.json", json.dumps(VECTOR | {"holds_for": {hostile("h"): 1}})),
+    "acceptance_prompts_file": (f"{NAME}.csv", f'"{PAYLOADS[0]}","{PAYLOADS[3]}"\n1,2,3\n'),
+    "tree_file": (f"{NAME}.json", json.dumps([PAYLOADS[0]])),
+    "runs_file": (f"{NAME}.jsonl", json.dumps({"format": "sequoia-run", "version": 2, "id": PAYLOADS[1]})),
+}
 
 
 @pytest.mark.timeout(600)
-def test_hostile_errors_are_shown_as_they_are(page, server):
+def test_hostile_errors_are_shown_literally(page, server):
     page.goto(server)
     settle(page)
     places = (
-        ("Draft", "acceptance_way", "Upload", "acceptance_file"),
         ("Draft", "acceptance_way", "Measure", "acceptance_prompts_file"),
-        ("Machine", "hardware_way", "Upload", "hardware_file"),
         ("Tree", None, None, "tree_file"),
         ("Race and runs", None, None, "runs_file"),
     )
+    with in_plan(page, "acceptance"):
+        put(page, "acceptance_file", *BROKEN["acceptance_file"])
+        page.get_by_test_id("stAlert").filter(has_text="expected").first.wait_for(timeout=20_000)
+        nothing_rendered(page)
     for name, key, way, place in places:
-        go(page, name, {"runs_file": "Runs", "tree_file": "Compare"}.get(place, ""))
+        go(page, name, {"runs_file": "Runs", "tree_file": "Import and export"}.get(place, ""))
         if key:
             choose(page, key, way)
         if place == "acceptance_prompts_file":
             page.get_by_text("Prompts from a file").click()
-        for file, content in BROKEN[place]:
-            put(page, place, file, content)
-            error = page.get_by_test_id("stAlert").filter(has_text="expected").first
-            error.wait_for(timeout=20_000)
-            nothing_rendered(page)
-            page.locator(f".st-key-{place}").get_by_role("button", name="Remove").click()
-            settle(page)
-    for name in (PAYLOADS[0] + PAYLOADS[1] + PAYLOADS[3] + "$$x$$", f"/tmp/{NAME}"):
-        page.get_by_role("button", name="Change pair").click()
-        page.locator(".st-key-sidebar_target input").fill(name)
-        page.locator(".st-key-sidebar_draft input").fill(name)
-        page.get_by_role("button", name="Use this pair").click()
-        settle(page)
-        page.get_by_text("Target: ").first.wait_for()
+        put(page, place, *BROKEN[place])
+        page.get_by_test_id("stAlert").filter(has_text="expected").first.wait_for(timeout=20_000)
         nothing_rendered(page)
-        page.keyboard.press("Escape")
-        page.reload()
+        page.locator(f".st-key-{place}").get_by_role("button", name="Remove").click()
         settle(page)
+    page.locator(".st-key-plan_models_open").get_by_test_id("stPopoverButton").first.click()
+    page.locator(".st-key-models_target input").fill(PAYLOADS[0] + PAYLOADS[1] + PAYLOADS[3] + "$$x$$")
+    page.locator(".st-key-models_draft input").fill("draft")
+    page.get_by_role("button", name="Use this pair").click()
+    settle(page)
+    page.get_by_text("Target: ").first.wait_for()
+    nothing_rendered(page)
 
 
 @pytest.mark.timeout(600)
-def test_an_upload_over_the_limit_is_refused_and_the_server_lives(page, server, tmp_path):
-    """20 MB are the server's limit: the browser refuses more, and so does the server where the browser does not."""
+def test_an_upload_over_the_limit_is_rejected_and_the_server_stays_up(page, server, tmp_path):
+    """Both the browser and the server reject files over 20 MB."""
     page.goto(server)
     settle(page)
-    go(page, "Draft")
-    choose(page, "acceptance_way", "Upload")
+    page.locator(".st-key-plan_acceptance_open").get_by_test_id("stPopoverButton").first.click()
     sent = []
     page.on("request", lambda request: sent.append(request) if "upload_file" in request.url else None)
     big = tmp_path / "big.csv"
@@ -240,7 +224,7 @@ def test_an_upload_over_the_limit_is_refused_and_the_server_lives(page, server, 
     page.locator(".st-key-acceptance_file input[type=file]").set_input_files(big)
     page.get_by_text("20.0MB or smaller").or_(page.get_by_text("20MB or smaller")).first.wait_for()
     put(page, "acceptance_file", "own.csv", "0.7\n0.1\n")
-    page.get_by_text("own.csv: 2 ranks in use").wait_for()
+    page.get_by_text("own.csv is now the current vector (2 ranks)").wait_for()
     assert sent, "the small file went through the server"
     again = sent[-1]
     head = b'--x\r\nContent-Disposition: form-data; name="f"; filename="big.csv"\r\n\r\n'
@@ -255,7 +239,7 @@ def test_an_upload_over_the_limit_is_refused_and_the_server_lives(page, server, 
 
 
 def opened(server: str, host: str) -> int:
-    """Return the status of a websocket handshake by a page that came from `host`, a name that was pointed here."""
+    """Return the status of a websocket handshake from a page on `host`, as with DNS rebinding."""
     port = int(server.rpartition(":")[2])
     connection = http.client.HTTPConnection("localhost", port, timeout=30)
     connection.putrequest("GET", "/_stcore/stream", skip_host=True)
@@ -270,6 +254,6 @@ def opened(server: str, host: str) -> int:
     return status
 
 
-def test_a_page_whose_name_was_pointed_here_opens_no_session(server):
+def test_a_page_on_another_host_name_opens_no_session(server):
     assert [opened(server, host) for host in ("localhost", "127.0.0.1", "[::1]")] == [101] * 3
     assert [opened(server, host) for host in (HOST, "localhost." + HOST, "127.0.0.1.nip.io")] == [403] * 3

@@ -1,90 +1,102 @@
 """Figures of acceptance vectors. B = ranks."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import numpy as np
 import plotly.graph_objects as go
 
-from sequoia_core.design.bootstrap import interval
-from ui.charts.style import BLUE, GREY, RUST, SCALE, SERIES, bars, line, log2_ticks, points
-from ui.charts.style import figure as new_figure
+from sequoia_core import AcceptanceVector
+from sequoia_core.acceptance.bootstrap import interval
+from sequoia_core.acceptance.matrix import AcceptanceMatrix
+from ui.charts.style import (
+    SERIES,
+    error_bars,
+    heat_map,
+    line_trace,
+    log2_ticks,
+    marker_trace,
+    new_figure,
+)
 from ui.markdown import for_chart
 from ui.phrases import between
 
-if TYPE_CHECKING:
-    from sequoia_core import AcceptanceVector
-    from sequoia_core.design.acceptance_matrix import AcceptanceMatrix
-
-HEIGHT = 320  # the first screen holds it below figures and controls
-RANKS = 8  # shown apart: of most vectors the others add up to a few percent
+HEIGHT = 320  # pixels; fits the first screen, below metrics and controls
+LEGEND_ROW = 19  # pixels
+MAX_LABEL = 36  # characters of a name in the legend
+SHOWN_RANKS = 8  # ranks drawn separately; in most vectors, the others add up to a few percent
 
 
-def acceptance_figure(vectors: Mapping[str, AcceptanceVector], *, log: bool = False) -> go.Figure:
-    """Draw p_k of the first `RANKS` ranks and the sum of the rest; 95% intervals of ranks if trials are known.
+def _height(vectors: Mapping[str, AcceptanceVector]) -> int:
+    """Return a figure's height in pixels, with one row of the legend for each vector."""
+    return HEIGHT + LEGEND_ROW * (len(vectors) - 1)
 
-    One vector is drawn as bars, several as points.
+
+def _shown(probs: np.ndarray) -> np.ndarray:
+    """Return the first `SHOWN_RANKS` ranks, followed by the sum of the others, along the last axis."""
+    return np.concatenate([probs[..., :SHOWN_RANKS], probs[..., SHOWN_RANKS:].sum(-1, keepdims=True)], -1)
+
+
+def acceptance_figure(vectors: Mapping[str, AcceptanceVector]) -> go.Figure:
+    """Draw p_k for the first `SHOWN_RANKS` ranks and the sum of the others, with 95% intervals if known.
+
+    The first vector, which is the current one, has a thicker line.
     """
     longest = max(len(vector) for vector in vectors.values())
-    traces: list[object] = []
+    traces = []
     for i, (name, vector) in enumerate(vectors.items()):
-        name = for_chart(name)
-        probs = np.append(vector.probs[:RANKS], vector.probs[RANKS:].sum())[: len(vector)]
-        rank, color = np.arange(1, len(probs) + 1), SERIES[i % len(SERIES)]
-        interval = vector.interval()
+        name = for_chart(name, MAX_LABEL)
+        color = SERIES[i % len(SERIES)]
+        probs = _shown(vector.probs)[: len(vector)]
+        rank = np.arange(1, len(probs) + 1)
+        bounds = vector.interval()
         spread = None
-        if interval is not None:
-            low, high = (np.append(np.asarray(bound)[:RANKS], probs[RANKS:])[: len(probs)] for bound in interval)
-            spread = bars(probs, low, high, color=GREY)
-        shown = np.where(probs > 0, probs, np.nan) if log else probs  # a log axis has no place for 0
-        hover = f"{name}<br>rank %{{customdata}}: %{{y:.4f}}<extra></extra>"
-        ranks = [*map(str, rank[:RANKS]), f"{RANKS + 1} to {len(vector)} together"][: len(probs)]
-        common = {"x": rank, "y": shown, "error_y": spread, "name": name, "customdata": ranks, "hovertemplate": hover}
-        if len(vectors) == 1:
-            traces.append(go.Bar(marker={"color": color}, **common))
-        else:
-            marks = {"mode": "lines+markers", "marker": {"color": color, "size": 7, "symbol": i}}
-            traces.append(go.Scatter(line={"color": color, "width": 1.5}, **common, **marks))
-    figure = new_figure(
-        *traces, x="rank k, in the order drafted", y="probability of acceptance p<sub>k</sub>", height=HEIGHT
+        if bounds is not None:
+            # The sum of the other ranks has no interval.
+            low, high = (np.append(bound[:SHOWN_RANKS], probs[SHOWN_RANKS:])[: len(probs)] for bound in bounds)
+            spread = error_bars(probs, low, high, color=color)
+        trace = line_trace(
+            rank,
+            probs,
+            name,
+            color,
+            width=1.5 if i else 3,
+            hover=f"{name}<br>rank %{{customdata}}: %{{y:.4f}}",
+            customdata=[*map(str, rank[:SHOWN_RANKS]), f"{SHOWN_RANKS + 1} to {len(vector)} together"][: len(probs)],
+            error_y=spread,
+            mode="lines+markers",
+            marker={"size": 7 if i else 9, "symbol": i},
+            zorder=-i,
+        )
+        traces.append(trace)
+    ticks = [*map(str, range(1, SHOWN_RANKS + 1)), "the rest"][:longest]
+    return new_figure(
+        *traces,
+        x="rank k, in the order drafted",
+        y="acceptance probability p<sub>k</sub>",
+        height=_height(vectors),
+        xaxis={"tickvals": list(range(1, len(ticks) + 1)), "ticktext": ticks},
+        yaxis={"rangemode": "tozero"},
     )
-    ticks = [*map(str, range(1, RANKS + 1)), "the rest"][:longest]
-    figure.update_xaxes(tickvals=list(range(1, len(ticks) + 1)), ticktext=ticks)
-    figure.update_yaxes(rangemode="tozero")
-    if log:
-        figure.update_yaxes(type="log", dtick=1, exponentformat="power")
-    return figure
 
 
 def depth_figure(matrix: AcceptanceMatrix) -> go.Figure:
-    """Draw a head's chances by depth and rank as a map, with 95% intervals on hover; ranks beyond `RANKS` together."""
-
-    def shown(probs: np.ndarray) -> np.ndarray:
-        return np.concatenate([probs[..., :RANKS], probs[..., RANKS:].sum(-1, keepdims=True)], -1)
-
-    probs, again = shown(matrix.probs), matrix.resampled()
-    depths = [*map(str, range(1, len(probs))), f"{len(probs)}, deeper"]
-    ranks = [*map(str, range(1, probs.shape[1])), "rest"]
-    sure = np.full(probs.shape, "", dtype=object)
-    if again is not None:
-        low, high = interval(shown(again))
-        for place in np.ndindex(probs.shape):
-            sure[place] = f" ({between(low[place], high[place], '{:.1%}')})"
+    """Draw a heat map of acceptance by depth and rank with 95% intervals; ranks beyond `SHOWN_RANKS` are summed."""
+    probs = _shown(matrix.probs)
+    resampled = matrix.resampled()
+    intervals = np.full(probs.shape, "", dtype=object)
+    if resampled is not None:
+        low, high = interval(_shown(resampled))
+        for cell in np.ndindex(probs.shape):
+            intervals[cell] = f" ({between(low[cell], high[cell], '{:.1%}')})"
     return new_figure(
-        go.Heatmap(
-            x=ranks,
-            y=depths,
-            z=np.sqrt(probs),  # so that small ones differ in colour too
+        heat_map(
+            [*map(str, range(1, probs.shape[1])), "rest"],
+            [*map(str, range(1, len(probs))), f"{len(probs)}, deeper"],
+            np.sqrt(probs),  # makes the colours of small probabilities easier to distinguish
             text=[[f"{p:.0%}" if p >= 0.0995 else f"{p:.1%}" for p in row] for row in probs],
             texttemplate="%{text}",
-            customdata=np.dstack([probs, sure]),
+            customdata=np.dstack([probs, intervals]),
             hovertemplate="depth %{y}, rank %{x}: %{customdata[0]:.2%}%{customdata[1]}<extra></extra>",
-            colorscale=SCALE,
-            showscale=False,
-            xgap=2,
-            ygap=2,
         ),
         x="rank k, in the order drafted",
         y="depth",
@@ -94,47 +106,36 @@ def depth_figure(matrix: AcceptanceMatrix) -> go.Figure:
     )
 
 
-def depth_worth_figure(by_depth: Sequence[float], alike: Sequence[float]) -> go.Figure:
-    """Draw the tokens that each depth adds to a chain, [L], and that it would add if all depths were as the first."""
-    depths = list(range(1, len(by_depth) + 1))
-    told = "depth %{x}: %{y:.3f} tokens per step"
-    return new_figure(
-        go.Bar(x=depths, y=list(by_depth), name="as measured", marker={"color": BLUE}, hovertemplate=told),
-        points(depths, list(alike), "if all were as the first", RUST, symbol="diamond", hover=told),
-        x="depth",
-        y="tokens per step added to a chain",
-        height=HEIGHT,
-        xaxis={"tickvals": depths},
-        yaxis={"rangemode": "tozero"},
-    )
-
-
 def rejection_figure(vectors: Mapping[str, AcceptanceVector]) -> go.Figure:
-    """Draw on log-log axes the probability that the first k children are all rejected, and the fitted power law."""
+    """Draw the probability that the first k children are all rejected, and its fitted power law, on log-log axes."""
     traces: list[go.Scatter] = []
     for i, (name, vector) in enumerate(vectors.items()):
         name = for_chart(name)
+        color = SERIES[i % len(SERIES)]
         rejected = 1.0 - np.cumsum(vector.probs)
         rank = np.arange(1, len(rejected) + 1)
-        color = SERIES[i % len(SERIES)]
-        told = f"{name}<br>first %{{x}} all rejected: %{{y:.4f}}"
-        traces.append(
-            points(rank, np.where(rejected > 1e-9, rejected, np.nan), name, color, size=7, symbol=i, hover=told)
-        )
+        shown = np.where(rejected > 1e-9, rejected, np.nan)
+        hover = f"{name}<br>first %{{x}} all rejected: %{{y:.4f}}"
+        traces.append(marker_trace(rank, shown, name, color, size=7, symbol=i, hover=hover))
         try:
             fit = vector.fit_power_law()
         except ValueError:
-            continue  # too few ranks, or nothing left to reject: the points are still worth showing
+            continue  # too few ranks for a fit; only the points are drawn
         law = f"k<sup>−{fit.b:.2f}</sup> (R² {fit.r_squared:.2f})"
-        traces.append(line(rank, fit.scale * rank ** (-float(fit.b)), law, color, width=1.5, dash="dash"))
-    figure = new_figure(*traces, x="children tried k (log scale)", y="P(all k rejected) (log scale)", height=HEIGHT)
-    figure.update_xaxes(**log2_ticks(max(len(vector.probs) for vector in vectors.values())))
-    # plotly's own labels say only "2" and "5"
+        traces.append(line_trace(rank, fit.scale * rank ** (-float(fit.b)), law, color, width=1.5, dash="dash"))
+    # By default, Plotly labels minor ticks with only "2" and "5".
     ticks = [digit * 10.0**power for power in range(-6, 1) for digit in (1, 2, 3, 5, 7)]
-    figure.update_yaxes(type="log", tickvals=ticks, ticktext=[f"{tick:g}" for tick in ticks])
+    figure = new_figure(
+        *traces,
+        x="children tried k (log scale)",
+        y="P(all k rejected) (log scale)",
+        height=_height(vectors),
+        xaxis=log2_ticks(max(map(len, vectors.values()))),
+        yaxis={"type": "log", "tickvals": ticks, "ticktext": [f"{tick:g}" for tick in ticks]},
+    )
     if not any(np.isfinite(trace.y).any() for trace in traces):
         figure.update_yaxes(showticklabels=False)
-        where = " on the one prompt measured" if any(vector.of_one_prompt for vector in vectors.values()) else ""
+        where = " in the one measured prompt" if any(vector.has_one_prompt for vector in vectors.values()) else ""
         figure.add_annotation(
             text=f"nothing was rejected{where}", showarrow=False, x=0.5, y=0.5, xref="paper", yref="paper"
         )

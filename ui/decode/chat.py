@@ -1,4 +1,4 @@
-"""Chat on the live page: a system prompt, a box to write in, the conversation so far, and what the model read."""
+"""Chat on the live page: system prompt, message box, conversation, and rendered prompt."""
 
 from collections.abc import Sequence
 
@@ -7,127 +7,126 @@ import streamlit as st
 from sequoia_core.models.chat import Turn
 from ui import controls, prompts
 from ui.jobs import conversation, session_jobs
-from ui.jobs.conversation import CUT, Exchange
+from ui.jobs.conversation import CUT_REASONS, Exchange
 from ui.markdown import escaped
-from ui.session import model_pairs, session
-from ui.session.state import get, put
+from ui.session import session
+from ui.session.state import state
 
-WAYS = ("Chat", "Plain text")
-LINE_END = "↵"  # seen, because st.code drops empty lines at the end, and templates end with one
-SHOWN = 2  # exchanges, with the one that is being answered; earlier ones fold away, or the run would move out of sight
+CHAT_MODE = "Chat"
+PROMPT_MODES = (CHAT_MODE, "Plain text")
+LINE_END = "↵"  # marks line ends, because templates end with an empty line, which st.code drops
+SHOWN_EXCHANGES = 2  # earlier exchanges are collapsed so that the run stays in view
 
 
-def chosen() -> bool:
-    """Draw the choice between chat and plain text where the target has a chat template -> whether it is chat."""
-    if conversation.drop_of_another_pair():
-        st.info("The conversation was dropped: it was with another pair of models.", icon=":material/forum:")
-    if not model_pairs.has_chat(session.pair_spec()):
+def chat_mode_picker() -> bool:
+    """Draw the switch between chat and plain text if the target has a chat template; return whether chat is on."""
+    if conversation.drop_if_pair_changed():
+        st.info("The conversation was cleared because it was with a different model pair.", icon=":material/forum:")
+    if not session.has_chat():
         return False
-    chat = controls.source_picker("How to ask", WAYS, key="ask") == WAYS[0]
+    chat = controls.source_picker("How to ask", PROMPT_MODES, key="ask") == CHAT_MODE
     if not chat:
-        st.caption("One prompt by itself: the chat template makes it the only turn, a user's.")
+        st.caption("A single prompt, which the chat template renders as one user turn.")
     return chat
 
 
-def draw_system() -> str:
-    """Draw the system prompt -> it."""
+def system_prompt() -> str:
+    """Draw the text area for the system prompt; return the prompt."""
     return st.text_area(
         "System prompt (optional)",
         key="chat_system",
         height=68,
         persist_state="session",
-        help="Goes before the conversation, in every run from the next one on. Some templates refuse one.",
+        help="Placed before the conversation from the next run on. Some templates do not support a system prompt.",
     )
 
 
 def draw_conversation() -> None:
-    """Draw what was said so far."""
-    job = session_jobs.job("decode")
+    """Draw the conversation so far."""
+    job = session_jobs.find_job("decode")
     asking = job is not None and job.active and bool(job.info.turns)
-    exchanges = conversation.current().exchanges
+    exchanges = conversation.current_conversation().exchanges
     if not exchanges and not asking:
-        st.caption("Nothing was said yet. Each answer is a run: it grows step by step above, then stands here.")
+        st.caption("No messages yet. Each answer is a run: it appears step by step above, and then here.")
         return
-    earlier = max(len(exchanges) + asking - SHOWN, 0)
+    earlier = max(len(exchanges) + asking - SHOWN_EXCHANGES, 0)
     if earlier:
         with st.expander(f"Earlier messages: {2 * earlier}", icon=":material/history:", key="chat_earlier"):
-            _draw(exchanges[:earlier])
-    _draw(exchanges[earlier:])
+            _draw_exchanges(exchanges[:earlier])
+    _draw_exchanges(exchanges[earlier:])
     if job is not None and asking:
-        _message("user", job.info.turns[-1].text)
+        _draw_message("user", job.info.turns[-1].text)
         with st.chat_message("assistant"):
-            st.caption("Decoding: the answer grows above.")
+            st.caption("Decoding: the answer appears above.")
 
 
-def _draw(exchanges: Sequence[Exchange]) -> None:
-    for said in exchanges:
-        _message("user", said.asked)
-        _message("assistant", said.answer, CUT.get(said.cut, ""))
+def _draw_exchanges(exchanges: Sequence[Exchange]) -> None:
+    for exchange in exchanges:
+        _draw_message("user", exchange.asked)
+        _draw_message("assistant", exchange.answer, CUT_REASONS.get(exchange.cut, ""))
 
 
-def _message(role: str, text: str, note: str = "") -> None:
+def _draw_message(role: str, text: str, note: str = "") -> None:
     with st.chat_message(role):
         if text:
             st.text(text)
         if note or not text:
-            st.caption(note or "Ended without a word.")
+            st.caption(note or "Ended without text.")
 
 
-def draw_read() -> None:
-    """Draw what the model read last, and what is to be said of it."""
-    run = conversation.last_read()
+def draw_rendered_prompt() -> None:
+    """Draw the last rendered prompt and its warnings."""
+    run = conversation.last_conversation_run()
     if run is None:
         return
     for remark in run["remarks"]:
         st.warning(escaped(remark), icon=":material/warning:")
     with st.expander("What the model read", icon=":material/code:", key="chat_read"):
         st.caption(
-            f"The last answer's whole prompt, {run['prompt_tokens']:,} tokens, as the chat template wrote it: special "
-            f"tokens and all, and nothing was added. {LINE_END} stands where a line ends."
+            f"The complete prompt for the last answer, {run['prompt_tokens']:,} tokens, rendered by the chat template "
+            f"with all special tokens. {LINE_END} marks the end of a line."
         )
         st.code(run["prompt"].replace("\n", f"{LINE_END}\n"), language=None, wrap_lines=True)
 
 
-def sent(system: str) -> tuple[tuple[Turn, ...], str | None]:
-    """Return the conversation with the message just sent, or why that cannot be; nothing where none was sent."""
-    message = get("chat_sent")
-    put("chat_sent", None)
+def sent_turns(system: str) -> tuple[tuple[Turn, ...], str | None]:
+    """Return the turns including the message just sent (empty if none was sent) and the problem, if any."""
+    message = state().chat_sent
+    state().chat_sent = None
     if message is None:
         return (), None
-    problem = prompts.problem(message) if message.strip() else "The message is empty. Write a few words."
+    problem = prompts.prompt_problem(message) if message.strip() else "The message is empty. Write a few words."
     if problem is None and system.strip():
-        problem = prompts.problem(system)
+        problem = prompts.prompt_problem(system)
     if problem is not None:
-        give_back(message)
+        restore_message(message)
         return (), problem
-    return conversation.current().turns(system, message), None
+    return conversation.current_conversation().turns(system, message), None
 
 
-def give_back(message: str) -> None:
-    """Let the box hold a message again that was sent and not answered."""
-    put("chat_back", message)
+def restore_message(message: str) -> None:
+    """Put an unanswered message back into the box, before that is drawn."""
+    st.session_state["chat_box"] = message
 
 
-def draw_new(*, disabled: bool) -> None:
-    """Draw what begins a new conversation."""
+def new_conversation_button(*, disabled: bool) -> None:
+    """Draw a button that starts a new conversation."""
     st.button(
         "New conversation",
         icon=":material/add_comment:",
         key="chat_new",
-        disabled=disabled or not conversation.current().exchanges,
-        on_click=conversation.begin,
-        help="The runs of this one stay under *Race and runs*.",
+        disabled=disabled or not conversation.current_conversation().exchanges,
+        on_click=conversation.start_conversation,
+        help="This conversation's runs remain available under *Race and runs*.",
     )
 
 
-def draw_box(*, disabled: bool) -> None:
-    """Draw the box to write in; call it after `sent`, so that it can hold again what was not answered."""
-    back = get("chat_back") or (None if disabled else conversation.unanswered())
-    put("chat_back", None)
-    if back is not None:
-        st.session_state["chat_box"] = back
-    st.chat_input("Your message", key="chat_box", disabled=disabled, on_submit=_note_sent)
+def message_box(*, disabled: bool) -> None:
+    """Draw the message box; call it after `sent_turns`, which may restore a message."""
+    if not disabled and (unanswered := conversation.pop_unanswered_message()) is not None:
+        restore_message(unanswered)
+    st.chat_input("Your message", key="chat_box", disabled=disabled, on_submit=_store_message)
 
 
-def _note_sent() -> None:
-    put("chat_sent", st.session_state["chat_box"])
+def _store_message() -> None:
+    state().chat_sent = st.session_state["chat_box"]

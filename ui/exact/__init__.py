@@ -1,1 +1,4 @@
-"""Robustness evidence in the app: records, what they say in words, the work that finds them, how they are drawn."""
+"""Evidence of losslessness: the live check, recorded verifier comparisons, and their wording and charts.
+
+Requires the optional package `evaluation`.
+"""

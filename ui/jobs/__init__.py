@@ -1,1 +1,1 @@
-"""Work in the background: the worker, its jobs, their panels, what their results mean for the session."""
+"""Background jobs: the worker and its queue, controls, and the transfer of results into the session."""

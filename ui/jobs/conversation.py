@@ -1,4 +1,4 @@
-"""The conversation that one browser session has with a model; an answer is a run, and joins it when that is over."""
+"""A browser session's conversation with a model; each answer is added when its run ends."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from sequoia_core.models.chat import Turn
 from ui.jobs import session_jobs
 from ui.jobs.jobs import Job
 from ui.session import session
-from ui.session.state import get, put
+from ui.session.state import state
 
-CUT = {
-    "length": "Cut off at the number of new tokens.",
+CUT_REASONS = {
+    "length": "Cut off at the requested number of new tokens.",
     "context": "Cut off: the target's context is full. Start a new conversation.",
     "cancelled": "Stopped.",
     "failed": "Cut off: the run failed.",
@@ -21,7 +21,7 @@ CUT = {
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A message and its answer, `cut` for a key of `CUT` where the model did not end it itself."""
+    """A message and its answer; `cut` is a key of `CUT_REASONS`, or empty if the model ended the answer."""
 
     asked: str
     answer: str
@@ -30,78 +30,77 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """What was said so far with a pair, without a system prompt, which may change from one message to the next."""
+    """The exchanges with a pair; the system prompt is not included because it may change between messages."""
 
     pair: tuple[str, str]
     exchanges: tuple[Exchange, ...] = ()
 
     def turns(self, system: str, message: str) -> tuple[Turn, ...]:
-        """Return what a model reads to answer a message; a blank system prompt is none."""
+        """Return the conversation's turns followed by a new message; a blank system prompt is omitted."""
         opening = (Turn("system", system),) if system.strip() else ()
-        return (*opening, *self._said(), Turn("user", message))
+        return (*opening, *self._past_turns(), Turn("user", message))
 
-    def joined(self, job: Job) -> Conversation:
-        """Return the conversation with what a run answered; unchanged for a run that belongs to another one."""
+    def with_answer(self, job: Job) -> Conversation:
+        """Return the conversation extended by a run's answer; unchanged if the run belongs to another conversation."""
         asked = tuple(turn for turn in job.info.turns if turn.role != "system")
-        if not asked or asked[:-1] != self._said() or job.info.models.names != self.pair:
+        if not asked or asked[:-1] != self._past_turns() or job.info.models.names != self.pair:
             return self
-        # a run may end inside a character
-        answer = Exchange(asked[-1].text, job.result["text"].rstrip("\ufffd"), _cut(job))
-        return replace(self, exchanges=(*self.exchanges, answer))
+        answer = job.result["text"].rstrip("\ufffd")  # a run may end in the middle of a character
+        return replace(self, exchanges=(*self.exchanges, Exchange(asked[-1].text, answer, _cut_reason(job))))
 
-    def _said(self) -> tuple[Turn, ...]:
+    def _past_turns(self) -> tuple[Turn, ...]:
         return tuple(
-            turn for said in self.exchanges for turn in (Turn("user", said.asked), Turn("assistant", said.answer))
+            turn for past in self.exchanges for turn in (Turn("user", past.asked), Turn("assistant", past.answer))
         )
 
 
-def _cut(job: Job) -> str:
-    finished = job.result["steps"][-1]["finished"]
-    ending = job.state if finished is None else finished
-    return ending if ending in CUT else ""
+def _cut_reason(job: Job) -> str:
+    ending = job.result["steps"][-1]["finished"] or job.state
+    return ending if ending in CUT_REASONS else ""
 
 
-def current() -> Conversation:
-    """Return this session's conversation with the pair in use; an empty one where there is none."""
-    kept, pair = get("conversation"), session.pair_spec().names
-    return kept if kept is not None and kept.pair == pair else Conversation(pair)
+def current_conversation() -> Conversation:
+    """Return this session's conversation with the current pair; empty if there is none yet."""
+    stored = state().conversation
+    pair = session.pair_spec().names
+    return stored if stored is not None and stored.pair == pair else Conversation(pair)
 
 
-def drop_of_another_pair() -> bool:
-    """Drop a conversation with another pair -> whether there was one."""
-    kept = get("conversation")
-    if kept is None or kept.pair == current().pair:
+def drop_if_pair_changed() -> bool:
+    """Drop the conversation if it was with a different pair; return whether it was dropped."""
+    stored = state().conversation
+    if stored is None or stored.pair == session.pair_spec().names:
         return False
-    begin()
+    start_conversation()
     return True
 
 
-def begin() -> None:
-    """Begin a new conversation."""
-    job = session_jobs.job("decode")
-    put("conversation", None)
-    put("conversation_after", None if job is None else job.id)
+def start_conversation() -> None:
+    """Start a new conversation."""
+    job = session_jobs.find_job("decode")
+    state().conversation = None
+    state().conversation_after = None if job is None else job.id
 
 
-def join(job: Job) -> None:
-    """Let the answer of a run that is over, and took a step, join the conversation that asked for it."""
+def add_answer(job: Job) -> None:
+    """Add a finished run's answer to the conversation to which it belongs."""
     if job.info.turns:
-        base = get("conversation") or Conversation(job.info.models.names)
-        put("conversation", base.joined(job))
+        conversation = state().conversation or Conversation(job.info.models.names)
+        state().conversation = conversation.with_answer(job)
 
 
-def unanswered() -> str | None:
-    """Return, once, the message of a run that ended without a step: it is the writer's again."""
-    job = session_jobs.job("decode")
-    if job is None or job.active or job.step_count or not job.info.turns or job.id == get("given_back"):
+def pop_unanswered_message() -> str | None:
+    """Return the message of a run that ended before its first step, only once, so that the user can edit it."""
+    job = session_jobs.find_job("decode")
+    if job is None or job.active or job.step_count or not job.info.turns or job.id == state().returned_job:
         return None
-    put("given_back", job.id)
+    state().returned_job = job.id
     return job.info.turns[-1].text
 
 
-def last_read() -> dict[str, Any] | None:
-    """Return the last run of this conversation, its `prompt` as the template wrote it; None while one goes on."""
-    job = session_jobs.job("decode")
-    if job is None or job.active or not job.info.turns or job.id == get("conversation_after"):
+def last_conversation_run() -> dict[str, Any] | None:
+    """Return this conversation's last run; None while a run is active or if there is none."""
+    job = session_jobs.find_job("decode")
+    if job is None or job.active or not job.info.turns or job.id == state().conversation_after:
         return None
     return job.result

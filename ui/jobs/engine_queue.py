@@ -1,4 +1,4 @@
-"""One worker thread per process and the bounded queue in front of it: jobs side by side would spoil all times."""
+"""One worker thread per process with a bounded queue, because concurrent jobs would distort each other's timings."""
 
 import logging
 import threading
@@ -19,32 +19,40 @@ _LOG = logging.getLogger(__name__)
 
 
 class Busy(RuntimeError):
-    """The queue is full; the message says how many wait."""
+    """Raised when the queue is full; the message states how many jobs are waiting."""
 
 
 class EngineQueue:
-    """Runs one job at a time on one thread; at most `MAX_WAITING` wait."""
+    """Runs one job at a time and lets at most `MAX_WAITING` jobs wait."""
 
     def __init__(self) -> None:
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="engine")
         self._lock = threading.Lock()
-        self._jobs: list[Job] = []  # in the order in which they run
+        self._jobs: list[Job] = []  # in order of execution
 
     def submit(self, label: str, work: Callable[[JobContext], Any], *, info: Any = None) -> Job:
-        """Queue work and return its handle; raise `Busy` when `MAX_WAITING` jobs already wait."""
+        """Queue work and return its handle; raise `Busy` if `MAX_WAITING` jobs are already waiting."""
         job = Job(label, info)
         with self._lock:
             self._jobs = [other for other in self._jobs if other.active]
             waiting = sum(other.state == "queued" for other in self._jobs)
             if waiting >= MAX_WAITING:
-                raise Busy(f"The engine is busy: 1 job runs and {waiting} wait. Try again in a moment.")
+                raise Busy(f"The engine is busy: 1 job is running and {waiting} are waiting. Try again in a moment.")
             job.ahead = tuple(other.future for other in self._jobs)
             job.future = self._worker.submit(_perform, job, work)
             self._jobs.append(job)
         return job
 
+    def is_idle(self) -> bool:
+        """Return whether no job is running or waiting."""
+        return not any(job.active for job in self._jobs)
+
+    def has_waiting(self) -> bool:
+        """Return whether a job is waiting for the one that is running."""
+        return any(job.state == "queued" for job in self._jobs)
+
     def close(self) -> None:
-        """Cancel everything and let the worker end."""
+        """Cancel all jobs and let the worker thread end."""
         with self._lock:
             for job in self._jobs:
                 job.cancel()
@@ -52,24 +60,23 @@ class EngineQueue:
 
 
 def _perform(job: Job, work: Callable[[JobContext], Any]) -> str:
-    """Run work to its end, and return how it ended, as `Job.state` says it.
+    """Run a job's work and return the final `Job.state`.
 
-    A panic of Rust code, such as the tokenizer's, is a BaseException. The future gets no error: tracebacks would keep
-    models and tensors in memory.
+    Exceptions are stored as text rather than in the future, because tracebacks keep models and tensors in memory.
     """
     job.started = time.monotonic()
     try:
         job.result = work(JobContext(job))
     except Cancelled:
         pass
-    except BaseException as caught:  # the boundary of the worker: recorded on the job and logged, never lost
+    except BaseException as caught:  # including panics in Rust code such as the tokenizer
         job.error = _describe(caught, job.step_count)
         if not isinstance(caught, ValueError):
             _LOG.exception("job %s (%s) failed", job.id, job.label)
     finally:
         job.ended = time.monotonic()
     if job.error is not None:
-        release_memory()  # tracebacks and half-built models refer to each other
+        release_memory()  # tracebacks and partly built models form reference cycles
         return "failed"
     if job.cancel_event.is_set():
         return "cancelled"
@@ -78,12 +85,12 @@ def _perform(job: Job, work: Callable[[JobContext], Any]) -> str:
 
 
 def _describe(error: BaseException, steps: int) -> str:
-    """Return one line for the reader: the cause, and the step index once steps had begun."""
+    """Describe an error in one line: its cause, and the step index if steps had begun."""
     if is_out_of_memory(error):
         text = OUT_OF_MEMORY
     else:
-        safely = traceback.TracebackException(type(error), error, None)  # an exception's own str() may raise
-        text = " ".join(str(safely).split()) or type(error).__name__
+        formatted = traceback.TracebackException(type(error), error, None)  # str(error) itself may raise
+        text = " ".join(str(formatted).split()) or type(error).__name__
         if not isinstance(error, ValueError | OSError):
             text = f"{type(error).__name__}: {text}"
     return f"step {steps}: {text}" if steps and f"step {steps}" not in text else text

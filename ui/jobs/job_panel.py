@@ -1,5 +1,6 @@
-"""A background job on the page that started it: starting, progress with an estimate, cancelling, why it failed."""
+"""Controls for a background job: start, progress with the estimated time left, cancel, and the cause of a failure."""
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -8,21 +9,23 @@ import streamlit as st
 from ui.jobs import engine_queue, session_jobs
 from ui.jobs.jobs import Job, JobContext
 from ui.markdown import escaped
+from ui.phrases import duration
 
-POLL_SEC = 2.0  # each answer makes the browser lay out its page, on cores that may be measured
+SILENT_SEC = 2.0  # a shorter job does not show its time
+JOB_POLL_SEC = 2.0  # each update makes the browser lay out the page, possibly on cores that are being measured
 
 
-def start(name: str, label: str, work: Callable[[JobContext], Any], *, info: Any = None) -> None:
-    """Submit work and redraw the page."""
-    if submit(name, label, work, info=info):
+def start_job(name: str, label: str, work: Callable[[JobContext], Any], *, info: Any = None) -> None:
+    """Submit work and rerun the page."""
+    if submit_job(name, label, work, info=info):
         st.rerun()
 
 
-def submit(name: str, label: str, work: Callable[[JobContext], Any], *, info: Any = None) -> bool:
-    """Submit work under one of `finished_jobs.ADOPTERS` -> whether one of that name waits or runs, and say if not."""
+def submit_job(name: str, label: str, work: Callable[[JobContext], Any], *, info: Any = None) -> bool:
+    """Submit work under a key of `finished_jobs.ADOPTERS`; if the queue is full, show a warning and return False."""
     if not is_active(name):
         try:
-            session_jobs.add(name, engine_queue.engine_queue().submit(label, work, info=info))
+            session_jobs.add_job(name, engine_queue.engine_queue().submit(label, work, info=info))
         except engine_queue.Busy as busy:
             st.warning(str(busy), icon=":material/hourglass_top:")
             return False
@@ -30,32 +33,32 @@ def submit(name: str, label: str, work: Callable[[JobContext], Any], *, info: An
 
 
 def is_active(name: str) -> bool:
-    """Whether this session's job of that name waits or runs."""
-    job = session_jobs.job(name)
+    """Return whether this session's job with that name is waiting or running."""
+    job = session_jobs.find_job(name)
     return job is not None and job.active
 
 
-def draw(name: str) -> None:
-    """Show the progress of an active job with a cancel button, or the cause why the last one failed."""
-    job = session_jobs.job(name)
+def draw_job(name: str) -> None:
+    """Show an active job's progress with a cancel button, or the reason why the last job failed."""
+    job = session_jobs.find_job(name)
     if job is None:
         return
     if job.active:
-        st.fragment(_follow, run_every=POLL_SEC)(name)
+        st.fragment(_follow, run_every=JOB_POLL_SEC)(name)
     elif job.state == "failed":
         st.error(f"{job.label} failed: {escaped(job.error or '')}", icon=":material/error:")
 
 
 def _follow(name: str) -> None:
-    job = session_jobs.job(name)
+    job = session_jobs.find_job(name)
     if job is None or not job.active:
         st.rerun()
         return
-    progress_and_cancel(name, job)
+    draw_progress(name, job)
 
 
-def progress_and_cancel(name: str, job: Job) -> None:
-    """Show how far an active job is, and a button that cancels it."""
+def draw_progress(name: str, job: Job) -> None:
+    """Show an active job's progress with a cancel button."""
     with st.container(horizontal=True, vertical_alignment="center"):
         st.progress(job.fraction, text=progress_text(job))
         if st.button("Cancel", icon=":material/stop:", key=f"{name}_cancel", disabled=job.cancel_event.is_set()):
@@ -63,8 +66,14 @@ def progress_and_cancel(name: str, job: Job) -> None:
 
 
 def progress_text(job: Job) -> str:
-    """Say what an active job does, and how long that will take."""
+    """Describe an active job's status and its estimated time left."""
     if job.position:
-        return f"Waiting for the engine: {job.position} in line"
-    left = "" if job.eta_sec is None else f" · about {job.eta_sec:.0f} s left"
-    return f"{escaped(job.message or 'Loading the model pair')}{left}"
+        waited = time.monotonic() - job.created
+        return f"Waiting for the engine: number {job.position} in the queue · {waited:.0f} s so far"
+    message = job.message or "Loading the model pair"
+    parts = [escaped(f"{message[0].upper()}{message[1:]}")]
+    if job.seconds >= SILENT_SEC:  # so that a long pass is not mistaken for one that hangs
+        parts.append(f"{job.seconds:.0f} s so far")
+    if (left := job.eta_sec) is not None:
+        parts.append(f"{duration(left)} left")
+    return " · ".join(parts)

@@ -1,40 +1,70 @@
-"""Logs that were replayed: this session's last one, and the demo target's greedy answers that ship with the app."""
+"""Replay of a request log, run as a job by the engine's worker; long logs take one or two minutes.
+
+Requires the optional package `dynamic_trees`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from sequoia_core.files.response_logs import load_responses
+from sequoia_core.files.faults import Cancelled
+from sequoia_core.files.response_logs import RecordedRequest, load_responses
 from ui.jobs.jobs import Job, JobContext
-from ui.jobs.replay_job import Replayed, replay_work
 from ui.session import shipped
-from ui.session.state import get, put
 
 if TYPE_CHECKING:
-    from sequoia_core.design.conditions import Conditions
+    from sequoia_extras.dynamic_trees.lookup_replay import LookupReport
 
-NAME = "the demo target's greedy answers to 32 shipped prompts"
-
-
-def last() -> Replayed | None:
-    """Return the log that this session replayed last; None before the first."""
-    return get("replayed")
+EXAMPLE_NAME = "the demo target's greedy answers to 32 shipped prompts"
 
 
-def keep(found: Replayed) -> None:
-    """Keep a replayed log in place of the last one."""
-    put("replayed", found)
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """A report on how lookup trees would have performed on a log.
+
+    Attributes:
+        name: the log's name, safe to show as markdown.
+        requests: number of replayed requests.
+        left_out: number of requests that were not replayed because they exceed the limit.
+        exact: whether all requests were logged as token ids rather than text.
+    """
+
+    name: str
+    report: LookupReport
+    requests: int
+    left_out: int
+    exact: bool
 
 
-def of_target(held: Conditions) -> Replayed | None:
-    """Return the log replayed last, else the example where it is one of that target and temperature."""
-    return last() or (example() if (held.target, held.temperature) == ("demo target", 0.0) else None)
+def replay_work(recorded: Sequence[RecordedRequest], name: str, tokenizer: Path) -> Callable[[JobContext], Replayed]:
+    """Return a job that replays a log and stores no partial results; `tokenizer` encodes requests logged as text."""
+
+    def work(context: JobContext) -> Replayed:
+        from sequoia_extras.dynamic_trees.lookup_replay import encode_requests, replay_log, text_encoder
+
+        encoded = encode_requests(
+            recorded, text_encoder(tokenizer), progress=context.subprogress(0.0, 0.1), cancel=context.cancel
+        )
+        try:
+            report = replay_log(encoded.requests, progress=context.subprogress(0.1, 1.0), cancel=context.cancel)
+        except ValueError:
+            if context.cancel.is_set():  # cancelled before the first answer was replayed
+                raise Cancelled from None
+            raise
+        if context.cancel.is_set():
+            raise Cancelled
+        return Replayed(name, report, len(encoded.requests), encoded.left_out, encoded.exact)
+
+    return work
 
 
 @st.cache_resource(show_spinner="Replaying the example…")
-def example() -> Replayed | None:
-    """Return the shipped log replayed; None where it is not there."""
+def example_replay() -> Replayed | None:
+    """Replay the shipped log; return None if it is missing."""
     path = shipped.ASSETS / "responses" / "demo-greedy.jsonl"
-    return replay_work(load_responses(path), NAME, path)(JobContext(Job("example"))) if path.is_file() else None
+    return replay_work(load_responses(path), EXAMPLE_NAME, path)(JobContext(Job("example"))) if path.is_file() else None

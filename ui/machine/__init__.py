@@ -1,1 +1,1 @@
-"""Sections of the machine page that are too large to stand in it."""
+"""Sections of the machine page."""

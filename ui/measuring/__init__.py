@@ -1,1 +1,1 @@
-"""What measures on the pair in use, with its form; and the chip that says whether that was done."""
+"""Measurements on the current pair, with their forms, and the badge that shows whether they were made."""

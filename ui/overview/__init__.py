@@ -1,1 +1,1 @@
-"""Sections of the overview that are too large to stand in it."""
+"""Sections of the start page."""

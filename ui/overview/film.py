@@ -1,20 +1,18 @@
-"""What the whole chain finds, moment by moment: the worker adds frames, and the page shows them as a film."""
-
-from __future__ import annotations
+"""The whole chain's progress as a film: the worker adds frames, and the page plays them."""
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from sequoia_core import AcceptanceVector, HardwareProfile, TokenTree
+from sequoia_core.planning.prediction import predict
+from sequoia_core.trees.optimal import node_scores
 from ui.token_tree import drawn_shape
 
-if TYPE_CHECKING:
-    from sequoia_core import AcceptanceVector, HardwareProfile, TokenTree
-
-RANKS = 8  # guesses shown
+SHOWN_RANKS = 8
 
 
 class Film:
-    """Frames of passes timed, prompts measured and trees planned, each with its second."""
+    """Frames of timed passes, measured prompts and planned trees, each with its time in seconds."""
 
     def __init__(self) -> None:
         self.began = time.monotonic()
@@ -28,31 +26,29 @@ class Film:
         self.frames.append({"at": self.now(), **facts})
 
     def timed(self, nodes: int, sec: float) -> None:
-        """Note a pass of the target over the nodes of a tree."""
+        """Add a timed target pass over a tree of `nodes` nodes."""
         self._add(nodes=nodes, sec=sec)
 
     def measured(self, vector: AcceptanceVector, prompts: int) -> None:
-        """Note what is known after so many prompts, and what it makes of the tree planned last."""
-        self._add(probs=vector.probs[:RANKS], prompts=prompts, **self._chances(vector))
+        """Add the acceptance measured after `prompts` prompts, and its effect on the latest planned tree."""
+        self._add(probs=vector.probs[:SHOWN_RANKS], prompts=prompts, **self._chances(vector))
 
     def planned(self, tree: TokenTree, vector: AcceptanceVector, profile: HardwareProfile, *, last: bool) -> None:
-        """Note a plan; the last one is the tree to decode with."""
-        from sequoia_core.design.prediction import predict
+        """Add a planned tree; `last` marks the tree to decode with."""
 
-        self._tree, found = tree, predict(tree, vector, profile)
-        self._add(
-            tree=tree.parents, last=last, tokens=found.tokens_per_step.value, speedup=found.speedup.value,
-            **self._chances(vector),
-        )  # fmt: skip
+        self._tree = tree
+        prediction = predict(tree, vector, profile)
+        tokens = prediction.tokens_per_step.value
+        speedup = prediction.speedup.value
+        self._add(tree=tree.parents, last=last, tokens=tokens, speedup=speedup, **self._chances(vector))
 
     def _chances(self, vector: AcceptanceVector) -> dict[str, Any]:
-        from sequoia_core.design.optimal_trees import node_scores
 
         return {} if self._tree is None else {"chance": node_scores(self._tree, vector)}
 
-    def told(self) -> dict[str, Any]:
-        """Return all frames so far, and the shapes of their trees, for the browser."""
-        from sequoia_core.studies.step_timers import even_tree
+    def to_json(self) -> dict[str, Any]:
+        """Return all frames so far and the shapes of their trees, in the browser's format."""
+        from sequoia_core.measuring.step_timers import even_tree
 
         frames = list(self.frames)
         sizes = sorted({frame["nodes"] for frame in frames if "nodes" in frame})
@@ -60,7 +56,7 @@ class Film:
         shapes = [*(even_tree(size).parents for size in sizes), *trees]
         return {
             "frames": [{name: value for name, value in frame.items() if name != "tree"} for frame in frames],
-            "sizes": sizes,  # of the first shapes; the others are the plans, in their order
+            "sizes": sizes,  # sizes of the first shapes; the planned trees' shapes follow in order
             "shapes": [drawn_shape(index, parents.tolist()) for index, parents in enumerate(shapes)],
             "now": self.now(),
         }

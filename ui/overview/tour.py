@@ -1,53 +1,60 @@
-"""The stage of the first page: one answer written twice, without a draft and with a token tree; or the chain's film."""
+"""The animation on the start page: the chain's film, or one answer decoded with and without a token tree."""
 
-from __future__ import annotations
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
-
-from ui import scenarios
-from ui.runs import kept_runs
-from ui.session import core_cache, session
+from sequoia_core import AcceptanceVector, HardwareProfile
+from sequoia_core.files.extras import has
+from ui.jobs.jobs import Job
+from ui.runs import available_runs
+from ui.session import core_cache, session, shipped
+from ui.session.state import state
 from ui.token_tree import two_ways
 
-if TYPE_CHECKING:
-    from ui.jobs.jobs import Job
-
-RECORDED_IN = "demo-pair-disk"  # the scenario of the recorded run
+RECORDED_SCENARIO = "smollm2-disk"
 
 
-def draw(chain: Job | None) -> None:
-    """Show the film of the chain while it runs, else the two ways; the component is the same, so its page stays."""
+def draw_tour(chain: Job | None) -> None:
+    """Draw the chain's film while it runs, otherwise the comparison, in the same component."""
     film = None if chain is None or chain.result is None else _film(chain)
-    told = _ways() if film is None or film["over"] == "done" else {}
-    if told or film is not None:
-        two_ways.two_ways(told | {"waits": chain is not None and chain.active}, film, key="overview_ways")
+    comparison = _comparison() if film is None or film["over"] == "done" else {}
+    if comparison or film is not None:
+        two_ways.two_ways(comparison | {"waits": chain is not None and chain.active}, film, key="overview_ways")
 
 
 def _film(chain: Job) -> dict[str, Any] | None:
-    """Return what the browser needs of the chain; None before its first frame."""
-    found, active = chain.result, chain.active
-    if not found.film.frames:
+    """Return the chain's film and state for the browser; None before the first frame."""
+    result = chain.result
+    if not result.film.frames:
         return None
-    run = found.runs[-1] if found.runs else None
-    decoding = None if run is None else {
-        "number": len(found.runs), "prompt": run["prompt"], "text": run["text"], "speedup": found.summary.speedup
-    }  # fmt: skip
-    over = "" if active else chain.state
-    return {"id": chain.id, "over": over, "decoding": decoding} | found.film.told()
+    decoding = None
+    if result.runs:
+        run = result.runs[-1]
+        decoding = {name: run[name] for name in ("prompt", "text")}
+        decoding |= {"number": len(result.runs), "speedup": result.summary.speedup}
+    over = "" if chain.active else chain.state
+    return {"id": chain.id, "over": over, "decoding": decoding} | result.film.to_json()
 
 
-def _ways() -> dict[str, Any]:
-    """Describe the session's last greedy run beside its baseline, else the recorded one; nothing where none ships."""
-    run = session.last_run()
+def _comparison() -> dict[str, Any]:
+    """Return data on the session's last greedy run and its baseline, or else a recorded run; empty without either."""
+    run = state().last_run
     if run is not None and run["baseline"] and run["temperature"] == 0 and run["steps"]:
-        origin, vector, profile = "Your last run", session.acceptance(), session.profile()
+        origin = "Your last run"
+        vector = session.acceptance()
+        profile = session.profile()
     else:
-        run, origin = next(iter(kept_runs.recorded()), None), "Recorded on two cores of an AMD EPYC"
-        parts = (scenarios.parts(one) for one in scenarios.known().values() if one.name == RECORDED_IN)
-        vector, profile = next(parts, (None, None))
+        run = next(iter(available_runs.recorded_runs()), None)
+        origin = "Recorded on two cores of an AMD EPYC"
+        vector, profile = _recorded_scenario() if has("hardware_models") else (None, None)
     if run is None:
         return {}
     drafts = [] if profile is None else core_cache.supposed_drafts(vector, profile)
-    place = f" on {run['offload']}" if run.get("offload") else ""
-    label = f"{origin}: {run['target']}{place}, {run['draft']}."
-    return two_ways.about(run, drafts, label=label)
+    tier = f" on {run['offload']}" if run.get("offload") else ""
+    label = f"{origin}: {run['target']}{tier}, {run['draft']}."
+    return two_ways.comparison_data(run, drafts, label=label)
+
+
+def _recorded_scenario() -> tuple[AcceptanceVector | None, HardwareProfile | None]:
+    """Return the vector and the profile of the recorded run's scenario; both are None if it is not shipped."""
+    known = shipped.scenarios(shipped.ASSETS)
+    return next((shipped.load_scenario(one) for one in known if one.name == RECORDED_SCENARIO), (None, None))

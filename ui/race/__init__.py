@@ -1,1 +1,1 @@
-"""The race."""
+"""Sections of the race page, and its job."""

@@ -1,4 +1,4 @@
-"""A race as a job for the engine's worker: ways to decode one prompt, one after another; no Streamlit."""
+"""A race as a worker job, without Streamlit: the methods decode one prompt, one after another, several times."""
 
 from __future__ import annotations
 
@@ -7,24 +7,26 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sequoia_core.models.prompting import encode_prompt
-from ui.jobs.decode_job import LIKELY, told_by
+from ui.jobs.decode_job import LIKELY_TOKENS, pair_settings
 from ui.jobs.jobs import JobContext
 from ui.runs.runs import DecodeRequest, Recorder
 from ui.token_text import TokenText
 
 if TYPE_CHECKING:
-    from sequoia_core.studies.race import MethodResult
+    from sequoia_core.measuring.race import MethodResult
+
+ROUNDS = 3
 
 
 @dataclass(slots=True)
 class Race:
-    """The methods that have finished so far, in the order in which they ran.
+    """A race's methods and, in running order, the results of those that have finished at least one round.
 
-    Args:
-        names: of all methods, those that have not run yet too.
-        results: method -> what it did.
-        runs: method -> its record, as `ui.runs.runs` describes it.
-        differences: method -> where its text parts from the first one's, at temperature 0, in words.
+    Attributes:
+        names: all methods, including those that have not run yet; the first is the baseline.
+        results: each method's result, with one entry per finished round.
+        runs: the run record of each method's first round, in the format of `ui.runs.runs`.
+        differences: for each method whose text differs from the first's at temperature 0, where it does.
     """
 
     names: tuple[str, ...] = ()
@@ -34,30 +36,41 @@ class Race:
 
 
 def race_work(entrants: Mapping[str, DecodeRequest]) -> Callable[[JobContext], Race]:
-    """Return the work of a race between decodes of one prompt, sampled alike; the first is the baseline."""
+    """Return the job that races decodes of one prompt with the same sampling; the first is the baseline."""
 
     def work(context: JobContext) -> Race:
         from sequoia_core import SamplingConfig
         from sequoia_core.decoding.record import StepDetails
-        from sequoia_core.studies.first_difference import first_difference
-        from sequoia_core.studies.race import MethodResult, own_method, take_turns
+        from sequoia_core.measuring.first_difference import first_difference
+        from sequoia_core.measuring.race import MethodResult, take_turns, tree_method
+        from sequoia_core.models.threads import TimedLoad
 
+        race = Race(tuple(entrants))
+        context.store_partial(race)
         common = next(iter(entrants.values()))
         pair = context.pair(common.models)
         prompt = encode_prompt(pair, common.prompt, common.prompting)
-        used = told_by(pair, prompt) | common.prompting.record(pair.tokenizer)
+        used = pair_settings(pair, prompt) | common.prompting.record(pair.tokenizer)
         sampling = SamplingConfig(temperature=common.temperature, top_p=common.top_p)
         methods = {
-            name: own_method(
-                pair, request.tree, sampling, seed=request.seed, verifier=request.verifier,
-                details=StepDetails(likely=LIKELY), cancel=context.cancel,
+            name: tree_method(
+                pair,
+                request.tree,
+                sampling,
+                seed=request.seed,
+                verifier=request.verifier,
+                details=StepDetails(likely=LIKELY_TOKENS),
+                cancel=context.cancel,
             )
             for name, request in entrants.items()
-        }  # fmt: skip
-        race = Race(tuple(entrants))
-        context.keep(race)
-        turns = take_turns(methods, [prompt], common.max_new_tokens, progress=context.progress, cancel=context.cancel)
-        for name, found in turns:  # recorded between decodes: nothing else is done while one runs
+        }
+        load = TimedLoad()
+        options: dict[str, Any] = {"progress": context.progress, "cancel": context.cancel, "rounds": ROUNDS}
+        for name, found in take_turns(methods, [prompt], common.max_new_tokens, **options):
+            if name in race.results:
+                race.results[name].add(found)
+                continue
+            # Records are built after each decode so that they do not slow it down.
             run = entrants[name].header() | used
             text = TokenText(pair.tokenizer.decode, prompt)
             recorder = Recorder(run, text)
@@ -67,11 +80,15 @@ def race_work(entrants: Mapping[str, DecodeRequest]) -> Callable[[JobContext], R
             result = MethodResult()
             result.add(found)
             if race.results:
-                first = next(iter(race.results.values()))
-                run["baseline"] = {"tokens": sum(first.tokens), "seconds": sum(first.step_sec)}
+                first = race.results[race.names[0]]
+                run["baseline"] = {"tokens": first.tokens[0], "seconds": first.step_sec[0]}
                 if sampling.greedy and (odd := first_difference(prompt, first.outputs[0], found.output, pair.target)):
                     race.differences[name] = odd.words(pair.tokenizer.decode)
-            race.results[name], race.runs[name] = result, run
+            race.results[name] = result
+            race.runs[name] = run
+        other_load = load.record()
+        for run in race.runs.values():
+            run["load"] = other_load
         return race
 
     return work

@@ -1,1 +1,1 @@
-"""Recorded runs: kept, saved, listed, compared."""
+"""Recorded runs: storage, files, list and comparison."""

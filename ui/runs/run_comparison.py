@@ -1,4 +1,4 @@
-"""Two runs beside each other: what was asked differently, where their texts part, step by step; no Streamlit."""
+"""Differences between two runs: settings, texts and steps. No Streamlit."""
 
 import math
 import os
@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
+from pandas.io.formats.style import Styler
 
-SETTINGS = {
+COMPARED_SETTINGS = {
     "Prompt": "prompt",
     "Prompt's end": "prompt_ending",
     "Template arguments": "template_arguments",
@@ -25,62 +26,68 @@ SETTINGS = {
     "Device": "device",
     "Streamed from": "offload",
 }
+NAMES = ("A", "B")  # of two runs that are compared
+BADGES = {"A": ":blue-badge[A]", "B": ":yellow-badge[B]"}
+SHADES = {"A": "rgba(47, 132, 196, 0.18)", "B": "rgba(176, 132, 28, 0.18)"}  # readable in both themes
 
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """Where the texts of two runs part.
+    """Where the texts of two runs diverge.
 
     Attributes:
-        same: characters that both begin with.
-        steps: per run, the step that committed its first other character; None where its text has ended.
+        same: length of the common prefix in characters.
+        steps: for each run, the step that committed its first different character; None if its text ends there.
     """
 
     same: int
     steps: tuple[int | None, int | None]
 
 
-def text_of(run: dict[str, Any]) -> str:
-    """Return what the steps of a run committed."""
+def full_text(run: dict[str, Any]) -> str:
+    """Return the text committed by a run's steps."""
     return "".join(piece for step in run["steps"] for piece in step["pieces"])
 
 
-def divergence(left: dict[str, Any], right: dict[str, Any]) -> Divergence | None:
-    """Return where two texts part; None when they are equal."""
-    texts = [text_of(left), text_of(right)]
+def find_divergence(left: dict[str, Any], right: dict[str, Any]) -> Divergence | None:
+    """Return where two texts diverge; None if they are equal."""
+    texts = [full_text(left), full_text(right)]
     if texts[0] == texts[1]:
         return None
-    same = len(os.path.commonprefix(texts))  # noqa: RUF071  characters are meant
+    same = len(os.path.commonprefix(texts))  # noqa: RUF071  a prefix of characters is intended
     return Divergence(same, (_step_at(left["steps"], same), _step_at(right["steps"], same)))
 
 
 @dataclass(frozen=True, slots=True)
-class FirstToken:
-    """The first token in which two runs differ.
+class DifferentToken:
+    """The first token in which two greedy runs differ.
 
     Attributes:
-        place: tokens before it.
-        gap: of their logits, as the target of the first run gave them; None where it did not record both.
+        position: number of tokens before this one.
+        gap: difference between the two tokens' logits in the first run's target row; None unless the row has both.
     """
 
-    place: int
+    position: int
     texts: tuple[str, str]
     gap: float | None
 
 
-def first_token(left: dict[str, Any], right: dict[str, Any]) -> FirstToken | None:
-    """Return the first token in which two greedy runs differ; None where one of them ends before."""
-    for place, ((one, row), (other, _)) in enumerate(zip(_tokens(left), _tokens(right), strict=False)):
+def first_different_token(left: dict[str, Any], right: dict[str, Any]) -> DifferentToken | None:
+    """Return the first token in which two greedy runs differ; None if one of them ends before that."""
+    for position, ((one, row), (other, _)) in enumerate(zip(_tokens(left), _tokens(right), strict=False)):
         if one != other:
             likely = {} if row is None else dict(zip(row["texts"], row["probs"], strict=True))
-            ours, theirs = likely.get(one), likely.get(other)  # at temperature 1, whose logarithms differ as logits do
+            # The probabilities are at temperature 1, so the logarithm of their ratio is the difference between the
+            # logits.
+            ours = likely.get(one)
+            theirs = likely.get(other)
             gap = math.log(ours / theirs) if ours and theirs else None
-            return FirstToken(place, (one, other), gap)
+            return DifferentToken(position, (one, other), gap)
     return None
 
 
 def _tokens(run: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any] | None]]:
-    """Yield each committed token, and the target's likely ones there where they were recorded."""
+    """Yield each committed token and the target's likely tokens at its position, if recorded."""
     for step in run["steps"]:
         after = [*(step["tokens"][node] for node in step["path"][1:]), step["bonus"]]
         rows = step.get("rows") or [None] * len(after)
@@ -89,7 +96,7 @@ def _tokens(run: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any] | None]]:
 
 
 def _step_at(steps: Sequence[dict[str, Any]], character: int) -> int | None:
-    """Return the step that committed a character of the text."""
+    """Return the index of the step that committed a character of the text."""
     end = 0
     for step in steps:
         end += sum(map(len, step["pieces"]))
@@ -99,16 +106,17 @@ def _step_at(steps: Sequence[dict[str, Any]], character: int) -> int | None:
 
 
 def setting_table(left: dict[str, Any], right: dict[str, Any], *, only_differences: bool) -> pd.DataFrame:
-    """Return a row `setting`, `left`, `right` for each thing that was asked, as text."""
+    """Return a row with the text columns `setting`, `A` and `B` for each setting."""
     asked = {
-        side: [str(run.get(name)) for name in SETTINGS.values()] for side, run in (("left", left), ("right", right))
+        side: [str(run.get(name)) for name in COMPARED_SETTINGS.values()]
+        for side, run in zip(NAMES, (left, right), strict=True)
     }
-    table = pd.DataFrame({"setting": list(SETTINGS), **asked})
-    return table[table["left"] != table["right"]] if only_differences else table
+    table = pd.DataFrame({"setting": list(COMPARED_SETTINGS), **asked})
+    return table[table["A"] != table["B"]] if only_differences else table
 
 
-def to_frame(run: dict[str, Any]) -> pd.DataFrame:
-    """Return a row for each step of a run, from 1: its `text`, its `tree`, the `nodes` of that, and its `ms`."""
+def steps_frame(run: dict[str, Any]) -> pd.DataFrame:
+    """Return a row for each step of a run, with its `text`, `tree`, number of `nodes`, and time in `ms`."""
     steps = run["steps"]
     trees = [tuple(run["shapes"][step["shape"]]) for step in steps]
     return pd.DataFrame(
@@ -123,11 +131,20 @@ def to_frame(run: dict[str, Any]) -> pd.DataFrame:
 
 
 def step_table(left: dict[str, Any], right: dict[str, Any], *, only_differences: bool) -> pd.DataFrame:
-    """Return a row for each step: per run its text, the size of its tree and its milliseconds; missing where it ended.
+    """Return a row for each step, with each run's text, tree size and milliseconds; missing after a run's end.
 
-    A difference is another text or another tree; times always differ.
+    With `only_differences`, steps with the same text and tree are omitted, even if their times differ.
     """
-    both = to_frame(left).join(to_frame(right), how="outer", lsuffix=" 1", rsuffix=" 2")
+    both = steps_frame(left).join(steps_frame(right), how="outer", lsuffix=" A", rsuffix=" B")
     if only_differences:
-        both = both[(both["text 1"] != both["text 2"]) | (both["tree 1"] != both["tree 2"])]
-    return both[[f"{name} {number}" for name in ("text", "nodes", "ms") for number in (1, 2)]]
+        both = both[(both["text A"] != both["text B"]) | (both["tree A"] != both["tree B"])]
+    return both[[f"{column} {name}" for column in ("text", "nodes", "ms") for name in NAMES]]
+
+
+def shade_runs(table: pd.DataFrame) -> Styler:
+    """Return a table whose columns of A and of B have the colours of these runs."""
+    styler = table.style.format(precision=1)
+    for name, shade in SHADES.items():
+        columns = [column for column in table if column.split()[-1] == name]
+        styler.set_properties(subset=columns, **{"background-color": shade})
+    return styler

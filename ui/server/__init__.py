@@ -1,1 +1,1 @@
-"""Sections of the server page."""
+"""Sections of the server page, which requires the optional package `servers`."""

@@ -1,79 +1,73 @@
-"""What steps of a server cost: its own speed at some settings, llama-bench's times, or a profile."""
+"""The cost of a server's steps: assumed, modelled for a device and two models, or measured."""
 
 import math
 from typing import Any
 
 import streamlit as st
 
-from sequoia_core.design.bench_profile import profile_from_files
-from sequoia_core.design.profile import HardwareProfile
-from sequoia_core.models.pair_spec import PairSpec
-from sequoia_core.servers.chain_acceptance import ChainAcceptance
-from sequoia_core.servers.costs import ServerCosts, TimedSetting, costs_of, timed_setting
+from sequoia_core.files.extras import has
+from sequoia_core.planning.profile import profile_from_files
+from sequoia_extras.servers.chain_acceptance import ChainAcceptance
+from sequoia_extras.servers.costs import (
+    DRAFT_COST,
+    ServerCosts,
+    TimedSetting,
+    assumed_costs,
+    build_costs,
+    timed_setting,
+)
+from sequoia_extras.servers.plan import ServerPlan, plan_server
 from ui import controls
 from ui.markdown import escaped, safe_name
-from ui.session import session, shipped
 
-WAYS = SPEED, FILE, PROFILE = ("Its own speed", "llama-bench or a profile", "Profile in use")
-EXAMPLE = "The example's pair"
-BATCHES = (1, 2, 4, 8, 16, 32, 64)
+ASSUMED = "Assumed cost of a token"
+MODELLED = "Device and models"
+MEASURED = "Measured times"
+BATCH_CHOICES = (1, 2, 4, 8, 16, 32, 64)
 
 
-def section(chains: ChainAcceptance, *, drafts_free: bool, is_example: bool) -> ServerCosts | None:
-    """Draw where costs come from -> them; None before there are any."""
-    ways = (EXAMPLE, *WAYS) if is_example else WAYS
-    way = controls.source_picker("Costs", ways, key="server_costs_example" if is_example else "server_costs")
+def plan_section(chains: ChainAcceptance, *, drafts_free: bool) -> ServerPlan:
+    """Draw the choice of the costs and return the plan; an assumed cost is used until other costs are complete."""
+    sources = (ASSUMED, MODELLED, MEASURED) if has("hardware_models") else (ASSUMED, MEASURED)
+    way = controls.source_picker("Costs", sources, key="server_costs")
+    if way == ASSUMED:
+        return plan_server(chains, _assumed())
     try:
-        if way == PROFILE:
-            return _of_profile(session.profile(), session.profile_source(), drafts_free)
-        if way == EXAMPLE:
-            own = _of_example()
-            return _of_profile(own, "" if own is None else shipped.profile_origin(own), drafts_free)
-        return _of_settings(chains, drafts_free) if way == SPEED else _of_files(drafts_free)
+        batches = _choose_batches()
+        costs = _modelled(chains, drafts_free) if way == MODELLED else _measured(chains, drafts_free)
+        if costs is not None:
+            return plan_server(chains, costs, batches)
     except ValueError as error:
         st.error(escaped(str(error)), icon=":material/error:")
-        return None
+    return plan_server(chains, assumed_costs())
 
 
-def _of_example() -> HardwareProfile | None:
-    """Return a shipped profile of the demo pair, whose server wrote the example; None where none is shipped."""
-    every = (shipped.profile(name) for name in shipped.files("profiles"))
-    pair = PairSpec().names
-    return next((one for one in every if (one.meta.get("target"), one.meta.get("draft")) == pair), None)
+def _assumed() -> ServerCosts:
+    low, high = st.slider(
+        "A draft token costs, in % of a target pass",
+        1,
+        50,
+        (round(100 * DRAFT_COST[0]), round(100 * DRAFT_COST[1])),
+        key="server_draft_cost",
+        help="The time for drafting and checking one token. With few concurrent requests, a draft of a tenth of the "
+        "target's size costs about 10%; a draft head costs less. Checking costs more with many concurrent requests.",
+    )
+    return assumed_costs(low / 100, high / 100)
 
 
-def _of_profile(profile: HardwareProfile | None, origin: str, drafts_free: bool) -> ServerCosts | None:
-    if profile is None:
-        st.info("There is no such profile: choose one on the machine page.", icon=":material/memory:")
-        return None
-    names = [escaped(str(profile.meta.get(role, "?"))) for role in ("target", "draft")]
+def _modelled(chains: ChainAcceptance, drafts_free: bool) -> ServerCosts | None:
+    from ui.plan.modelled import chosen_profile
+
+    with st.container(horizontal=True):
+        profile = chosen_profile("server_model")
+    return build_costs(profile, drafts_free=drafts_free, engine=chains.counts.engine)
+
+
+def _measured(chains: ChainAcceptance, drafts_free: bool) -> ServerCosts | None:
     st.caption(
-        f":material/memory: {escaped(origin)}; of {' and '.join(names)} in this app's own engine, not in the server."
-    )
-    return costs_of(profile, drafts_free=drafts_free)
-
-
-def _of_files(drafts_free: bool) -> ServerCosts | None:
-    files = st.file_uploader(
-        "Times of passes",
-        accept_multiple_files=True,
-        key="server_bench",
-        help="llama-bench -p 1,2,3,4,5,7,9,16 -n 0 of target and draft (-o json, jsonl or md), or a profile of "
-        "this app, measured or modelled.",
-    )
-    if not files:
-        st.info("Without costs no draft length can be called the best.", icon=":material/info:")
-        return None
-    read: HardwareProfile = profile_from_files(
-        [(file.getvalue(), safe_name(file.name)) for file in files], needs_draft=not drafts_free
-    )
-    return costs_of(read, drafts_free=drafts_free)
-
-
-def _of_settings(chains: ChainAcceptance, drafts_free: bool) -> ServerCosts | None:
-    st.caption(
-        "Run the same requests on a server without the speculative option (K = 0) and at two settings or more, and "
-        "write down the tokens per second of all together. K = 0 stands alone: turning speculation on has a cost too."
+        "Run the same requests on a server without the speculative option (K = 0) and with at least two values of K, "
+        "and enter the total tokens per second over all requests. Speculation itself has a fixed cost, so "
+        "K = 0 does not count as one of the two."
     )
     rows: dict[str, Any] = {"K": [0, None, None], "tokens per second": [None] * 3, "at once": [1, 1, 1]}
     table = st.data_editor(
@@ -91,20 +85,32 @@ def _of_settings(chains: ChainAcceptance, drafts_free: bool) -> ServerCosts | No
     for k, rate, batch in zip(table["K"], table["tokens per second"], table["at once"], strict=True):
         if all(value is not None and math.isfinite(value) for value in (k, rate, batch)):
             settings.append(timed_setting(int(k), float(rate), chains, batch=int(batch)))
+    files = st.file_uploader(
+        "Or times of passes",
+        accept_multiple_files=True,
+        key="server_bench",
+        help="The output of llama-bench -p 1,2,3,4,5,7,9,16 -n 0 for target and draft (-o json, jsonl or md), or a "
+        "profile of this app, of the server's models on the server's machine.",
+    )
     if len({setting.k for setting in settings if setting.k}) < 2:
-        st.info("Fill in K = 0 and two settings with K > 0: then the best is named here.", icon=":material/info:")
+        settings = []
+    if not settings and not files:
+        st.info("Until there are times, the assumed cost is used.", icon=":material/info:")
         return None
-    return costs_of(None, settings, drafts_free=drafts_free)
+    contents = [(file.getvalue(), safe_name(file.name)) for file in files]
+    needs_draft = not (drafts_free or settings)
+    profile = profile_from_files(contents, needs_draft=needs_draft) if contents else None
+    return build_costs(profile, settings, drafts_free=drafts_free, engine=chains.counts.engine)
 
 
-def batches() -> list[int]:
-    """Draw the choice of batch sizes."""
+def _choose_batches() -> list[int]:
+    """Draw the selector for batch sizes and return the selected sizes in ascending order."""
     chosen = st.pills(
-        "Requests side by side",
-        BATCHES,
+        "Concurrent requests",
+        BATCH_CHOICES,
         selection_mode="multi",
         default=[1, 4, 16],
         key="server_batches",
-        help="B: a step then checks B · (K + 1) tokens at once. Acceptance does not depend on it, costs do.",
+        help="Batch size B: a step verifies B · (K + 1) tokens at once. Costs depend on B, acceptance does not.",
     )
     return sorted(chosen) or [1]

@@ -1,34 +1,37 @@
-"""Where a server's figures come from: the shipped example, files, pasted text, or an address of this machine."""
-
-from __future__ import annotations
+"""The source of a server's counts: the shipped example, files, pasted text, or an address on this machine."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import streamlit as st
 
-from sequoia_core.design.matrix_files import load_acceptance
-from sequoia_core.servers.chain_acceptance import ChainAcceptance, chain_acceptance
-from sequoia_core.servers.counts import ENGINES, RATES
-from sequoia_core.servers.flags import METHODS
-from sequoia_core.servers.metrics_address import allowed_hosts, read_metrics
-from sequoia_core.servers.readings import read_counts
-from sequoia_core.servers.request_spread import steady
+from sequoia_core.acceptance.matrix_files import load_acceptance
+from sequoia_extras.servers.chain_acceptance import ChainAcceptance
+from sequoia_extras.servers.counts import ENGINES, MAX_POSITIONS, RATE_TYPES, ServerCounts
+from sequoia_extras.servers.fitted_acceptance import plan_acceptance
+from sequoia_extras.servers.flags import METHODS
+from sequoia_extras.servers.metrics_address import allowed_hosts, read_metrics
+from sequoia_extras.servers.readings import ReadOptions, read_counts
+from sequoia_extras.servers.request_spread import exclude_collapse
 from ui import controls
 from ui.markdown import escaped, safe_name
 from ui.session import shipped
-from ui.session.state import get, put
+from ui.session.state import state
 
-if TYPE_CHECKING:
-    from sequoia_core.servers.counts import ServerCounts
-
-WAYS = ("Example", "Files", "Paste", "Connect")
-MAX_PASTED = 2_000_000  # characters
-EXAMPLE = "vLLM 0.32 on the demo pair: 16 greedy answers of 128 tokens, recorded by step at K = 8"
+READING_SOURCES = ("Example", "Files", "Paste", "Connect")
+MAX_PASTED_CHARS = 2_000_000
+EXAMPLE = "vLLM 0.32 on the demo pair: 16 greedy answers of 128 tokens, recorded step by step at K = 8"
 
 
 class Reading(NamedTuple):
-    """What was read, unparsed: (content, name) of the last reading, of the first and of another period, or None."""
+    """Unparsed readings, each (content, name).
+
+    Attributes:
+        after: the last reading, or the only one.
+        before: the first reading, subtracted from the last; None without one.
+        is_example: whether this is the recorded example.
+        earlier: a reading from a different period, for comparison; None without one.
+    """
 
     after: tuple[bytes, str]
     before: tuple[bytes, str] | None
@@ -36,9 +39,9 @@ class Reading(NamedTuple):
     earlier: tuple[bytes, str] | None = None
 
 
-def section() -> Reading | None:
-    """Draw the choice of a source -> what was read; None before anything was."""
-    way = controls.source_picker("Where the figures come from", WAYS, key="server_way")
+def reading_section() -> Reading | None:
+    """Draw the controls of the source and return the reading; None until there is one."""
+    way = controls.source_picker("Source of the figures", READING_SOURCES, key="server_way")
     return {"Example": _example, "Files": _files, "Paste": _paste, "Connect": _connect}[way]()
 
 
@@ -48,25 +51,25 @@ def _example() -> Reading | None:
     examples = {EXAMPLE: recorded} if recorded.is_file() else {}
     examples |= {_title(path): path for path in sorted(folder.glob("*.json"))}
     if not examples:
-        st.info("The example is missing from this installation: bring a file.", icon=":material/upload_file:")
+        st.info("The example is missing from this installation: upload a file.", icon=":material/upload_file:")
         return None
     chosen = st.selectbox(
         "Example",
         list(examples),
         key="server_example",
-        help="What was recorded here, and rates that others published of heads trained for one target.",
+        help="A recording made here, and published rates for draft heads trained for one target.",
     )
     path = examples[chosen]
     if path != recorded:
-        words = "Measure yours: a draft head by depth and rank, on your texts"
+        words = "Measure your draft head by depth and rank on your own texts"
         controls.page_link(st, "draft", words, ":material/play_circle:", acceptance_way="Measure")
     return Reading((path.read_bytes(), path.name), None, is_example=path == recorded)
 
 
 def _title(path: Path) -> str:
-    """Say what published rates are of."""
-    told = load_acceptance(path).meta
-    return f"{told['pair']}, {told['data']}: published, rank 1 only (chains)"
+    """Return the title of a file of published rates."""
+    meta = load_acceptance(path).meta
+    return f"{meta['pair']}, {meta['data']}: published, rank 1 only (chains)"
 
 
 def _files() -> Reading | None:
@@ -74,18 +77,20 @@ def _files() -> Reading | None:
     after = left.file_uploader(
         "Last reading, or the only file",
         key="server_after",
-        help="Metrics of vLLM, SGLang or llama.cpp's server (curl …/metrics), answers as JSON (best: vLLM with "
-        "--per-request-spec-decode-metrics detailed), a log, or what this page saved.",
+        help="Metrics of vLLM, SGLang or llama.cpp's server (curl …/metrics), JSON answers (best: vLLM with "
+        "--per-request-spec-decode-metrics detailed), a log, a benchmark report (vllm bench serve), or a file saved by "
+        "this page.",
     )
     before = middle.file_uploader(
-        "First reading (metrics alone)",
+        "First reading (metrics only)",
         key="server_before",
-        help="Metrics count from the server's start; with an earlier reading only what lies between counts.",
+        help="Metrics count from the server's start; with a first reading, only the difference is used.",
     )
     period = right.file_uploader(
-        "Another period, to compare with",
+        "Different period, for comparison",
         key="server_earlier",
-        help="A file from before something changed, or rates published of the same draft: is it worse now?",
+        help="A file from before a change, or published rates for the same draft, to check whether acceptance is lower "
+        "now.",
     )
     last, first, earlier = (
         None if each is None else (each.getvalue(), safe_name(each.name)) for each in (after, before, period)
@@ -95,14 +100,13 @@ def _files() -> Reading | None:
 
 def _paste() -> Reading | None:
     left, right = st.columns(2)
-    after = left.text_area("Last reading", key="server_text_after", height=160, max_chars=MAX_PASTED)
-    before = right.text_area("First reading", key="server_text_before", height=160, max_chars=MAX_PASTED)
+    after = left.text_area("Last reading", key="server_text_after", height=160, max_chars=MAX_PASTED_CHARS)
+    before = right.text_area("First reading", key="server_text_before", height=160, max_chars=MAX_PASTED_CHARS)
     if not after.strip():
         return None
-    # a text area drops the end of the last line, without which a text counts as cut off
-    texts = [None if not text.strip() else (text + "\n").encode(errors="replace") for text in (after, before)]
-    assert texts[0] is not None
-    return Reading((texts[0], "pasted text"), None if texts[1] is None else (texts[1], "first pasted text"))
+    # A text area drops the final newline, and a text without one would be treated as truncated.
+    last, first = ((text + "\n").encode(errors="replace") for text in (after, before))
+    return Reading((last, "pasted text"), (first, "first pasted text") if before.strip() else None)
 
 
 def _connect() -> Reading | None:
@@ -110,20 +114,20 @@ def _connect() -> Reading | None:
         "Address",
         "http://127.0.0.1:8000/metrics",
         key="server_address",
-        help="Of this machine; others have to be named in SEQUOIA_METRICS_HOSTS when the app is started.",
+        help="An address on this machine; other hosts must be listed in SEQUOIA_METRICS_HOSTS when the app starts.",
     )
     left, right = st.columns(2)
-    for place, name, label in ((left, "first", "Read first"), (right, "last", "Read last")):
-        if place.button(label, key=f"server_read_{name}", icon=":material/download:", width="stretch"):
+    for column, name, label in ((left, "first", "Read first"), (right, "last", "Read last")):
+        if column.button(label, key=f"server_read_{name}", icon=":material/download:", width="stretch"):
             try:
                 data = read_metrics(address, allowed=allowed_hosts())
             except ValueError as error:
                 st.error(escaped(str(error)), icon=":material/error:")
             else:
-                put("server_readings", {**get("server_readings", {}), name: data})
-    readings = get("server_readings", {})
+                state().server_readings[name] = data
+    readings = state().server_readings
     if "first" in readings and "last" not in readings:
-        st.caption(":material/hourglass: First reading kept. Let the server answer requests, then read it again.")
+        st.caption(":material/hourglass: First reading stored. Let the server answer requests, then read again.")
     if "last" not in readings:
         return None
     first = (readings["first"], "first reading") if "first" in readings else None
@@ -131,76 +135,94 @@ def _connect() -> Reading | None:
 
 
 class MissingFacts(NamedTuple):
-    """Facts that files do not hold, and their reader may know."""
+    """Facts that may be missing from the files but known to the user."""
 
     engine: str
     model: str | None
     new_tokens: int | None
+    draft_length: int | None
     method: str | None
     rates: str | None
 
+    @property
+    def options(self) -> ReadOptions:
+        return ReadOptions(self.engine, self.model, self.rates, vectors=False)
+
 
 def ask_missing() -> MissingFacts:
-    """Ask for the facts that the files may lack."""
-    with st.expander("What the files do not say", icon=":material/tune:", key="server_untold"):
-        columns = st.columns(5)
-        engine = columns[0].selectbox("Server", ("auto", *ENGINES), key="server_engine", help="Which one wrote them.")
+    """Draw the controls for facts that may be missing from the files, and return the given facts."""
+    with st.expander("Details missing from the files", icon=":material/tune:", key="server_untold"):
+        columns = st.columns(6)
+        engine = columns[0].selectbox("Server", ("auto", *ENGINES), key="server_engine", help="Source of the files.")
         model = columns[1].text_input(
             "Model",
             key="server_model",
             max_chars=400,
-            help="Where the server has several, or drafters.",
+            help="Needed if the server has several models or several drafters.",
         )
         tokens = columns[2].number_input(
             "New tokens per answer",
-            0,
+            1,
             10**9,
-            0,
+            None,
+            placeholder="unknown",
             key="server_new_tokens",
-            help="Where records by step do not tell: steps run a little past the end. 0 is unknown.",
+            help="Needed if per-step records lack it, because the last step may run past the end.",
         )
         method = columns[3].selectbox(
             "Draft by",
-            ("what the counts suggest", *METHODS),
+            METHODS,
+            None,
+            placeholder="detected from the counts",
             key="server_method",
-            help="A model, an EAGLE-3 head, the target's MTP layers, a DFlash head, or n-grams, which cost no draft "
-            "passes and are assumed where few steps have a draft.",
+            help="A model, an EAGLE-3 head, the target's MTP layers, a DFlash head, or n-grams. N-grams need no draft "
+            "passes and are assumed if few steps have a draft.",
         )
         rates = columns[4].selectbox(
             "Rates are",
-            ("as they look", *RATES),
+            RATE_TYPES,
+            None,
+            placeholder="detected automatically",
             key="server_rates",
-            help="Rates by position alone, or published ones: survival is of all drafts, conditional is given the "
-            "position before.",
+            help="For per-position or published rates only: survival is the fraction of all drafts, conditional is the "
+            "fraction of those accepted at the position before.",
         )
-    chosen = (each if each in known else None for each, known in ((method, METHODS), (rates, RATES)))
-    return MissingFacts(engine, model.strip() or None, int(tokens) or None, *chosen)
+        length = columns[5].number_input(
+            "Draft length K",
+            1,
+            MAX_POSITIONS,
+            None,
+            placeholder="unknown",
+            key="server_draft_length",
+            help="Needed if the source contains only averages.",
+        )
+    return MissingFacts(engine, model.strip() or None, tokens, length, method, rates)
 
 
 @st.cache_resource(max_entries=4, show_spinner="Reading…")
-def counts(reading: Reading, engine: str, model: str | None, rates: str | None = None) -> ServerCounts:
-    """Return what was counted."""
+def cached_counts(reading: Reading, options: ReadOptions) -> ServerCounts:
+    """Return the counts in a reading."""
     before, _ = reading.before or (None, "")
     after, name = reading.after
-    return read_counts(after, name, before, engine=engine, model=model, rates=rates, vectors=False)
+    return read_counts(after, name, before, options=options)
 
 
-def earlier(reading: Reading, engine: str, model: str | None) -> ServerCounts | None:
-    """Return the other period given, or what was counted before the first reading; None where nothing was drafted."""
+def earlier_counts(reading: Reading, options: ReadOptions) -> ServerCounts | None:
+    """Return the counts of the earlier period or else of the first reading; None if nothing was drafted."""
+    options = options._replace(rates=None)
     if reading.earlier is not None:
-        return counts(Reading(reading.earlier, None), engine, model)
+        return cached_counts(Reading(reading.earlier, None), options)
     if reading.before is None:
         return None
     try:
-        found = counts(Reading(reading.before, None), engine, model)
-    except ValueError:  # no counters yet
+        counts = cached_counts(Reading(reading.before, None), options)
+    except ValueError:  # raised if the server had no counters yet
         return None
-    return found if found.drafts else None
+    return counts if counts.drafts else None
 
 
 @st.cache_resource(max_entries=4, show_spinner="Replaying…")
-def chains(
-    _counts: ServerCounts, reading: Reading, engine: str, model: str | None, rates: str | None, new_tokens: int | None
-) -> ChainAcceptance:
-    """Return what chains yield by the counts; the other arguments tell them apart."""
-    return chain_acceptance(steady(_counts), new_tokens=new_tokens)
+def cached_chains(_counts: ServerCounts, reading: Reading, facts: MissingFacts) -> ChainAcceptance:
+    """Return the chain acceptance; the arguments after `_counts` are the cache key."""
+    known = exclude_collapse(_counts)
+    return plan_acceptance(known, new_tokens=facts.new_tokens, draft_length=facts.draft_length)

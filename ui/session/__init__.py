@@ -1,1 +1,1 @@
-"""What one browser session works with."""
+"""The state of a browser session and the values derived from it."""

@@ -1,4 +1,4 @@
-"""The one model pair in memory: which one is asked for, downloading and loading it, letting go of it."""
+"""The shared model pair: the available pairs, and downloading, loading and unloading."""
 
 from __future__ import annotations
 
@@ -8,111 +8,112 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sequoia_core.files.gguf_header import is_gguf, read_gguf_header
-from sequoia_core.files.model_names import DEMO_PAIR, NO_DRAFT, model_folder
+from sequoia_core.files.extras import has
+from sequoia_core.files.model_names import DEMO_PAIR, NO_DRAFT
 from sequoia_core.models import gemma
-from sequoia_core.models.chat import has_chat_template
 from sequoia_core.models.pair_spec import PairSpec
-from ui.session.pair_loading import PairKeeper, Progress
+from ui.session.gguf_files import is_gguf
+from ui.session.pair_loading import PairLoader, Progress
 
 if TYPE_CHECKING:
     from sequoia_core.models.language_model import ModelPair
 
-DEMO_DRAFTS = {  # folders beside the demo target
+DEMO_DRAFTS = {  # title -> folder next to the demo target
     "Small, quick": "draft",
     "Large, right more often": "draft-large",
     "Head on the large model (EAGLE-3)": "head",
 }
 HUB_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "model.safetensors", "model-*-of-*.safetensors")
+_IMPORTING = threading.Lock()
 _LOG = logging.getLogger(__name__)
 
 
-def demo_drafts() -> list[str]:
-    """Return the titles of the demo drafts that are there."""
-    return [title for title, folder in DEMO_DRAFTS.items() if (DEMO_PAIR / folder).is_dir()]
-
-
-def demo_draft(spec: PairSpec) -> str:
-    """Return which of `DEMO_DRAFTS` a pair has; the first for a pair of the user's own."""
-    folder = spec.names[1].removeprefix("demo ")
-    return next((title for title, name in DEMO_DRAFTS.items() if name == folder), next(iter(DEMO_DRAFTS)))
-
-
-def demo_models(draft: str) -> tuple[str | None, str | None]:
-    """Return target and draft of the demo pair with one of `DEMO_DRAFTS`; None twice for the one `load_pair` takes."""
-    folder = DEMO_DRAFTS[draft]
-    return (None, None) if folder == "draft" else (str(DEMO_PAIR / "target"), str(DEMO_PAIR / folder))
+def demo_pairs() -> dict[str, PairSpec]:
+    """Return the available demo pairs by their drafts' titles, the default pair first."""
+    return {
+        title: PairSpec() if folder == "draft" else PairSpec(str(DEMO_PAIR / "target"), str(DEMO_PAIR / folder))
+        for title, folder in DEMO_DRAFTS.items()
+        if (DEMO_PAIR / folder).is_dir() and (folder != "head" or has("draft_heads"))
+    }
 
 
 def gemma_pair() -> PairSpec:
-    """Return the real model as a target in bfloat16, drafted by its own 4-bit file."""
+    """Return Gemma in bfloat16 as the target, with its 4-bit file as the draft."""
     return PairSpec(str(gemma.folder()), str(gemma.file()))
 
 
 def gemma_alone() -> PairSpec:
-    """Return the real model's 4-bit file without a draft."""
+    """Return Gemma's 4-bit file without a draft."""
     return PairSpec(str(gemma.file()), NO_DRAFT)
 
 
-def _fetch_pair(spec: PairSpec) -> None:
-    """Download or make what is not here yet, the part of a load that may hang; refuse folders that would block."""
+def import_transformers() -> None:
+    """Import transformers, which takes seconds; call this first wherever two threads may need it at the same time.
+
+    It replaces its own module while it is imported, so that a second thread may find the incomplete one.
+    """
+    with _IMPORTING:
+        import transformers  # noqa: F401
+
+
+def is_made(spec: PairSpec) -> bool:
+    """Return whether a pair's files do not have to be made at its first use."""
+    offered = has("gguf") and spec in (gemma_pair(), gemma_alone())
+    return not offered or (gemma.file().exists() and gemma.folder().exists())
+
+
+def _fetch_pair(spec: PairSpec, progress: Progress) -> None:
+    """Download or convert missing files, and reject folders with pipes, devices or broken links."""
+    import_transformers()
     if spec in (gemma_pair(), gemma_alone()):
-        gemma.make()
+        gemma.make(progress)
     for name in map(str, spec.named):
         folder = Path(name).expanduser()
         if folder.is_dir():
-            strange = next((file for file in sorted(folder.iterdir()) if not (file.is_file() or file.is_dir())), None)
-            if strange is not None:
-                raise ValueError(f"{strange}: found a pipe, device or broken link, expected a model's plain files")
+            special = next((file for file in sorted(folder.iterdir()) if not (file.is_file() or file.is_dir())), None)
+            if special is not None:
+                raise ValueError(f"{special}: found a pipe, device or broken link, expected a model's plain files")
         elif not is_gguf(name) and not folder.is_absolute() and not name.startswith((".", "~")):
             from huggingface_hub import snapshot_download
 
+            progress(0.0, f"Downloading {name}")
             try:
                 snapshot_download(name, allow_patterns=list(HUB_FILES))
-            except Exception as error:  # whatever is wrong, `load_pair` says it better, or finds all of it cached
+            except Exception as error:  # `load_pair` reports the cause, or finds all files in the cache
                 _LOG.info("nothing downloaded for %s: %s", name, error)
 
 
 def _load_pair(spec: PairSpec, progress: Progress | None = None) -> ModelPair:
-    from sequoia_core.models.loading import load  # heavy: torch and transformers
+    from sequoia_core.models.loading import load  # imports torch and transformers, which takes seconds
 
     pair = load(spec, progress=progress)
-    # when nobody uses the pair any more, its reading threads and open files go at once
+    # Close reading threads and files as soon as the pair is no longer used.
     weakref.finalize(pair, pair.target.close).atexit = False
     return pair
 
 
-_PAIRS: PairKeeper[PairSpec, ModelPair] = PairKeeper(_fetch_pair, _load_pair)
+_LOADER: PairLoader[PairSpec, ModelPair] = PairLoader(_fetch_pair, _load_pair)
 
 
 def shared_pair(spec: PairSpec, cancel: threading.Event, progress: Progress | None = None) -> ModelPair:
-    """Load a model pair once and keep it until another is asked for; call from the worker only.
+    """Return a model pair, loading it unless it is in memory; call from the worker thread only.
 
-    `cancel` ends the wait with Cancelled, not the load, which goes on by itself and is dropped.
+    `cancel` ends the wait with Cancelled. The load itself continues in the background and is discarded.
     """
-    return _PAIRS.get(spec, cancel, progress)
+    return _LOADER.get(spec, cancel, progress)
 
 
 def loaded_pair() -> PairSpec | None:
-    """Return which pair is in memory; None when none is."""
-    return _PAIRS.held
-
-
-def has_chat(spec: PairSpec) -> bool:
-    """Whether the target has a chat template, as far as its files are on this machine."""
-    name = spec.sources[0]
-    if is_gguf(name):
-        return "tokenizer.chat_template" in read_gguf_header(name).fields
-    folder = model_folder(name)
-    return folder is not None and has_chat_template(folder)
+    """Return the spec of the pair in memory; None if there is none."""
+    return _LOADER.spec
 
 
 def remarks(spec: PairSpec) -> tuple[str, ...]:
-    """Return what a reader should know of a pair's files; nothing before it is loaded."""
-    pair = _PAIRS.pair if _PAIRS.held == spec else None
-    return () if pair is None else pair.remarks
+    """Return the remarks on a pair's files; none before it is loaded."""
+    loaded = _LOADER.loaded
+    return loaded[1].remarks if loaded is not None and loaded[0] == spec else ()
 
 
 def unload_pair() -> None:
-    """Let go of the loaded pair; a running job keeps its own hold until it ends, and then what streams is closed."""
-    _PAIRS.drop()
+    """Unload the pair; a running job keeps its reference until it ends."""
+    _LOADER.unload()

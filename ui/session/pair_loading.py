@@ -1,7 +1,7 @@
-"""Loads the one model pair that stays in memory, on threads of their own, so that a load can be abandoned.
+"""Loading the shared model pair on background threads, so that a load can be abandoned.
 
-A download may hang and a large folder takes minutes; Python cannot stop a thread that is inside either. So the waiting
-caller may leave: the load then ends by itself, its result is dropped, and the next load does not wait for it.
+A download may hang, a large folder takes minutes to load, and Python cannot stop a thread. Therefore, the caller may
+stop waiting: the load then runs to its end, its result is discarded, and the next download does not wait for it.
 """
 
 import gc
@@ -9,11 +9,12 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Hashable
+from concurrent.futures import Future, wait
 from typing import Generic, TypeVar
 
 from sequoia_core.files.faults import Cancelled
 
-POLL_SEC = 0.05
+LOAD_POLL_SEC = 0.05
 Progress = Callable[[float, str], None]
 Spec = TypeVar("Spec", bound=Hashable)
 Pair = TypeVar("Pair")
@@ -21,129 +22,117 @@ _LOG = logging.getLogger(__name__)
 
 
 class _Load(Generic[Spec, Pair]):
-    """One load in progress; `pair` or `error` is set before `over`, neither if the load was abandoned."""
+    """A load in progress; its future never ends if the load was abandoned."""
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
-        self.over = threading.Event()
-        self.pair: Pair | None = None
-        self.error: BaseException | None = None
-        self.told: tuple[float, str] | None = None
+        self.future: Future[Pair] = Future()
+        self.progress: tuple[float, str] | None = None
 
-    def tell(self, fraction: float, message: str) -> None:
-        """Note how far the load is; called by the thread that loads."""
-        self.told = fraction, message
+    def report(self, fraction: float, message: str) -> None:
+        """Record the loading thread's progress."""
+        self.progress = (fraction, message)
 
 
-class PairKeeper(Generic[Spec, Pair]):
-    """Keeps the last pair that was asked for.
+class PairLoader(Generic[Spec, Pair]):
+    """Loads pairs on request and keeps the last one in memory.
 
     Args:
-        fetch: brings what a spec names onto this machine; it may block for ever, and loads may fetch side by side.
-        load: reads it into memory and returns the pair; it is told where to report progress. One at a time, also after
-            an abandoned one: while transformers builds a model, PyTorch's default dtype is changed for all
-            threads, and two models at once may not fit.
+        fetch: downloads or converts a spec's files; it may block forever, and several loads may call it at once.
+        load: reads the files. Both take a function that reports progress. Only one call runs at a time, even after a
+            load was abandoned: transformers changes PyTorch's default dtype for all threads while it builds a model,
+            and two models may not fit in memory.
     """
 
-    def __init__(self, fetch: Callable[[Spec], None], load: Callable[[Spec, Progress], Pair]) -> None:
-        self._fetch, self._load = fetch, load
-        self._lock = threading.Lock()  # guards the fields below; never held while anything slow goes on
-        self._reading = threading.Lock()  # held by the thread that reads into memory
-        self._held: tuple[Spec, Pair] | None = None
+    def __init__(self, fetch: Callable[[Spec, Progress], None], load: Callable[[Spec, Progress], Pair]) -> None:
+        self._fetch = fetch
+        self._load = load
+        self._lock = threading.Lock()  # guards the fields below; held only briefly
+        self._reading = threading.Lock()  # held while a thread reads models into memory
+        self.loaded: tuple[Spec, Pair] | None = None
         self._wanted: _Load[Spec, Pair] | None = None
-        self._under_way: dict[Spec, _Load[Spec, Pair]] = {}
+        self._in_progress: dict[Spec, _Load[Spec, Pair]] = {}
 
     @property
-    def held(self) -> Spec | None:
-        """Which pair is in memory; None when none is."""
-        held = self._held
-        return None if held is None else held[0]
-
-    @property
-    def pair(self) -> Pair | None:
-        """The pair in memory, if any."""
-        held = self._held
-        return None if held is None else held[1]
+    def spec(self) -> Spec | None:
+        """The spec of the pair in memory; None if there is none."""
+        loaded = self.loaded
+        return None if loaded is None else loaded[0]
 
     def get(self, spec: Spec, cancel: threading.Event, progress: Progress | None = None) -> Pair:
-        """Return the pair, loading it in place of the one held; a load of it that was abandoned is taken up again.
+        """Return the pair, replacing the one in memory; an abandoned load of the same pair is resumed.
 
         Args:
-            cancel: looked at every 50 ms; once set, the load is abandoned.
-            progress: called on this thread, every 50 ms, with what the load told last.
+            cancel: checked every 50 ms; once set, the load is abandoned.
+            progress: called on this thread every 50 ms with the latest progress.
 
         Raises:
-            Cancelled: before the pair was there.
-            BaseException: whatever `load` raised; then nothing is held.
+            Cancelled: if cancelled before the pair was loaded.
+            BaseException: whatever `load` raised; no pair is in memory then.
         """
         with self._lock:
-            if self._held is not None and self._held[0] == spec:
-                return self._held[1]
-            self._held = None  # frees the old pair before the new one needs the memory
-            load = self._under_way.get(spec)
+            if self.loaded is not None and self.loaded[0] == spec:
+                return self.loaded[1]
+            self.loaded = None  # free the old pair before the new one needs the memory
+            load = self._in_progress.get(spec)
             if load is None:
-                load = self._under_way[spec] = _Load(spec)
+                load = self._in_progress[spec] = _Load(spec)
                 threading.Thread(target=self._run, args=(load,), name="loader", daemon=True).start()
             self._wanted = load
-        while not load.over.wait(POLL_SEC):
+        while not wait([load.future], LOAD_POLL_SEC).done:
             if cancel.is_set():
                 with self._lock:
                     self._wanted = None
-                raise Cancelled("loading: cancelled before the models were in memory, expected it to end")
-            if progress is not None and load.told is not None:
-                progress(*load.told)
-        if load.error is not None:
-            raise load.error
-        assert load.pair is not None, "a load that somebody waits for ends with a pair or an error"
-        return load.pair
+                raise Cancelled("loading was cancelled before the models were in memory")
+            if progress is not None and load.progress is not None:
+                progress(*load.progress)
+        return load.future.result()
 
-    def drop(self) -> None:
-        """Let go of the pair; whoever uses it keeps its own hold."""
+    def unload(self) -> None:
+        """Drop the reference to the pair; jobs that use it keep theirs."""
         with self._lock:
-            self._held = None
+            self.loaded = None
         release_memory()
 
     def _run(self, load: _Load[Spec, Pair]) -> None:
         try:
-            self._fetch(load.spec)
-        except BaseException as error:  # re-raised in the waiting thread (BaseException: Rust panics)
-            self._end(load, error=error)
-            return
-        with self._reading:
-            if self._given_up(load):
-                return
-            try:
-                kept = self._end(load, pair=self._load(load.spec, load.tell))
-            except BaseException as error:
-                kept = self._end(load, error=error)
-            if not kept:
-                release_memory()  # before the next load begins
+            self._fetch(load.spec, load.report)
+            with self._reading:
+                if self._was_abandoned(load):
+                    return
+                pair = self._load(load.spec, load.report)
+                if self._end(load, pair):
+                    load.future.set_result(pair)
+                else:
+                    del pair
+                    release_memory()  # before the next load begins
+        except BaseException as error:  # including Rust panics; raised again in the waiting thread
+            if self._end(load):
+                load.future.set_exception(error)
+            else:
+                _LOG.info("abandoned load of %s failed: %s", load.spec, type(error).__name__)
 
-    def _given_up(self, load: _Load[Spec, Pair]) -> bool:
+    def _was_abandoned(self, load: _Load[Spec, Pair]) -> bool:
         with self._lock:
             if self._wanted is load:
                 return False
-            del self._under_way[load.spec]
-            load.over.set()
+            del self._in_progress[load.spec]
             return True
 
-    def _end(self, load: _Load[Spec, Pair], *, pair: Pair | None = None, error: BaseException | None = None) -> bool:
-        """Store the outcome for the waiting caller, or drop it if the load was abandoned -> whether it was kept."""
+    def _end(self, load: _Load[Spec, Pair], pair: Pair | None = None) -> bool:
+        """End a load, keeping its pair in memory; return False if the load was abandoned."""
         with self._lock:
-            wanted = self._wanted is load
-            if wanted:
-                load.pair, load.error, self._wanted = pair, error, None
-                if pair is not None:
-                    self._held = (load.spec, pair)
-            del self._under_way[load.spec]
-            load.over.set()
-        if not wanted and error is not None:
-            _LOG.info("abandoned load of %s failed: %s", load.spec, type(error).__name__)
-        return wanted
+            del self._in_progress[load.spec]
+            if self._wanted is not load:
+                return False
+            self._wanted = None
+            if pair is not None:
+                self.loaded = (load.spec, pair)
+            return True
 
 
 def release_memory() -> None:
-    """Free what nothing refers to any more, on the accelerator too."""
+    """Collect garbage and free cached GPU memory."""
     gc.collect()
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():

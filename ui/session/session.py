@@ -1,328 +1,287 @@
-"""What one browser session works with: the model pair, acceptance vector, hardware profile, and its last run."""
+"""The inputs to a browser session's plans: model pair, sampling, acceptance vector and hardware profile."""
 
-from __future__ import annotations
-
-import time
+import logging
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 from streamlit.runtime.scriptrunner_utils.script_run_context import get_script_run_ctx
 
-from sequoia_core.design.conditions import Conditions
-from sequoia_core.design.profile import PLACES
+from sequoia_core import AcceptanceVector, HardwareProfile
+from sequoia_core.acceptance.conditions import Conditions
+from sequoia_core.files.model_names import model_folder
+from sequoia_core.models.chat import has_chat_template
+from sequoia_core.models.installation import installation_id
 from sequoia_core.models.pair_spec import PairSpec
+from sequoia_core.planning.profile import TIER_NAMES
+from ui.kept import store
 from ui.markdown import safe_name
 from ui.session import shipped
-from ui.session.state import get, put
+from ui.session.gguf_files import is_gguf
+from ui.session.listing import LISTINGS, MAX_OWN, PROFILES, VECTORS
+from ui.session.state import Chosen, state
 
-if TYPE_CHECKING:
-    from sequoia_core import AcceptanceVector, HardwareProfile
-
-MAX_OWN = 12  # vectors a session keeps of its own
-MAX_RUNS = 16  # a race leaves five
-SCENARIO_SETS = ("acceptance", "acceptance_source", "profile", "profile_source", "varied")
-OTHER_DEMO_DRAFTS = {"demo draft-large": "large draft", "demo head": "head"}  # by their names in records
-MAX_NODES = 1_000_000  # of the trees of all kept runs: some 100 MB of records; two of the largest runs
-
-
-def vectors() -> dict[str, AcceptanceVector]:
-    """Return every vector this session can choose from by name: its own, newest first, then the shipped ones."""
-    return {**get("own_vectors", {}), **{name: shipped.acceptance(name) for name in shipped.files("acceptance")}}
-
-
-def vector_title(name: str) -> str:
-    """Describe one of `vectors()` for a list of choices."""
-    own = get("own_sources", {})
-    if name in own:
-        return f"{name}: {own[name]}"
-    origin = shipped.acceptance_origin(shipped.acceptance(name))
-    return f"{name}: {origin.removeprefix('shipped with the app, measured on ')}"
-
-
-def acceptance() -> AcceptanceVector:
-    """Return the vector in use: the user's own, or a shipped default."""
-    if get("acceptance") is None:
-        names = list(shipped.files("acceptance"))
-        if not names:
-            folder = shipped.ASSETS / "acceptance"
-            st.error(f"No acceptance vector in {folder}. Restore the folder from the repository.")
-            st.stop()
-        default = shipped.acceptance(names[0])
-        pair, every = pair_spec().names, ((vector, vector.holds_for) for vector in map(shipped.acceptance, names))
-        of_pair = [(vector, of) for vector, of in every if of is not None and (of.target, of.draft) == pair]
-        if default.holds_for is None or not of_pair:
-            return default
-        at = sampling()
-        return next((vector for vector, of in of_pair if (of.temperature, of.top_p) == at), of_pair[0][0])
-    return get("acceptance")
-
-
-def sampling() -> tuple[float, float]:
-    """Return the session's temperature and top-p: of its runs, races and measurements."""
-    return get("sampling", (0.0, 1.0))
-
-
-def sampling_of_another_page() -> bool:
-    """Whether a page before this one drew the session's sampling last; from now on it is this one."""
-    context, before = get_script_run_ctx(), get("sampling_page")
-    here = "" if context is None else context.page_script_hash
-    put("sampling_page", here)
-    return before not in (None, here)
-
-
-def set_sampling(temperature: float, top_p: float) -> None:
-    """Sample so from now on; a shipped vector in use by default gives way to the one measured so."""
-    if (temperature, top_p) != sampling():
-        put("sampling", (temperature, top_p))
-        _follow_best_shape()
-
-
-def has_own_acceptance() -> bool:
-    """Whether the vector in use was chosen, brought or measured, rather than a default of the app."""
-    return get("acceptance") is not None
-
-
-def acceptance_source() -> str:
-    """Say where the vector in use comes from, and whether it is a default of the app or the user's own."""
-    if get("acceptance") is None:
-        return shipped.acceptance_origin(acceptance())
-    return get("acceptance_source")
-
-
-def acceptance_name() -> str | None:
-    """Return the name among `vectors()` of the vector in use; None when it is a variation of one of them."""
-    current = acceptance()
-    return next((name for name, vector in vectors().items() if vector == current), None)
-
-
-def use_vector(name: str) -> None:
-    """Use one of `vectors()` on every page."""
-    leave_scenario()
-    vector = vectors()[name]
-    own = get("own_sources", {}).get(name)
-    _use(vector, shipped.acceptance_origin(vector) if own is None else own)
-    put("varied", None)
-
-
-def set_acceptance(vector: AcceptanceVector, source: str, name: str) -> None:
-    """Use this vector on every page, and keep it beside the shipped ones by that name, numbered where it is taken."""
-    leave_scenario()
-    kept, sources = get("own_vectors", {}), get("own_sources", {})
-    unique = next(
-        candidate
-        for candidate in (name, *(f"{name} ({i})" for i in range(2, MAX_OWN + 3)))
-        if kept.get(candidate, vector) == vector and candidate not in shipped.files("acceptance")
-    )
-    kept = {unique: vector, **{key: value for key, value in kept.items() if key != unique}}
-    names = list(kept)[:MAX_OWN]
-    put("own_vectors", {key: kept[key] for key in names})
-    put("own_sources", {key: source if key == unique else sources[key] for key in names})
-    _use(vector, source)
-    put("varied", None)
-
-
-def use_scenario(name: str, vector: AcceptanceVector, profile: HardwareProfile, source: str) -> None:
-    """Plan for a vector and a profile that belong together, on every page; one's own come back by `leave_scenario`."""
-    if scenario() is None:
-        put("before_scenario", {kept: get(kept) for kept in SCENARIO_SETS})
-    put("scenario", name)
-    put("profile", profile)
-    put("profile_source", f"{source}: {profile.device} in {profile.dtype}")
-    put("varied", None)
-    _use(vector, source)
-
-
-def scenario() -> str | None:
-    """Return the name of the scenario that is planned for; None for one's own pair on this machine."""
-    return get("scenario")
-
-
-def leave_scenario() -> None:
-    """Plan again for one's own pair on this machine, by what was in use for it."""
-    if scenario() is not None:
-        put("scenario", None)
-        for name, value in get("before_scenario").items():
-            put(name, value)
-        _follow_best_shape()
-
-
-def vary_acceptance(vector: AcceptanceVector, what: str) -> None:
-    """Use a vector derived from the one in use, which `restore_acceptance` brings back."""
-    original = get("varied") or (acceptance(), acceptance_source())
-    _use(vector, f"{what}, from: {original[1]}")
-    put("varied", original)
-
-
-def original_acceptance() -> AcceptanceVector:
-    """Return the vector that the one in use was derived from, or the one in use itself."""
-    return (get("varied") or (acceptance(),))[0]
-
-
-def is_varied() -> bool:
-    """Whether the vector in use was derived from another one here."""
-    return get("varied") is not None
-
-
-def restore_acceptance() -> None:
-    """Undo every variation."""
-    if get("varied") is not None:
-        _use(*get("varied"))
-        put("varied", None)
-
-
-def declare(conditions: Conditions) -> None:
-    """Note what the vector in use holds for, as its user says; a shipped one stays as it is."""
-    restore = get("varied")
-    vector, name = acceptance(), acceptance_name()
-    own = dict(get("own_vectors", {}))
-    own.pop(name, None)
-    put("own_vectors", own)
-    source = acceptance_source().split("; declared for ")[0]
-    words = f"{safe_name(conditions.target)} ← {safe_name(conditions.draft)}, {conditions.sampling}"
-    set_acceptance(replace(vector, holds_for=conditions), f"{source}; declared for {words}", name or "declared")
-    put("varied", restore)  # a smoothed vector can still be taken back
-
-
-def _use(vector: AcceptanceVector, source: str) -> None:
-    put("acceptance", vector)
-    put("acceptance_source", source)
-    _follow_best_shape()
-
-
-def profile() -> HardwareProfile | None:
-    """Return the hardware profile in use, or None when none is shipped or measured."""
-    if get("profile") is None:
-        names = list(shipped.files("profiles"))
-        return shipped.profile(names[0]) if names else None
-    return get("profile")
-
-
-def profile_source() -> str:
-    """Say where the profile in use comes from; empty without one."""
-    if get("profile") is None:
-        hardware = profile()
-        return "" if hardware is None else shipped.profile_origin(hardware)
-    return get("profile_source")
-
-
-def profile_name() -> str | None:
-    """Return the shipped profile in use; None when it is the user's own or there is none."""
-    current = profile()
-    return next((name for name in shipped.files("profiles") if shipped.profile(name) is current), None)
-
-
-def use_shipped_profile(name: str) -> None:
-    """Use a shipped profile on every page."""
-    hardware = shipped.profile(name)
-    set_profile(hardware, shipped.profile_origin(hardware))
-
-
-def set_measured_profile(profile: HardwareProfile, source: str) -> None:
-    """Use a profile that was measured just now: it is newer than every run."""
-    put("timed_run", None)
-    set_profile(profile, source)
-
-
-def set_profile(profile: HardwareProfile, source: str) -> None:
-    """Use this profile on every page."""
-    leave_scenario()
-    put("profile", profile)
-    put("profile_source", source)
-    _follow_best_shape()
+_LOG = logging.getLogger(__name__)
+DEMO_DRAFT_NAMES = {"demo draft-large": "large draft", "demo head": "head"}  # keyed by the names in records
 
 
 def pair_spec() -> PairSpec:
-    """Return which models to load, and in which dtype."""
-    return get("pair", PairSpec())
-
-
-def set_pair(spec: PairSpec) -> None:
-    put("pair", spec)
+    """Return the spec of the models to load, including their dtype."""
+    return state().pair
 
 
 def pair_name() -> str:
-    """Name the pair for people, to follow 'the': with where its target lives, if that is not in memory."""
+    """Return the pair's name for use after "the", including where the target's weights are if not in memory."""
     spec = pair_spec()
+    tier = None if spec.offload is None else TIER_NAMES[spec.offload]
     if spec.is_alone:
-        return models_name() + ("" if spec.offload is None else f", {PLACES[spec.offload]}")
-    place = "" if spec.offload is None else f" with its target {PLACES[spec.offload]}"
+        return models_name() if tier is None else f"{models_name()}, {tier}"
+    location = "" if tier is None else f" with its target {tier}"
     if not spec.is_demo:
-        return f"pair {models_name()}{place}"
-    own = OTHER_DEMO_DRAFTS.get(spec.names[1])
-    return f"demo pair{place}" if own is None else f"demo pair with its {own}{place.replace('with', 'and')}"
+        return f"pair {models_name()}{location}"
+    draft = DEMO_DRAFT_NAMES.get(spec.names[1])
+    return f"demo pair{location}" if draft is None else f"demo pair with its {draft}{location.replace('with', 'and')}"
 
 
 def models_name() -> str:
-    """Name the models of a pair that is not the demo pair, or of one model alone, for people."""
-    names = [safe_name(Path(name).name) for name in pair_spec().names]
-    return f"{names[0]} without a draft" if pair_spec().is_alone else " ← ".join(names)
+    """Return the names of the two models, or of the target if there is no draft."""
+    target, draft = pair_spec().names
+    return f"{safe_name(Path(target).name)} without a draft" if pair_spec().is_alone else short_names(target, draft)
 
 
-def last_run() -> dict[str, Any] | None:
-    """Return what the last decode of this session left behind."""
-    return get("last_run")
+def has_chat() -> bool:
+    """Return whether the target has a chat template; False for files that are not on this machine."""
+    name = pair_spec().sources[0]
+    if is_gguf(name):
+        from sequoia_extras.gguf.header import read_gguf_header
+
+        return "tokenizer.chat_template" in read_gguf_header(name).fields
+    folder = model_folder(name)
+    return folder is not None and has_chat_template(folder)
 
 
-def set_last_run(run: dict[str, Any]) -> None:
-    """Keep a finished decode for the other pages."""
-    put("last_run", run)
-    put("timed_run", run)
-    keep_run(run, "decoded here")
+def sampling() -> tuple[float, float]:
+    """Return the session's temperature and top-p, for runs, races and measurements."""
+    return state().sampling
 
 
-def timed_run() -> dict[str, Any] | None:
-    """Return the last run where it was decoded after the profile in use was measured, so that it may contradict it."""
-    return get("timed_run")
+def set_sampling(temperature: float, top_p: float) -> None:
+    """Set temperature and top-p; a default vector is replaced by the one measured at these settings."""
+    if (temperature, top_p) != sampling():
+        state().sampling = (temperature, top_p)
+        _follow_best_shape()
 
 
-def runs() -> dict[str, dict[str, Any]]:
-    """Return the runs that this session decoded or opened by id, newest first."""
-    return get("runs", {})
+def claim_sampling_controls() -> bool:
+    """Record that this page draws the sampling controls; return whether a different page drew them last."""
+    context = get_script_run_ctx()
+    before = state().sampling_page
+    state().sampling_page = "" if context is None else context.page_script_hash
+    return before not in (None, state().sampling_page)
 
 
-def run_origins() -> dict[str, str]:
-    """Return where each of `runs()` comes from, for people."""
-    return get("run_origins", {})
+def planned_models() -> tuple[str, str]:
+    """Return the target and draft that plans are for: those of the chosen machine's profile, or else the pair's."""
+    chosen = state().profile
+    target, draft = (None, None) if chosen is None else models_of(chosen.value)
+    return pair_spec().names if target is None or draft is None else (target, draft)
 
 
-def run_times() -> dict[str, str]:
-    """Return when each of `runs()` was kept, as a time of the day."""
-    return get("run_times", {})
+def models_of(hardware: HardwareProfile) -> tuple[str | None, str | None]:
+    """Return the names of the models whose passes a profile contains; None where unknown."""
+    return hardware.meta.get("target"), hardware.meta.get("draft")
 
 
-def drafted_nodes(run: dict[str, Any]) -> int:
-    """Return the nodes of all trees of a run, which is what its record takes memory for."""
-    return sum(len(step["tokens"]) for step in run["steps"])
+def short_names(target: str, draft: str) -> str:
+    """Return the names of two models without their folders, safe to show as markdown."""
+    return f"{safe_name(Path(target).name)} ← {safe_name(Path(draft).name)}"
 
 
-def keep_run(run: dict[str, Any], origin: str) -> None:
-    """Keep a run among `runs()`; the oldest give way past `MAX_RUNS`, and past `MAX_NODES` of all kept trees."""
-    kept, nodes = {run["id"]: run}, drafted_nodes(run)
-    for key, other in runs().items():
-        if key == run["id"]:
-            continue
-        nodes += drafted_nodes(other)
-        if len(kept) == MAX_RUNS or nodes > MAX_NODES:
-            break
-        kept[key] = other
-    times = {run["id"]: time.strftime("%H:%M:%S")} | run_times()
-    put("runs", kept)
-    put("run_origins", {key: {**run_origins(), run["id"]: origin}[key] for key in kept})
-    put("run_times", {key: times[key] for key in kept if key in times})
+def vectors() -> dict[str, AcceptanceVector]:
+    """Return every selectable vector by name: this session's, newest first, then the shipped ones."""
+    return VECTORS.values()
 
 
-def rename_run(run_id: str, name: str) -> None:
-    """Give one of `runs()` a name in place of its origin."""
-    put("run_origins", run_origins() | {run_id: name})
+def vector_title(name: str) -> str:
+    """Return the text that describes one of `vectors()` in a list."""
+    source = VECTORS.choose(name).source
+    return f"{name}: {source.removeprefix('shipped with the app, measured on ')}"
 
 
-def forget_run(run_id: str) -> None:
-    """Drop one of `runs()`."""
-    put("runs", {key: run for key, run in runs().items() if key != run_id})
+def acceptance() -> AcceptanceVector:
+    """Return the current vector: the chosen one, or the one that applies to the models planned for."""
+    chosen = state().acceptance
+    return default_acceptance() if chosen is None else chosen.value
+
+
+def default_acceptance() -> AcceptanceVector:
+    """Return a vector of the models planned for, preferably with the session's sampling; without one, the first."""
+    first = next(iter(shipped.vectors().values()), None)
+    if first is None:
+        st.error(
+            f"There is no acceptance vector in {shipped.ASSETS / 'acceptance'}. Restore the folder from the repository."
+        )
+        st.stop()
+    models = planned_models()
+    measured = [
+        (vector, held)
+        for vector in vectors().values()
+        if (held := vector.holds_for) is not None
+        and (held.target, held.draft) == models
+        and (held.temperature == 0 or held.verifier == "sequoia")
+    ]
+    same_sampling = (vector for vector, held in measured if (held.temperature, held.top_p) == sampling())
+    scenario = None if measured or state().profile is None else shipped.scenario_of(profile())
+    fallback = measured[0][0] if measured else first if scenario is None else shipped.load_scenario(scenario)[0]
+    return next(same_sampling, fallback)
+
+
+def acceptance_source() -> str:
+    """Describe where the current vector comes from."""
+    chosen = state().acceptance
+    return VECTORS.source(acceptance()) if chosen is None else chosen.source
+
+
+def acceptance_name() -> str | None:
+    """Return the current vector's name in `vectors()`; None if it was derived from one of them."""
+    return VECTORS.name(acceptance())
+
+
+def has_chosen_acceptance() -> bool:
+    """Return whether the current vector was selected, uploaded or measured, rather than a default."""
+    return state().acceptance is not None
+
+
+def use_vector(name: str | None) -> None:
+    """Switch every page to one of `vectors()`; None for the one that applies to the models planned for."""
+    _use(None if name is None else VECTORS.choose(name))
+
+
+def set_acceptance(vector: AcceptanceVector, source: str, name: str) -> None:
+    """Switch every page to this vector and list it under this name, numbered if the name is taken."""
+    _use(VECTORS.keep(vector, source, name))
+
+
+def set_measured_acceptance(vector: AcceptanceVector, source: str, name: str) -> None:
+    """List a vector that was just measured, and switch to it, for as long as it applies to what is planned for."""
+    set_acceptance(vector, source, name)
+    if default_acceptance() is vector:
+        _use(None)
+
+
+def load_kept() -> None:
+    """List the vectors and profiles that earlier sessions kept; files that cannot be read are left out."""
+    for listing in LISTINGS:
+        for entry in reversed(store.entries(listing.kind)[:MAX_OWN]):
+            try:
+                listing.add(Chosen(listing.load(entry.path), entry.source), entry.name)
+            except (OSError, ValueError) as error:
+                _LOG.warning("a kept file cannot be read: %s", error)
+
+
+def smooth_acceptance(vector: AcceptanceVector) -> None:
+    """Switch to a smoothed version of the current vector; `restore_acceptance` switches back."""
+    original = state().original or Chosen(acceptance(), acceptance_source())
+    _use(Chosen(vector, f"smoothed, from: {original.source}"), original)
+
+
+def original_acceptance() -> AcceptanceVector:
+    """Return the vector from which the current one was derived, or else the current one."""
+    original = state().original
+    return acceptance() if original is None else original.value
+
+
+def is_varied() -> bool:
+    """Return whether the current vector was derived from another one in this session."""
+    return state().original is not None
+
+
+def restore_acceptance() -> None:
+    """Undo every modification of the current vector."""
+    if (original := state().original) is not None:
+        _use(original)
+
+
+def declare_conditions(conditions: Conditions) -> None:
+    """Record the conditions under which the user says the current vector was measured; a shipped vector is copied."""
+    original = state().original
+    vector = acceptance()
+    name = acceptance_name()
+    state().own_vectors = {key: chosen for key, chosen in state().own_vectors.items() if key != name}
+    source = acceptance_source().split("; declared for ")[0]
+    words = f"{safe_name(conditions.target)} ← {safe_name(conditions.draft)}, {conditions.sampling}"
+    set_acceptance(replace(vector, holds_for=conditions), f"{source}; declared for {words}", name or "declared")
+    state().original = original  # still allows a smoothed vector to be restored
+
+
+def _use(chosen: Chosen[AcceptanceVector] | None, original: Chosen[AcceptanceVector] | None = None) -> None:
+    state().acceptance = chosen
+    state().original = original
+    _follow_best_shape()
+
+
+def profiles() -> dict[str, HardwareProfile]:
+    """Return every selectable profile by name: this session's, newest first, then the shipped ones."""
+    return PROFILES.values()
+
+
+def profile_title(hardware: HardwareProfile) -> str:
+    """Return a profile's machine, models and dtype for a list, safe to show as markdown."""
+    device = safe_name(hardware.device.removeprefix("NVIDIA "))
+    where = "" if hardware.offload is None else f", target {TIER_NAMES[hardware.offload]}"
+    target, draft = (str(name or "?") for name in models_of(hardware))
+    return f"{device} · {short_names(target, draft)}{where}, {hardware.dtype}"
+
+
+def profile() -> HardwareProfile | None:
+    """Return the current hardware profile: the chosen one, or this machine's; None if none was measured or shipped.
+
+    This machine's is the newest that this installation measured on the current pair, another of that pair, or any.
+    """
+    if (chosen := state().profile) is not None:
+        return chosen.value
+    names = pair_spec().names
+    known = [each for each in profiles().values() if not each.modelled]
+    here = [each for each in known if models_of(each) == names and each.offload == pair_spec().offload]
+    measured = (each for each in here if each.measured_by(installation_id()))
+    return next(measured, next(iter(here or known), None))
+
+
+def profile_source() -> str:
+    """Describe where the current profile comes from; empty without one."""
+    if (chosen := state().profile) is not None:
+        return chosen.source
+    current = profile()
+    return "" if current is None else PROFILES.source(current)
+
+
+def profile_name() -> str | None:
+    """Return the current profile's name in `profiles()`; None if it is not listed."""
+    return PROFILES.name(profile())
+
+
+def use_profile(name: str | None) -> None:
+    """Switch every page to one of `profiles()`; None for this machine."""
+    _plan_for(None if name is None else PROFILES.choose(name))
+
+
+def set_profile(hardware: HardwareProfile, source: str, name: str) -> None:
+    """Switch every page to this profile and list it under this name, numbered if the name is taken."""
+    _plan_for(PROFILES.keep(hardware, source, name))
+
+
+def set_measured_profile(hardware: HardwareProfile, source: str) -> None:
+    """List a profile that was just measured here, which no earlier run can contradict, and switch to this machine."""
+    state().contradiction = None
+    set_profile(hardware, source, "measured here")
+    use_profile(None)
+
+
+def _plan_for(chosen: Chosen[HardwareProfile] | None) -> None:
+    state().profile = chosen
+    _follow_best_shape()
 
 
 def _follow_best_shape() -> None:
-    if get("shape") is None:
-        put("shape_to_show", True)
+    if state().shape is None:
+        state().shape_to_show = True

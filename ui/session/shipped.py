@@ -1,4 +1,4 @@
-"""What ships with the app in `assets/`: acceptance vectors, hardware profiles, prompts, recorded runs."""
+"""Files shipped in `assets/`: acceptance vectors, hardware profiles, prompts and recorded runs."""
 
 from __future__ import annotations
 
@@ -7,34 +7,58 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sequoia_core import AcceptanceVector, HardwareProfile
+from sequoia_core.files.extras import has
 from sequoia_core.files.model_names import ASSETS, shipped_files
 from sequoia_core.files.prompt_files import load_prompts
-from sequoia_core.files.prompt_rows import shown
+from sequoia_core.files.prompt_rows import display_prompt
 from ui.session import core_cache
 
 if TYPE_CHECKING:
-    from sequoia_core import AcceptanceVector, HardwareProfile
+    from sequoia_extras.hardware_models.scenarios import Scenario
 
 
-def files(kind: str) -> dict[str, Path]:
-    """Return the files of `assets/<kind>` ("acceptance" or "profiles") by name, the defaults of the demo pair first."""
-    folder = ASSETS / kind
-    return _files(folder, folder.stat().st_mtime_ns if folder.is_dir() else 0, core_cache.demo_dtype())
+def asset_files(kind: str) -> dict[str, Path]:
+    """Return the files of "acceptance" or "profiles" by name: the demo pair's defaults first, then other models'."""
+    folders = [ASSETS / kind, ASSETS / "scenarios" / kind] if has("hardware_models") else [ASSETS / kind]
+    dtype = core_cache.demo_dtype().dtype
+    found = (_list_files(folder, folder.stat().st_mtime_ns, dtype) for folder in folders if folder.is_dir())
+    return {name: path for files in found for name, path in files.items()}
 
 
 @lru_cache(maxsize=8)
-def _files(folder: Path, modified: int, dtype: str) -> dict[str, Path]:
+def _list_files(folder: Path, modified: int, dtype: str) -> dict[str, Path]:
     return shipped_files(folder, dtype)
 
 
-def acceptance(name: str) -> AcceptanceVector:
-    path = files("acceptance")[name]
-    return core_cache.load_acceptance(str(path), path.stat().st_mtime_ns)
+def vectors() -> dict[str, AcceptanceVector]:
+    """Return the shipped acceptance vectors by name, in the order of `asset_files`."""
+    return {name: core_cache.load(AcceptanceVector.load, path) for name, path in asset_files("acceptance").items()}
 
 
-def profile(name: str) -> HardwareProfile:
-    path = files("profiles")[name]
-    return core_cache.load_profile(str(path), path.stat().st_mtime_ns)
+def profiles() -> dict[str, HardwareProfile]:
+    """Return the shipped hardware profiles by name, in the order of `asset_files`."""
+    return {name: core_cache.load(HardwareProfile.load, path) for name, path in asset_files("profiles").items()}
+
+
+@lru_cache(maxsize=4)
+def scenarios(assets: Path) -> list[Scenario]:
+    """Return the pairs and machines to explore before measuring anything; requires the package `hardware_models`."""
+    from sequoia_extras.hardware_models.scenarios import list_scenarios
+
+    return list_scenarios(assets)
+
+
+def scenario_of(hardware: HardwareProfile | None) -> Scenario | None:
+    """Return the scenario that a profile belongs to; None if it belongs to none."""
+    known = scenarios(ASSETS) if has("hardware_models") else []
+    return next((each for each in known if load_scenario(each)[1] is hardware), None)
+
+
+def load_scenario(scenario: Scenario) -> tuple[AcceptanceVector, HardwareProfile]:
+    """Return a scenario's vector and profile."""
+    vector = core_cache.load(AcceptanceVector.load, ASSETS / scenario.acceptance)
+    return vector, core_cache.load(HardwareProfile.load, ASSETS / scenario.profile)
 
 
 def runs() -> dict[str, Path]:
@@ -43,24 +67,24 @@ def runs() -> dict[str, Path]:
 
 
 def sweeps() -> dict[str, Path]:
-    """Return the sweeps in `assets/sweeps`, each a folder of results, by name."""
+    """Return the sweep result folders in `assets/sweeps` by name."""
     return {path.parent.name: path.parent for path in sorted((ASSETS / "sweeps").glob("*/rows"))}
 
 
 def example_tokens() -> dict[str, str]:
-    """Return what the demo draft proposes after an example prompt by its path of ranks, "1.2"; "" is the root."""
+    """Return the demo draft's proposals after an example prompt, keyed by rank path such as "1.2"; "" is the root."""
     path = ASSETS / "runs" / "example-tokens.json"
     return json.loads(path.read_text(encoding="utf-8"))["tokens"] if path.is_file() else {}
 
 
 def prompts() -> list[str]:
-    """Return the shipped held-out prompts; empty when there are none."""
+    """Return the shipped held-out prompts; empty if there are none."""
     path = ASSETS / "prompts" / "prompts.jsonl"
-    return list(map(shown, load_prompts(path))) if path.is_file() else []
+    return list(map(display_prompt, load_prompts(path))) if path.is_file() else []
 
 
 def acceptance_origin(vector: AcceptanceVector) -> str:
-    """Say that a vector is a default, and what it was measured on."""
+    """Describe a shipped vector by the pair, data and temperature with which it was measured."""
     meta = vector.meta
     pair = meta.get("pair") or " ← ".join(str(meta[role]) for role in ("target", "draft") if role in meta)
     temperature = f"temperature {meta['temperature']:g}" if "temperature" in meta else None
@@ -70,4 +94,5 @@ def acceptance_origin(vector: AcceptanceVector) -> str:
 
 
 def profile_origin(profile: HardwareProfile) -> str:
-    return f"shipped with the app, measured on {profile.device} in {profile.dtype}"
+    how = "modelled for" if profile.modelled else "shipped with the app, measured on"
+    return f"{how} {profile.device} in {profile.dtype}"

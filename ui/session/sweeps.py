@@ -1,138 +1,124 @@
-"""The sweep that the draft page looks at: read once, compared once, with the times that fit it."""
+"""Cached reading of sweeps for the draft page, and selection of the hardware profiles that apply to them.
+
+Requires the optional package `sweeps`.
+"""
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import streamlit as st
-
-from ui.session import session, shipped
-from ui.session.state import get, put
+from sequoia_core import HardwareProfile
+from ui.session import core_cache, session, shipped
+from ui.session.state import state
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sequoia_core import HardwareProfile
-    from sequoia_core.sweeps.compare import Comparison, Setting
-    from sequoia_core.sweeps.which_pays import Speeds
+    from sequoia_extras.sweeps.compare import Comparison, Setting
+    from sequoia_extras.sweeps.recommendations import Speeds
 
-Stamp = tuple[int, int, int]  # of a folder's files: how many, bytes, when the last one was written
+Stamp = tuple[int, int, int]  # a folder's number of files, their total bytes, and their latest modification time
 
 
 class Sweep(NamedTuple):
-    """A sweep that was read.
-
-    Attributes:
-        races: run in it, as `races_of` returns them.
-    """
+    """A sweep's comparison, its profiles, and its races as `extract_races` returns them."""
 
     comparison: Comparison
     profiles: tuple[HardwareProfile, ...]
     races: pd.DataFrame
 
 
-def show(folder: str) -> None:
-    """Let the draft page open at a folder."""
-    put("sweep_to_show", folder)
+def request_folder(folder: str) -> None:
+    """Request that the draft page open this folder."""
+    state().sweep_folder = folder
 
 
-def pop_folder_to_show() -> str | None:
-    """Return the folder that the draft page should open at, once."""
-    folder = get("sweep_to_show")
-    put("sweep_to_show", None)
+def pop_requested_folder() -> str | None:
+    """Return the requested folder and clear the request."""
+    folder = state().sweep_folder
+    state().sweep_folder = None
     return folder
 
 
-def read(folder: Path) -> Sweep:
-    """Read a folder of results; again only when its files have changed."""
-    return _read(str(folder), _stamp(folder))
+def read_sweep(folder: Path) -> Sweep:
+    """Read a result folder; cached until its files change."""
+    return _read_cached(str(folder), _stamp(folder))
 
 
-def machines(sweep: Sweep) -> dict[str, tuple[HardwareProfile, ...]]:
-    """Return the profiles that fit some drafter by where they come from and their machine.
+def matching_profiles(sweep: Sweep) -> dict[str, tuple[HardwareProfile, ...]]:
+    """Return the profiles that fit one of the sweep's drafters, grouped by origin and machine.
 
-    Processors of one name are told apart by what their passes use, and by their host where two of them timed the same
-    pair: on equal machines of a cluster each pair is timed on one of them.
-    The sweep's own come first, then the one in use, then shipped ones, those that fit the most drafters before others.
+    Machines with the same processor name are distinguished by the instructions their passes use, and by host if two
+    hosts timed the same pair. Equal machines of a cluster count as one, because each pair is timed on one of them. The
+    sweep's profiles come first, then the current one, then shipped ones; within each origin, those that fit the most
+    drafters come first.
     """
-    from sequoia_core.sweeps.which_pays import fits
+    from sequoia_extras.sweeps.recommendations import fits
 
-    known = [("This sweep", profile) for profile in sweep.profiles]
-    if session.profile_name() is None and (own := session.profile()) is not None:
-        known.append(("In use, modelled" if own.modelled else "In use", own))
-    known += [("Shipped", shipped.profile(name)) for name in shipped.files("profiles")]
+    drafters = sweep.comparison.drafters
+    own = session.profile()
+    listed = list(shipped.profiles().values())
+    unlisted = [] if own is None or any(own is each for each in listed) else [own]
+    in_use = "In use, modelled" if unlisted and unlisted[0].modelled else "In use"
+    origins = {"This sweep": sweep.profiles, in_use: unlisted, "Shipped": listed}
     fitting = [
-        (origin, each) for origin, each in known if any(fits(drafter, each) for drafter in sweep.comparison.drafters)
+        ((origin, each.device, str(each.meta.get("instructions") or "")), each)
+        for origin, profiles in origins.items()
+        for each in profiles
+        if any(fits(drafter, each) for drafter in drafters)
     ]
-
-    def machine(origin: str, profile: HardwareProfile) -> tuple[str, ...]:
-        return origin, profile.device, str(profile.meta.get("instructions") or "")
-
-    timed = Counter(machine(*each) + _pair(each[1]) for each in fitting)
+    timed = Counter(key + _pair_key(profile) for key, profile in fitting)
     hosts = {key[:3] for key, count in timed.items() if count > 1}
-    found: dict[tuple[str, ...], tuple[HardwareProfile, ...]] = {}
-    for origin, profile in fitting:
-        key = machine(origin, profile)
-        key += (str(profile.meta.get("host") or ""),) if key in hosts else ()
-        found[key] = (*found.get(key, ()), profile)
+    matching: dict[tuple[str, ...], tuple[HardwareProfile, ...]] = {}
+    for key, profile in fitting:
+        machine = (*key, str(profile.meta.get("host") or "")) if key in hosts else key
+        matching[machine] = (*matching.get(machine, ()), profile)
+    devices = Counter(machine[:2] for machine in matching)
 
-    def place(item: tuple[tuple[str, ...], tuple[HardwareProfile, ...]]) -> tuple[int, int]:
-        (origin, *_), profiles = item
-        served = [any(fits(drafter, each) for each in profiles) for drafter in sweep.comparison.drafters]
-        return [other for other, _ in known].index(origin), -sum(served)
-
-    devices = Counter(machine[:2] for machine in found)
+    def order(machine: tuple[str, ...]) -> tuple[int, int]:
+        served = sum(any(fits(drafter, each) for each in matching[machine]) for drafter in drafters)
+        return list(origins).index(machine[0]), -served
 
     def name(machine: tuple[str, ...]) -> str:
-        told = filter(None, machine[2:]) if devices[machine[:2]] > 1 else ()
-        return ", ".join([f"{machine[0]}: {machine[1]}", *told])
+        details = filter(None, machine[2:]) if devices[machine[:2]] > 1 else ()
+        return ", ".join([f"{machine[0]}: {machine[1]}", *details])
 
-    return {name(machine): profiles for machine, profiles in sorted(found.items(), key=place)}
+    return {name(machine): matching[machine] for machine in sorted(matching, key=order)}
 
 
-def _pair(profile: HardwareProfile) -> tuple[str, ...]:
+def _pair_key(profile: HardwareProfile) -> tuple[str, ...]:
     names = (str(profile.meta.get(f"{model}_hash") or profile.meta.get(model)) for model in ("target", "draft"))
     return *names, profile.dtype, profile.offload or ""
 
 
-def speeds(folder: Path, profiles: tuple[HardwareProfile, ...], *settings: Setting) -> Speeds:
-    """Return what is predicted of each cell of a folder that can be read, with intervals at some settings."""
-    place = str(folder), _stamp(folder), profiles
-    sure = [_speeds(*place, setting) for setting in settings]
-    return {key: speed for each in (_speeds(*place, None), *sure) for key, speed in each.items()}
+def predict_speeds(folder: Path, profiles: tuple[HardwareProfile, ...], *settings: Setting) -> Speeds:
+    """Return the predicted speed of each cell in a folder, with intervals at the given settings."""
+    source = (str(folder), _stamp(folder), profiles)
+    speeds = dict(_predict_cached(*source, None))
+    for setting in settings:
+        speeds.update(_predict_cached(*source, setting))
+    return speeds
 
 
 def _stamp(folder: Path) -> Stamp:
-    try:
-        with os.scandir(folder / "rows") as files:
-            stats = [file.stat() for file in files if file.name.endswith(".parquet")]
-    except OSError:
-        return 0, 0, 0
+    stats = [path.stat() for path in folder.glob("rows/*.parquet")]
     return len(stats), sum(each.st_size for each in stats), max((each.st_mtime_ns for each in stats), default=0)
 
 
-@st.cache_resource(show_spinner="Reading the sweep…", max_entries=2)
-def _read(folder: str, stamp: Stamp) -> Sweep:
-    from sequoia_core.sweeps.compare import compare
-    from sequoia_core.sweeps.results import profiles_of, races_of, read_rows
+@core_cache.cached(2, "Reading the sweep…")
+def _read_cached(folder: str, stamp: Stamp) -> Sweep:
+    from sequoia_extras.sweeps.compare import compare_sweep
+    from sequoia_extras.sweeps.results import extract_profiles, extract_races, read_rows
 
     rows = read_rows(folder)
-    return Sweep(compare(rows), profiles_of(rows), races_of(rows))
+    return Sweep(compare_sweep(rows), extract_profiles(rows), extract_races(rows))
 
 
-@st.cache_resource(
-    show_spinner="Predicting speedups…",
-    max_entries=64,
-    hash_funcs={
-        "sequoia_core.design.profile.HardwareProfile": lambda profile: profile.to_json(),
-        "sequoia_core.sweeps.compare.Setting": tuple,
-    },
-)
-def _speeds(folder: str, stamp: Stamp, profiles: tuple[HardwareProfile, ...], at: Setting | None) -> Speeds:
-    """Return what is predicted at one setting, with intervals; for None everywhere, without."""
-    from sequoia_core.sweeps.which_pays import predict_speeds
+@core_cache.cached(64, "Predicting speedups…")
+def _predict_cached(folder: str, stamp: Stamp, profiles: tuple[HardwareProfile, ...], at: Setting | None) -> Speeds:
+    """Return the predictions at one setting with intervals, or at all settings without."""
+    from sequoia_extras.sweeps.recommendations import predict_speeds
 
-    return predict_speeds(_read(folder, stamp).comparison, profiles, at=at, intervals=at is not None)
+    return predict_speeds(_read_cached(folder, stamp).comparison, profiles, at=at, intervals=at is not None)

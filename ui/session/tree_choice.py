@@ -1,4 +1,4 @@
-"""Which tree to decode with: the tree page's, the best for this hardware, a chain, or one from a file."""
+"""Selection of the tree to decode with: the tree page's, the best one for this hardware, a chain, or a file."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ from typing import TYPE_CHECKING, Any
 import streamlit as st
 
 from sequoia_core import AcceptanceVector, TokenTree
-from sequoia_core.design.plain_trees import chain_tree
+from sequoia_core.files.extras import has
+from sequoia_core.trees.plain import chain_tree
 from ui import uploads
 from ui.phrases import count
-from ui.session import core_cache, earlier_answers, predictions, session, tree_kinds
+from ui.session import core_cache, predictions, session, tree_kinds
+from ui.session.state import state
 
 if TYPE_CHECKING:
     from sequoia_core.decoding.tree_policy import TreePolicy
+    from sequoia_extras.dynamic_trees.text_index import TextIndex
 
-SOURCES = {
+MAX_INDEX_TOKENS = 1 << 16  # about 4 MB
+TREE_SOURCES = {
     "tree": "Tree page",
     "best": "Best for this hardware",
     "chain": "Chain",
@@ -26,12 +30,11 @@ SOURCES = {
 
 @dataclass(frozen=True, slots=True)
 class TreeChoice:
-    """A tree and where it comes from.
+    """A selected tree and where it comes from.
 
-    Args:
-        source: one of `SOURCES`, or "alone" where there is no draft.
-        tree: None where there is none.
-        origin: where it comes from, or why there is none, for people.
+    Attributes:
+        source: one of `TREE_SOURCES`, or "alone" without a draft.
+        origin: a description of where the tree comes from, or why there is none.
     """
 
     source: str
@@ -39,21 +42,23 @@ class TreeChoice:
     origin: str
 
 
-def draw() -> TreeChoice:
-    """Draw the choice of a tree. Where it depends on the vector only the source is set: see `settled`."""
+def tree_control() -> TreeChoice:
+    """Show a selector for the tree; `resolve_choice` adds the tree if it depends on the vector."""
     if session.pair_spec().is_alone:
-        return TreeChoice("alone", *tree_kinds.grown("lookup"))
+        if not has("dynamic_trees"):
+            from sequoia_core.decoding.tree_policy import ROOT_ONLY
+
+            return TreeChoice("alone", ROOT_ONLY, "one token per pass")
+        return TreeChoice("alone", *tree_kinds.make_policy("lookup"))
     source = st.selectbox(
         "Tree",
-        SOURCES,
+        TREE_SOURCES,
         key="source",
         bind="query-params",
-        format_func=SOURCES.__getitem__,
-        help="Best for this hardware: the shape with the highest predicted speedup for the vector and profile in use.",
+        format_func=TREE_SOURCES.__getitem__,
+        help="Best for this hardware: the shape with the highest predicted speedup for the current vector and profile.",
     )
-    if source == "tree":
-        return TreeChoice(source, None, "")
-    if source == "best":
+    if source in ("tree", "best"):
         return TreeChoice(source, None, "")
     if source == "chain":
         length = st.slider(
@@ -63,59 +68,65 @@ def draw() -> TreeChoice:
             4,
             key="chain",
             bind="query-params",
-            help="Drafted tokens in a row: classic speculative decoding.",
+            help="Number of tokens drafted in a row: classic speculative decoding.",
         )
         return TreeChoice(source, chain_tree(length), f"chain of {length}")
     upload = uploads.tree_upload(key="decode_tree_file")
     if upload is None:
-        return TreeChoice(source, None, "Upload a tree file, or choose another tree.")
+        return TreeChoice(source, None, "Upload a tree file or choose another tree.")
     return TreeChoice(source, upload.value, upload.error or f"your file {upload.name}")
 
 
-def settled(choice: TreeChoice, vector: AcceptanceVector | None) -> TreeChoice:
-    """Return the choice with its tree, under a vector that holds for the decode to come; None where none does."""
+def resolve_choice(choice: TreeChoice, vector: AcceptanceVector | None) -> TreeChoice:
+    """Return the choice with its tree; `vector` is the one measured for the decode's settings, if any."""
     if choice.source == "tree":
-        return TreeChoice("tree", *tree_kinds.decoded(vector))
-    return best_for(vector) if choice.source == "best" else choice
+        return TreeChoice("tree", *tree_kinds.resolve_tree(vector))
+    return best_tree_for(vector) if choice.source == "best" else choice
 
 
-def with_earlier_answers(choice: TreeChoice) -> TreeChoice:
-    """Draw, for lookup trees, whether they look through this session's earlier answers too -> the choice as wished."""
+def earlier_answers_control(choice: TreeChoice) -> TreeChoice:
+    """Draw a toggle that lets lookup trees search this session's earlier answers, and return the choice."""
     if choice.tree is None or not tree_kinds.looks_up(choice.tree):
         return choice
-    index = earlier_answers.index()
-    wished = st.toggle(
-        "Also look through this session's earlier answers",
+    index = text_index()
+    enabled = st.toggle(
+        "Also search this session's earlier answers",
         key="earlier_answers",
         persist_state="session",
-        help=f"{index.texts} of this target so far, prompts included. Off, equal settings repeat a run; on, the trees "
-        "depend on what was decoded before. The text follows the target either way.",
+        help=f"{index.texts} from this target so far, including prompts. If off, a run with the same settings is "
+        "repeatable; if on, trees also depend on what was decoded before. The output is the target's in both cases.",
     )
-    if not (wished and index.texts):
+    if not (enabled and index.texts):
         return choice
     origin = f"{choice.origin}, also in {count(index.texts, 'earlier answer')}"
     policy: Any = choice.tree
     return replace(choice, tree=replace(policy, index=index), origin=origin)
 
 
-def needs_vector(choice: TreeChoice, vector: AcceptanceVector | None) -> bool:
-    """Say whether measuring would bring the tree that is missing."""
+def text_index() -> TextIndex:
+    """Return the index of this session's earlier answers of the target, to which each finished decode is added."""
+    from sequoia_extras.dynamic_trees.text_index import TextIndex
+
+    return state().earlier_answers.setdefault(session.pair_spec().names[0], TextIndex(max_tokens=MAX_INDEX_TOKENS))
+
+
+def needs_measurement(choice: TreeChoice, vector: AcceptanceVector | None) -> bool:
+    """Return whether a measurement would provide the missing tree."""
     if choice.source == "tree":
         return vector is None or vector.calibration is None
     return choice.source == "best"
 
 
-def best_for(vector: AcceptanceVector | None) -> TreeChoice:
-    """Return the tree with the highest predicted speedup under a vector that holds, or why none is known."""
+def best_tree_for(vector: AcceptanceVector | None) -> TreeChoice:
+    """Return the tree with the highest predicted speedup for a vector, or the reason why there is none."""
     profile = session.profile()
     if profile is None:
-        why = "There is no hardware profile to choose a shape by. Measure one on the machine page."
-        return TreeChoice("best", None, why)
-    if vector is None:
-        why = "No acceptance vector holds for these settings, so no tree is known to be the best. Measure one."
-        return TreeChoice("best", None, why)
-    if predictions.profile_of_another_pair():
-        why = "The times in use are of another pair, so no tree is known to be the best. Measure those of this pair."
-        return TreeChoice("best", None, why)
-    tree = core_cache.planned(vector, profile)[2]
-    return TreeChoice("best", tree, f"best tree for {predictions.profiled_machine()}")
+        why = "Choosing a shape requires a hardware profile. Measure one on the machine page."
+    elif vector is None:
+        why = "No acceptance vector was measured for these settings, so the best tree is unknown. Measure one."
+    elif predictions.profile_is_for_another_pair():
+        why = "The current profile was measured on another pair, so the best tree is unknown. Measure this pair."
+    else:
+        tree = core_cache.plan(vector, profile)[2]
+        return TreeChoice("best", tree, f"best tree for {predictions.profiled_machine()}")
+    return TreeChoice("best", None, why)

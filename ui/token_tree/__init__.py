@@ -1,7 +1,7 @@
-"""The live token tree: a custom component that keeps its DOM while steps arrive.
+"""The live token tree: a custom component that preserves its DOM while steps arrive.
 
-The facts of a run (an "epoch") travel once, each shape of its trees when it first occurs, and then only new steps. The
-component keeps the history and asks for a resync when it was remounted or missed a step.
+The facts about a run (an "epoch") are sent once, each tree shape when it first occurs, and otherwise only new steps.
+The component stores the history and requests a resync after a remount or a missed step.
 """
 
 import math
@@ -14,55 +14,60 @@ from typing import Any
 import numpy as np
 import streamlit as st
 
-from sequoia_core.design.tree import TokenTree
+from sequoia_core.trees.tree import TokenTree
 from ui.token_tree.steering import Steering
 from ui.tree_layout import tidy_layout
-from ui.verifier_names import AFTER_REJECTION, DRAWN, NAMES, RIVALS
+from ui.verifier_names import AFTER_REJECTION, DRAWING_PHRASES, RIVALS, VERIFIER_NAMES
 
-OVERLAP = 2  # steps sent again with each update: the server may drop a message that a newer one replaces
-NODES_PER_UPDATE = 60_000  # bounds one message; the component requests the rest
-TABLES = ("rows", "marginal")  # of a step: most of its bytes
+OVERLAP = 2  # number of steps resent with each update, because the server may drop a superseded message
+NODES_PER_UPDATE = 60_000  # limit per message; the component requests the rest
+STEP_TABLES = ("rows", "marginal")  # the fields that take up most of a step's bytes
 _HERE = Path(__file__).parent
+Figure = tuple[str, str, bool]  # label, formatted value, and whether it is bad
 
 
-def read(name: str) -> str:
+def read_asset(name: str) -> str:
+    """Return the text of a file in this folder."""
     return (_HERE / name).read_text(encoding="utf-8")
 
 
-HTML, CSS = read("token_tree.html"), read("token_tree.css")
-PARTS = "token_tree clock shapes drawing story rows marginal words"
-SCRIPT = "\n".join(read(f"{part}.js") for part in PARTS.split())  # one module
+def read_html(name: str) -> str:
+    """Return a component's HTML with the parts that components share."""
+    shared = {"STAGE": "stage.html", "PLAY_BAR": "play_bar.html"}
+    whole = read_asset(f"{name}.html")
+    for mark, part in shared.items():
+        whole = whole.replace(mark, read_asset(part))
+    return whole
+
+
+def read_script(names: str) -> str:
+    """Return the JavaScript modules with these names as one module."""
+    return "\n".join(read_asset(f"{name}.js") for name in names.split())
+
+
+STAGE = "stage shapes drawing pen clock words"
+HTML = read_html("token_tree")
+CSS = read_asset("token_tree.css")
+SCRIPT = read_script(f"token_tree history {STAGE} story rows marginal")
 _COMPONENT = st.components.v2.component("sequoia_token_tree", html=HTML, css=CSS, js=SCRIPT)
 
 
 def to_wire(value: Any) -> Any:
-    """Turn nested data into plain ints, floats, strings, lists and dicts; NaN and infinities become None.
+    """Convert nested data to plain ints, floats, strings, lists and dicts; NaN and infinities become None.
 
-    One numpy scalar would make Streamlit send the whole payload as a string, and NaN would be invalid JSON.
+    A single NumPy scalar would make Streamlit send the entire payload as a string, and NaN is not valid JSON.
     """
     if value is None or type(value) in (str, bool, int):
         return value
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray | np.generic):
         return to_wire(value.tolist())
-    if isinstance(value, np.bool_):
-        return bool(value)
-    if isinstance(value, int | np.integer):
-        return int(value)
-    if isinstance(value, float | np.floating):
-        return float(value) if math.isfinite(value) else None
-    if isinstance(value, str):
-        return str(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
     if isinstance(value, list | tuple | range):
         return [to_wire(item) for item in value]
     if isinstance(value, Mapping):
-        return {_name(key): to_wire(item) for key, item in value.items()}
-    raise TypeError(f"found {type(value).__name__}, expected numbers, strings, lists, dicts or numpy arrays of those")
-
-
-def _name(key: Any) -> str:
-    if not isinstance(key, str):
-        raise TypeError(f"found a key of type {type(key).__name__}, expected str")
-    return str(key)
+        return {key: to_wire(item) for key, item in value.items()}
+    raise TypeError(f"found {type(value).__name__}, expected numbers, strings, lists, dicts or NumPy arrays")
 
 
 def live_tree(
@@ -72,45 +77,41 @@ def live_tree(
     run: Mapping[str, Any],
     steps: Sequence[Mapping[str, Any]],
     running: bool,
+    figures: Sequence[Figure] = (),
     waiting: str = "",
     interval_sec: float = 0.0,
-    lean: bool = False,
     at: int | None = None,
     steering: Steering | None = None,
 ) -> None:
-    """Show a run step by step, following it while it grows.
+    """Show a run step by step, and follow it while it is running.
 
     Args:
-        key: fixed for the place on the page, so that updates keep the component's DOM.
-        epoch: names the run; a new one starts the component afresh.
-        run: as `ui.runs.runs` describes it; its own steps are not looked at.
-        steps: step records so far, as `ui.runs.runs.step_record` makes them.
-        running: more steps may come.
-        interval_sec: seconds until more steps come, about.
-        lean: send all steps but the last without their tables until the run has ended: making and reading them takes
-            processor time from the run.
-        at: the step to begin at; None follows the run, and plays it slowly once it is over.
-        steering: takes what the reader wishes of the run, which may wait for it.
+        key: widget key; must not change between updates, so that they preserve the component's DOM.
+        epoch: identifier of the run; a new one resets the component.
+        run: the run, as described in `ui.runs.run_schema`; its steps are ignored.
+        steps: the step records so far, as returned by `ui.runs.runs.step_record`.
+        running: whether more steps may follow.
+        figures: shown on the stage's upper edge.
+        interval_sec: approximate seconds between updates.
+        at: index of the step to begin with; None follows the run, and plays it slowly once it has ended.
+        steering: passes the viewer's requests to the run, which may wait for them; None if the run cannot be steered.
     """
-    sent = st.session_state.setdefault(f"{key}_sent", {"epoch": None, "index": 0})
-    fresh = sent["epoch"] != epoch
-    start = 0 if fresh else max(min(sent["index"], len(steps)) - OVERLAP, 0)
-    shapes = run["shapes"]
-    given = _that_fit(steps[start:], shapes)
-    data = {
-        "epoch": epoch,
-        "about": run_about(run) | {"at": at, "plays": at is None} if fresh else None,
-        "shapes": _new_shapes(shapes, steps[:start], given),
-        "from": start,
-        "steps": [*map(_lean, given[:-1]), *given[-1:]] if lean else given,
-        "total": len(steps),
+    # The tables take CPU time away from the run, so until it has ended only the last step has them.
+    lean = running and steering is not None and not steering.stepwise
+    message = next_message(key, epoch, run, steps)
+    if message["about"]:
+        message["about"] |= {"at": at, "plays": at is None}
+    if lean:
+        *others, last = message["steps"] or [{}]
+        message["steps"] = [*(without_tables(step) | {"lean": True} for step in others), last]
+    data = message | {
         "running": running,
+        "figures": figures,
         "waiting": waiting,
         "interval_sec": interval_sec,
         "link": None if running else run["id"],
         "held": None if steering is None else steering.waiting_after,
     }
-    st.session_state[f"{key}_sent"] = {"epoch": epoch, "index": start + len(given)}
     _COMPONENT(
         key=key,
         data=to_wire(data),
@@ -119,21 +120,39 @@ def live_tree(
     )
 
 
-def run_about(run: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the component is told of a run once, beside its shapes and steps."""
-    verifier = "greedy" if run["temperature"] == 0 else run["verifier"]
+def next_message(key: str, epoch: str, run: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what the component with this key has not received of a run, and record that it was sent."""
+    sent = st.session_state.setdefault(f"{key}_sent", {"epoch": None, "index": 0})
+    fresh = sent["epoch"] != epoch
+    start = 0 if fresh else max(min(sent["index"], len(steps)) - OVERLAP, 0)
+    given = _fit_message(steps[start:], run["shapes"])
+    new = {step["shape"] for step in given} - {step["shape"] for step in steps[:start]}
+    st.session_state[f"{key}_sent"] = {"epoch": epoch, "index": start + len(given)}
     return {
-        "prompt": run["prompt"],
-        "head": run.get("head", False),  # its first guesses read true states, deeper ones its own output
-        "greedy": verifier == "greedy",  # there the rule is equality with the target's most likely token
-        "after_rejection": AFTER_REJECTION[verifier],
-        "drawn": DRAWN[verifier],
-        "verifiers": [[name, NAMES[name], name == verifier] for name in ("sequoia", *RIVALS)],
+        "epoch": epoch,
+        "about": run_about(run) if fresh else None,
+        "shapes": [drawn_shape(index, run["shapes"][index]) for index in sorted(new)],
+        "from": start,
+        "steps": given,
+        "total": len(steps),
     }
 
 
-def _that_fit(steps: Sequence[Mapping[str, Any]], shapes: Sequence[Sequence[int]]) -> list[Mapping[str, Any]]:
-    """Return as many of the first steps as one message holds, at least one more than is sent again anyway."""
+def run_about(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts about a run that are sent only once; excludes its shapes and steps."""
+    verifier = "greedy" if run["temperature"] == 0 else run["verifier"]
+    return {
+        "prompt": run["prompt"],
+        "head": run.get("head", False),  # a draft head reads the target's hidden states only for the first guess
+        "greedy": verifier == "greedy",  # the rule that compares with the target's most likely token
+        "after_rejection": AFTER_REJECTION[verifier],
+        "drawn": DRAWING_PHRASES[verifier],
+        "verifiers": [[name, VERIFIER_NAMES[name], name == verifier] for name in ("sequoia", *RIVALS)],
+    }
+
+
+def _fit_message(steps: Sequence[Mapping[str, Any]], shapes: Sequence[Sequence[int]]) -> list[Mapping[str, Any]]:
+    """Return the leading steps that fit in one message: at least one step more than is resent anyway."""
     nodes = accumulate(len(shapes[step["shape"]]) for step in steps)
     return [
         step
@@ -142,52 +161,48 @@ def _that_fit(steps: Sequence[Mapping[str, Any]], shapes: Sequence[Sequence[int]
     ]
 
 
-def _lean(step: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a step without its tables, marked as such."""
-    return {name: value for name, value in step.items() if name not in TABLES} | {"lean": True}
-
-
-def _new_shapes(
-    shapes: Sequence[Sequence[int]], before: Sequence[Mapping[str, Any]], given: Sequence[Mapping[str, Any]]
-) -> list[dict[str, Any]]:
-    """Return the shapes the browser does not have yet."""
-    new = {step["shape"] for step in given} - {step["shape"] for step in before}
-    return [drawn_shape(index, shapes[index]) for index in sorted(new)]
+def without_tables(step: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of a step without its tables."""
+    return {name: value for name, value in step.items() if name not in STEP_TABLES}
 
 
 def whole_shapes(shapes: Sequence[Sequence[int]]) -> list[dict[str, Any]]:
-    """Return every shape of a run for the component."""
+    """Return all of a run's shapes in the component's form."""
     return [drawn_shape(index, parents) for index, parents in enumerate(shapes)]
 
 
 def drawn_shape(index: int, parents: Sequence[int]) -> dict[str, Any]:
-    """Return a shape: the parents [n], and the row of each node [n]."""
+    """Return a shape in the component's form: each node's parent [n] and row [n]."""
     return {"index": index, "parents": parents, "across": _across(tuple(parents))}
 
 
 @lru_cache(maxsize=512)
 def _across(parents: tuple[int, ...]) -> list[float]:
-    """Return the row of each node, from 0 to leaves - 1, [n]."""
+    """Return each node's row [n] in the drawing, from 0 to the number of leaves - 1."""
     return [across for across, _ in tidy_layout(TokenTree(np.array(parents)).to_networkx()).values()]
 
 
 def _resync(key: str) -> None:
-    """Note where the component asked to go on from, for the next run of the script."""
-    asked = st.session_state[key].get("resync")
+    """Store the position that the component requested, for the next script run."""
+    store_request(key, st.session_state[key].get("resync"))
+
+
+def store_request(key: str, asked: Any) -> None:
+    """Let the next message for this key begin where the component requested."""
     if isinstance(asked, Mapping) and isinstance(asked.get("have"), int):
         have = max(asked["have"], 0)
-        # With nothing in hand the component also lacks what is known of the run.
+        # A component without steps also lacks the facts about the run.
         st.session_state[f"{key}_sent"] = {"epoch": asked.get("epoch") if have else None, "index": have}
 
 
 def _steer(key: str, steering: Steering | None) -> None:
-    """Tell the run what the reader pressed: hold, take one more step, go on."""
-    wish = st.session_state[key].get("steer")
-    if steering is None or not isinstance(wish, Mapping):
+    """Pass the viewer's request on to the run: pause, take one more step, or continue."""
+    request = st.session_state[key].get("steer")
+    if steering is None or not isinstance(request, Mapping):
         return
-    if wish.get("hold"):
+    if request.get("hold"):
         steering.stepwise = True
-    elif wish.get("on"):
+    elif request.get("on"):
         steering.run_on()
-    elif isinstance(wish.get("next"), int):
-        steering.next_step(wish["next"])
+    elif isinstance(request.get("next"), int):
+        steering.next_step(request["next"])

@@ -1,9 +1,9 @@
-// What the nodes of a tree that takes shape while it is drafted add and cost, and the best candidates that it left out.
+// The marginal gains and costs of a growing tree's nodes, and the best candidates that it left out.
 
 function gainStory({ gains, costs }, node) {
   const [gain, cost] = [gains[node], costs[node]]
   if (cost === null) return `Expected to add f = ${fixed(gain)} tokens.`
-  const less = gain < cost ? " Less than it costs: a tree is chosen as a whole, and where tokens are drawn, before they are known." : ""
+  const less = gain < cost ? " This is less than it costs: a tree is chosen as a whole and, if its tokens are drawn, before they are known." : ""
   return `Expected to add f = ${fixed(gain)} tokens; its marginal cost is ${fixed(cost)} tokens.${less}`
 }
 
@@ -11,11 +11,11 @@ function describeLeftOut(view, step) {
   const { marginal } = step
   const box = view.el["left-out"]
   if (step.lean && !box.hidden) {
-    box.querySelector("summary").textContent = "What was left out of this step's tree comes once the run has ended"
+    box.querySelector("summary").textContent = "Candidates left out of this step's tree appear after the run"
     view.el["left-out-list"].replaceChildren()
     return
   }
-  box.hidden = !marginal || (marginal.next_cost === null && !marginal.left_out.length) // not known of hybrid trees
+  box.hidden = !marginal || (marginal.next_cost === null && !marginal.left_out.length) // unknown for hybrid trees
   if (box.hidden) return
   const { left_out: left } = marginal
   box.querySelector("summary").textContent = left.length ? `Left out of this step's tree: the best ${count(left.length, "candidate")}` : "Nothing was left out of this step's tree"
@@ -23,9 +23,9 @@ function describeLeftOut(view, step) {
 }
 
 function costStory({ gains, next_cost: next, left_out: left }) {
-  if (next === null) return `The least of the tree's nodes is expected to add ${fixed(Math.min(...gains))} tokens.`
-  const besides = left.some(({ text }) => text === null) ? " A child of a node that the draft did not read would cost a draft pass besides." : ""
-  return `One more node would cost ${fixed(next)} tokens: what its time is worth at the rate of this run.${besides}`
+  if (next === null) return `The tree's weakest node is expected to add ${fixed(Math.min(...gains))} tokens.`
+  const besides = left.some(({ text }) => text === null) ? " A child of a node that the draft did not read would also cost a draft pass." : ""
+  return `One more node would cost ${fixed(next)} tokens, the value of its time at the rate of this run.${besides}`
 }
 
 function leftOutTable(view, step, left) {

@@ -1,7 +1,7 @@
-// What both models thought at the place of a decision, and how often a child is accepted there.
+// Both models' most likely tokens at a decision, and the acceptance there.
 
 function rowTables(view, step, rows, trial) {
-  // What both models thought at the place of a decision; for a rejected child also what was left of the target's row.
+  // Both models' most likely tokens at a decision; for a rejected child also the target's residual.
   const models = [["target", rows.target], ...(rows.draft.texts.length ? [["draft", rows.draft]] : [])]
   const found = [make("p", `Most likely after ${quote(step.tokens[rows.node])}:`), sideBySide(...models)]
   const rejectedBefore = trial < 0 ? 0 : trial
@@ -10,26 +10,25 @@ function rowTables(view, step, rows, trial) {
     const before = rejectedBefore ? rows.residuals[rejectedBefore - 1] : rows.target
     found.push(make("p", "The rejection changed the residual R:"), sideBySide(["R before", before], ["R after", after]))
   } else if (trial < 0 && rows.residuals.length) {
-    found.push(make("p", "What the rejections left of the target's row:"), sideBySide(["P", rows.target], ["R", rows.residuals.at(-1)]))
+    found.push(make("p", "The target's row after the rejections:"), sideBySide(["P", rows.target], ["R", rows.residuals.at(-1)]))
   }
   return found
 }
 
 function acceptanceTable(view, { accepted }, children) {
-  // Averages over all draws of as many children: those of this step were only one of them.
+  // Averages over all draws of this number of children, of which this step's is only one.
   const table = make("table", undefined, "shares")
-  const [head, row] = [make("tr"), make("tr")]
-  const best = accepted.best === undefined ? [] : [["best", "best possible", false]]  // not known where top-p or top-k cut
+  const best = accepted.best === undefined ? [] : [["best", "best possible", false]]  // unknown with top-p or top-k
   for (const [name, label, own] of [...view.about.verifiers, ...best]) {
-    head.append(make("th", own ? `${label}, as here` : label))
-    row.append(make("td", percent(accepted[name])))
+    const row = make("tr")
+    row.append(make("td", own ? `${label}, as here` : label), make("td", percent(accepted[name])))
+    table.append(row)
   }
-  table.append(head, row)
-  const those = children === 1 ? "the one child" : `one of ${children} children`
+  const those = children === 1 ? "the only child" : `one of ${children} children`
   return [
-    make("p", `How often ${those} is accepted at this place, averaged over all draws:`),
+    make("p", `How often ${those} is accepted here, averaged over all draws:`),
     table,
-    make("p", best.length ? `Best possible: with children ${view.about.drawn}, as here, no verifier can accept more often and keep the target's probabilities. The others draw theirs in their own way.` : "Each verifier draws its children in its own way."),
+    make("p", best.length ? `Best possible: with children ${view.about.drawn}, as here, no verifier can accept more often while preserving the target's distribution. The others draw children differently.` : "Each verifier draws children differently."),
   ]
 }
 

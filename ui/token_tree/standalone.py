@@ -1,18 +1,19 @@
-"""A run as one HTML file that plays in the live tree, opened from disk, without a server or a network."""
+"""Export of a run as one HTML file that shows the live tree without a server or network connection."""
 
 import html
 import json
+import re
 import tomllib
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ui.token_tree import CSS, HTML, SCRIPT, run_about, to_wire, whole_shapes
+from ui.token_tree import HTML, SCRIPT, run_about, run_timeline, to_wire, whole_shapes
 
 THEME_FILE = Path(__file__).resolve().parents[2] / ".streamlit" / "config.toml"
-TINTED = ("green", "red", "violet")
-PLAIN = ("blue", "orange", "yellow", "gray")
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+TINTED_COLOURS = ("green", "red", "violet")
+SECURITY_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 PAGE = """<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -22,65 +23,93 @@ PAGE = """<!DOCTYPE html>
 <title>{title}</title>
 <style>
 {colours}
-body {{ margin: 0 auto; max-width: 1200px; padding: 16px; background: var(--st-background-color); }}
-h1 {{ font: 600 20px var(--st-font); color: var(--st-text-color); }}
+body {{ margin: 0; padding: 8px 24px 16px; background: var(--st-background-color); }}
+h1 {{ font: 600 20px var(--st-font); margin: 8px 0; }}
+h1, .facts {{ color: var(--st-text-color); overflow-wrap: anywhere; }}
+.facts {{ font: 13px var(--st-font); margin: 8px 0; }}
+.facts dl {{ display: flex; flex-wrap: wrap; gap: 4px 32px; margin: 0 0 8px; }}
+.facts dd {{ margin: 0; font-size: 24px; font-weight: 600; font-variant-numeric: tabular-nums; }}
+.facts p {{ margin: 0; }}
 {css}
+.tt:not(.timeline) {{ --high: max(420px, 100vh - 270px); }}
 </style>
 </head>
 <body>
 <main>
 <h1>{title}</h1>
-<div id="run">{body}</div>
+{head}
+{parts}
 </main>
 <script type="application/json" id="data">{data}</script>
-<script type="module">
-{script}
-{component}({{
-  data: JSON.parse(document.getElementById("data").textContent),
-  parentElement: document.getElementById("run"),
-  setTriggerValue: () => {{}},
-}})
-</script>
+{scripts}
 </body>
 </html>
 """
+PART = """<script type="module">
+{script}
+const data = JSON.parse(document.getElementById("data").textContent)
+{component}({{ data: {given}, parentElement: document.getElementById("{component}"), setTriggerValue: () => {{}} }})
+</script>"""
 
 
-def run_to_html(run: Mapping[str, Any], *, title: str) -> bytes:
-    """Return a run as a page that holds everything it needs, under that title.
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A component of a saved page: its JavaScript function, HTML, script, and the expression for its data."""
 
-    Texts of the run stand only in the JSON, where `<` is escaped so that none can end the script element.
+    component: str
+    body: str
+    script: str
+    given: str = "data"
+
+
+def run_to_html(run: Mapping[str, Any], *, title: str, figures: Mapping[str, str], settings: str) -> bytes:
+    """Return a run's tree and timeline as a self-contained HTML page, which plays it from its first step.
+
+    In the JSON, `<` is escaped so that the run's text cannot close the script element.
+
+    Args:
+        figures: formatted values by label.
+        settings: a description of the run, shown below its figures.
     """
+    values = "".join(
+        f"<div><dt>{html.escape(label)}</dt><dd>{html.escape(value)}</dd></div>" for label, value in figures.items()
+    )
+    head = f'<div class="facts"><dl>{values}</dl><p>{html.escape(settings)}</p></div>'
     data = {
         "epoch": run["id"],
-        "about": run_about(run),
+        "about": run_about(run) | {"at": 0, "plays": True},
         "shapes": whole_shapes(run["shapes"]),
         "from": 0,
         "steps": run["steps"],
         "total": len(run["steps"]),
         "running": False,
         "waiting": "",
+        "baseline": run["baseline"],
     }
-    return as_page(data, title=title, component="liveTree", body=HTML, css=CSS, script=SCRIPT)
+    tree = Part("liveTree", HTML, SCRIPT)
+    timeline = Part(
+        "runTimeline", run_timeline.HTML, run_timeline.SCRIPT, "{ runs: [data], running: false, plays: true }"
+    )
+    return as_page(data, tree, timeline, title=title, css=run_timeline.STYLE, head=head)
 
 
-def as_page(data: Mapping[str, Any], *, title: str, component: str, body: str, css: str, script: str) -> bytes:
-    """Return a component as a page of its own, with what it is told."""
+def as_page(data: Mapping[str, Any], *parts: Part, title: str, css: str, head: str = "") -> bytes:
+    """Return components and their data as a self-contained HTML page; `head` is HTML above the components."""
     page = PAGE.format(
-        policy=POLICY,
+        policy=SECURITY_POLICY,
         title=html.escape(title),
+        head=head,
         colours=_colours(),
         css=css,
-        body=body,
+        parts="\n".join(f'<div id="{part.component}">{part.body}</div>' for part in parts),
         data=json.dumps(to_wire(data), allow_nan=False).replace("<", "\\u003c"),
-        script=script,
-        component=component,
+        scripts="\n".join(PART.format(**asdict(part)) for part in parts),
     )
     return page.encode()
 
 
 def _colours() -> str:
-    """Return the app's colours, light and dark, under the names that Streamlit gives them."""
+    """Return the app's light and dark colours as Streamlit's CSS variables."""
     theme = tomllib.loads(THEME_FILE.read_text(encoding="utf-8"))["theme"]
     light, dark = (_variables(theme[scheme]) for scheme in ("light", "dark"))
     fixed = (
@@ -92,15 +121,11 @@ def _colours() -> str:
 
 
 def _variables(theme: Mapping[str, str]) -> str:
-    named = {
-        "primary": theme["primaryColor"],
-        "background": theme["backgroundColor"],
-        "secondary-background": theme["secondaryBackgroundColor"],
-        "text": theme["textColor"],
-        "border": theme["borderColor"],
-        "code-background": theme["codeBackgroundColor"],
-        **{name: theme[f"{name}Color"] for name in (*TINTED, *PLAIN)},
-        **{f"{name}-background": f"color-mix(in srgb, {theme[f'{name}Color']} 14%, transparent)" for name in TINTED},
-        **{f"{name}-text": f"color-mix(in srgb, {theme[f'{name}Color']} 70%, {theme['textColor']})" for name in TINTED},
+    colours = {
+        re.sub("([A-Z])", r"-\1", name).lower(): value for name, value in theme.items() if name.endswith("Color")
     }
-    return " ".join(f"--st-{name}-color: {value};" for name, value in named.items())
+    for name in TINTED_COLOURS:
+        tint = theme[f"{name}Color"]
+        colours[f"{name}-background-color"] = f"color-mix(in srgb, {tint} 14%, transparent)"
+        colours[f"{name}-text-color"] = f"color-mix(in srgb, {tint} 70%, {theme['textColor']})"
+    return " ".join(f"--st-{name}: {value};" for name, value in colours.items())

@@ -1,4 +1,4 @@
-"""What a page may tell a run that is going on: to wait before each step, to take the next, to run on; no Streamlit."""
+"""A page's control of a live run: pause after each step, take the next step, or continue. No Streamlit."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import threading
 import time
 import weakref
 
-LOOK_AGAIN_SEC = 0.05  # how soon a waiting run sees that it was cancelled
-LONGEST_WAIT_SEC = 120.0  # a run that nobody continues holds the engine, which others wait for
-_HELD: weakref.WeakSet[Steering] = weakref.WeakSet()
+CANCEL_POLL_SEC = 0.05  # interval at which a waiting run checks whether it was cancelled
+MAX_WAIT_SEC = 120.0  # maximum wait, because an abandoned run would block the engine for others
+_WAITING: weakref.WeakSet[Steering] = weakref.WeakSet()
 
 
 class Steering:
     """Pause, step and continue requests for one run.
 
     Args:
-        stepwise: wait for `next_step` after each step.
+        stepwise: whether to wait for `next_step` after each step.
     Attributes:
-        waiting_after: how many steps were taken, while the run waits for the next; else None.
+        waiting_after: number of steps taken if the run is waiting for the next one; otherwise None.
     """
 
     def __init__(self, *, stepwise: bool = False) -> None:
@@ -26,31 +26,31 @@ class Steering:
         self._go = threading.Event()
 
     def next_step(self, after: int) -> None:
-        """Let a run that waits after so many steps take one more; a press that comes late or twice does nothing."""
+        """Let a run that is waiting after `after` steps take one more; a late or repeated request has no effect."""
         if self.waiting_after == after:
             self._go.set()
 
     def run_on(self) -> None:
-        """Let the run go on by itself."""
+        """Let the run continue without waiting."""
         self.stepwise = False
         self._go.set()
 
     def wait(self, after: int, cancel: threading.Event) -> None:
-        """Wait for `next_step` after that many steps, where wanted, until cancelled or `LONGEST_WAIT_SEC`."""
+        """Wait after `after` steps, if stepwise, for `next_step` or cancellation, but at most `MAX_WAIT_SEC`."""
         if not self.stepwise:
             return
         self._go.clear()
         self.waiting_after = after
-        _HELD.add(self)
-        until = time.monotonic() + LONGEST_WAIT_SEC
-        while self.stepwise and not cancel.is_set() and not self._go.wait(LOOK_AGAIN_SEC):
+        _WAITING.add(self)
+        until = time.monotonic() + MAX_WAIT_SEC
+        while self.stepwise and not cancel.is_set() and not self._go.wait(CANCEL_POLL_SEC):
             if time.monotonic() > until:
                 self.stepwise = False
-        _HELD.discard(self)
+        _WAITING.discard(self)
         self.waiting_after = None
 
 
 def release_all() -> None:
-    """Let every waiting run of this process go on to its end, such as when its models are to be freed."""
-    for held in list(_HELD):
-        held.run_on()
+    """Let every waiting run in this process continue to its end, for example to free its models."""
+    for run in list(_WAITING):
+        run.run_on()

@@ -1,15 +1,17 @@
-// What stands around the tree: the lanes of seconds, the text so far, and the arithmetic of a decision.
+// The panels around the tree: time per phase, the text so far, and the arithmetic of a decision.
 
 const PHASES = [["draft", "blue"], ["read", "violet"], ["verify", "orange"], ["walk", "yellow"], ["commit", "gray"]]
 const READ = 1
 const ENDINGS = {
   eos: "The run ends here: this is the end-of-text token.",
-  length: "The run ends here: it has as many tokens as were asked for.",
+  length: "The run ends here: it reached the requested number of tokens.",
   context: "The run ends here: the models' context is full.",
 }
 
+const textOf = (step, node) => (node === "bonus" ? step.bonus ?? "" : step.tokens[node])
+
 function phaseSeconds(step) {
-  // Waiting for weights to be read is part of the target's pass.
+  // The target's pass includes waiting for weights.
   const [draft, verify, walk, commit] = step.seconds
   const read = Math.min(step.read_wait_sec ?? 0, verify)
   return [draft, read, verify - read, walk, commit]
@@ -28,8 +30,8 @@ function describe(view, step) {
   const rows = (step.rows ?? []).find((one) => one.node === (node === 0 ? 0 : parent))
   if (rows?.accepted) sums.push(...acceptanceTable(view, rows, shape.children[rows.node].length))
   if (rows) sums.push(...rowTables(view, step, rows, trials.findIndex(([child]) => child === node)))
-  else if (step.lean) sums.push(make("p", "What both models thought here comes once the run has ended."))
-  if (view.chosen === null) said.push(make("p", "Click a node to see why it was kept or not."))
+  else if (step.lean) sums.push(make("p", "Both models' most likely tokens appear after the run."))
+  if (view.chosen === null) said.push(make("p", "Click a node to see why it was accepted or not."))
   const title = view.chosen === null && view.reveal === null ? ["Why did it stop here?"]
     : [make("code", visible(textOf(step, node))), ` ${node === 0 ? "root" : WORDS[stateOf(view, step, node)]}`]
   const { el } = view
@@ -40,7 +42,7 @@ function describe(view, step) {
 }
 
 function storyOf(view, step, node, parent) {
-  if (node === 0) return ["The last committed token. It is not speculated: the target reads it together with the drafted nodes."]
+  if (node === 0) return ["The last committed token. It is not a guess: the target reads it together with the drafted nodes."]
   if (node === "bonus") {
     const accepted = step.path.length - 1
     const walked = view.chosen === null ? [`${accepted} of ${count(step.tokens.length - 1, "drafted token")} accepted.`] : []
@@ -50,7 +52,7 @@ function storyOf(view, step, node, parent) {
 }
 
 function sumsOf(view, step, node, parent) {
-  // What a decision was made of, for who asks for it.
+  // The details of a decision, on request.
   const shape = shapeOf(view, step)
   const found = foundAt(step, node)
   return [
@@ -64,30 +66,30 @@ function sumsOf(view, step, node, parent) {
 }
 
 function stateStory(parent) {
-  if (parent === 0) return "Drafted from true states: the head read what the target had computed for the text so far."
-  return "Drafted from guessed states: the target has not read the tokens before it, so the head went by its own output."
+  if (parent === 0) return "Drafted from true states: the head read the target's hidden states for the text so far."
+  return "Drafted from guessed states: the target has not read the tokens before it, so the head used its own output."
 }
 
 function bonusStory(view, step, last) {
   const children = shapeOf(view, step).children[last].length
   if (step.bonus === null) return `The text ends with ${quote(step.tokens[last])}, so nothing was drawn after it.`
   if (!children) {
-    return `${quote(step.tokens[last])} is a leaf: the tree ends there. The next token, ${quote(step.bonus)}, is the target's own; every step yields one.`
+    return `${quote(step.tokens[last])} is a leaf: the tree ends there. The next token, ${quote(step.bonus)}, comes from the target; every step yields one.`
   }
-  const who = children === 1 ? "the one child" : `all ${children} children`
+  const who = children === 1 ? "the only child" : `all ${children} children`
   const rest = view.about.greedy ? `The target's most likely token is ${quote(step.bonus)}, which was not proposed there`
-    : `${quote(step.bonus)} was drawn from what is left of the target's probabilities (the residual R)`
+    : `${quote(step.bonus)} was drawn from the target's remaining probabilities (the residual R)`
   return `After ${quote(step.tokens[last])} ${who} ${children === 1 ? "was" : "were"} rejected. ${rest}. Every step yields one such token.`
 }
 
 function decisionStory(view, step, node, parent) {
   const trial = step.trials.find(([child]) => child === node)
   if (!trial) {
-    if (step.outcomes[parent] !== "A") return `Never looked at: ${quote(step.tokens[parent])} was not accepted.`
+    if (step.outcomes[parent] !== "A") return `Not reached: ${quote(step.tokens[parent])} was not accepted.`
     if (step.bonus === null && parent === step.path[step.path.length - 1]) {
-      return `Never looked at: the text ends with ${quote(step.tokens[parent])}.`
+      return `Not reached: the text ends with ${quote(step.tokens[parent])}.`
     }
-    return "Never looked at: an elder sibling was accepted first."
+    return "Not reached: an earlier sibling was accepted first."
   }
   const [, , left, drafted] = trial
   const accepted = step.outcomes[node] === "A"
@@ -98,17 +100,17 @@ function decisionStory(view, step, node, parent) {
       : `At temperature 0 only the target's most likely token counts${other}: rejected.`
   }
   const elder = step.trials.some(([child]) => child < node && shapeOf(view, step).parents[child] === parent)
-  const rule = `${elder ? "what is left of the target's probability" : "target"} ${percent(left)} ÷ ${elder ? "of the draft's" : "draft"} ${percent(drafted)}`
+  const rule = `${elder ? "the target's remaining probability" : "target"} ${percent(left)} ÷ ${elder ? "the draft's remaining" : "draft"} ${percent(drafted)}`
   const chance = chanceOf(trial)
   const sum = chance <= 0 ? "never accepted" : chance >= 1 ? "always accepted" : `accepted in ${percent(chance)} of draws`
   const why = chance <= 0 ? "The target would not write it here."
     : chance >= 1 ? "The target writes it at least as often as the draft proposes it."
-      : `The draft proposes it more often than the target would write it, so it is kept only that often, and this time it was${accepted ? "" : " not"}.`
+      : `The draft proposes it more often than the target would write it, so it is accepted only that often, and this time it was${accepted ? "" : " not"}.`
   return `${rule[0].toUpperCase()}${rule.slice(1)}: ${sum}. ${why}`
 }
 
 function drawStory(view, step, node) {
-  // The number that decided where chance did, and what a rejection leaves.
+  // The random number, if it decided, and the result of a rejection.
   const trial = step.trials.find(([child]) => child === node)
   if (!trial || view.about.greedy) return []
   const chance = chanceOf(trial)
@@ -120,7 +122,7 @@ function drawStory(view, step, node) {
 const chanceOf = ([, , left, drafted]) => (drafted > 0 ? Math.min(1, left / drafted) : 1)
 
 function trialTable(view, step, trials, node) {
-  // At temperature 0 both models' own probabilities; else what the rule compares, and r where it decided.
+  // At temperature 0 both models' probabilities; otherwise the compared masses, and r if it decided.
   const { greedy } = view.about
   const table = make("table")
   const line = (cells, name, className) => {
@@ -167,15 +169,15 @@ function describePhases(view, step) {
 }
 
 function captionOf(view, step) {
-  // What happens at this moment of a run that waits or is played slowly; else what the step brought.
+  // Describe the current moment of a paused or slowly played run; otherwise, summarize the step.
   const { reveal } = view
-  if (isHeld(view) && isAtHead(view)) return `Paused after step ${view.held}: ▶ takes one more, Play runs on. After 2 minutes it goes on by itself.`
+  if (isHeld(view) && isAtHead(view)) return `Paused after step ${view.held}: ▶ takes one more step, Play continues. After 2 minutes, the run continues automatically.`
   const start = `Step ${view.shown + 1}: `
   const guesses = step.tokens.length - 1
   if (reveal === 0) return `${start}${proposersOf(step)} proposed ${count(guesses, "token")}; the target checks all of them in one pass.`
   if (reveal !== null && reveal <= step.trials.length) {
     const [node] = step.trials[reveal - 1]
-    return `${start}walking down the tree, ${quote(step.tokens[node])} is ${step.outcomes[node] === "A" ? "accepted" : "rejected"}.`
+    return `${start}on the walk down the tree, ${quote(step.tokens[node])} is ${step.outcomes[node] === "A" ? "accepted" : "rejected"}.`
   }
   const bonus = step.bonus === null ? "" : `, and the target itself adds ${quote(step.bonus)}`
   return `${start}${step.path.length - 1} of ${count(guesses, "guess", "guesses")} right${bonus}: ${count(step.pieces.length, "token")} from one pass.`
@@ -188,7 +190,7 @@ function proposersOf(step) {
 }
 
 function drawGrowth(view) {
-  // Above how many nodes each step's tree had, below how many tokens it yielded, with their mean so far.
+  // Above, the nodes of each step's tree; below, its tokens with their mean so far.
   const { growth } = view.el
   const height = 48
   const pen = sized(growth, growth.clientWidth, height)
@@ -231,12 +233,20 @@ function drawGrowth(view) {
   }
   view.el["growth-key"].replaceChildren(
     item("gray", `n = ${sizes[view.shown]} nodes, ${range}`),
-    item("green", `${count(yields[view.shown], "token")} in this step, ${(tokens / yields.length).toFixed(2)} in the mean (line)`),
+    item("green", `${count(yields[view.shown], "token")} in this step, ${(tokens / yields.length).toFixed(2)} on average (line)`),
   )
 }
 
 function laneWidth(view) {
   return Math.min(16, view.el.lanes.clientWidth / Math.max(view.steps.length, 1))
+}
+
+const rejectedIn = (step, after = 0) => step.tokens.findIndex((_, node) => node > after && step.outcomes[node] === "R")
+
+function longestUsual(seconds) {
+  // A little more than the 95th percentile, because one slow step would flatten all others; taller columns are cut off.
+  const ordered = seconds.toSorted((a, b) => a - b)
+  return ordered[Math.floor((ordered.length - 1) * 0.95)] * 1.1 || 1
 }
 
 function drawLanes(view) {
@@ -246,10 +256,8 @@ function drawLanes(view) {
   if (!view.steps.length) return
   const tone = colours(view)
   const parts = view.steps.map(phaseSeconds)
-  const totals = parts.map((seconds) => seconds.reduce((sum, part) => sum + part, 0))
-  // One slow step would flatten all others: the scale follows the 95th percentile, and a taller column is cut off.
-  const ordered = [...totals].sort((a, b) => a - b)
-  const scale = (height - 6) / (ordered[Math.floor((ordered.length - 1) * 0.95)] * 1.1 || 1)
+  const totals = view.steps.map(secondsOf)
+  const scale = (height - 6) / longestUsual(totals)
   const width = laneWidth(view)
   parts.forEach((seconds, index) => {
     let floor = height
@@ -285,6 +293,7 @@ function appendText(view, step) {
       play(view, false)
       show(view, step.index)
       choose(view, node)
+      reveal(view, view.chosen)
     }
     view.el.body.appendChild(span)
     return { node, span }

@@ -1,17 +1,17 @@
-// One answer decoded in two ways, by one clock: plain, and with a tree. Recorded steps last as long as they did, all slowed
-// by the same factor, so the two columns keep their true relative speed.
+// One answer decoded without and with a tree, by one clock. All recorded times are slowed by the same factor, so both
+// columns have their true relative speed.
 
-const SPEEDS = [["As fast as it was", 1], ["Slow", 0], ["Slower", -1]]
-const PLAIN_SEC = 16 // what the slow speed makes of the whole text without a draft
-const FIRST_SEC = 3.2 // the first steps last so long at the slow speed
-const SLOW_STEPS = 3 // after which the clock gains speed,
-const GAIN = 0.6 // by so much of its way a step
-const BEAT_MS = 40 // between two pictures
-const REST_MS = 4000 // at the end, before it begins again,
-const TIMES = 2 // in all: a page that nobody looks at costs nothing
+const SPEEDS = [["Real time", 1], ["Slow", 0], ["Slower", -1]]
+const PLAIN_SEC = 16 // duration of the whole text without a draft at slow speed
+const FIRST_SEC = 3.2 // duration of the first steps at slow speed
+const SLOW_STEPS = 3 // steps at slow speed, after which the clock accelerates
+const GAIN = 0.6 // acceleration per later step
+const BEAT_MS = 40 // between frames
+const REST_MS = 4000 // pause before a repetition
+const TIMES = 2 // number of repetitions, so that an unwatched page stops
 const WORD_COLUMN = 72 // px: a word of eight letters
-const DRAFTED = 0.35 // of a step that is played: the tree has grown; then it is checked,
-const CHECKED = 0.65 // and from here on what is kept is shown
+const DRAFTED = 0.35 // share of a step after which the tree has grown
+const CHECKED = 0.65 // share of a step after which the accepted path is shown
 const plays = new WeakMap()
 
 export default function twoWays({ data, parentElement }) {
@@ -22,7 +22,7 @@ export default function twoWays({ data, parentElement }) {
   }
   if (data?.film) roll(view, data.film, data)
   else if (data && data.epoch !== view.epoch) begin(view, data)
-  view.waits = data?.waits && !isCalm() // for the film, and until then goes on playing
+  view.waits = data?.waits && !isCalm() // play until the film begins
   if (view.waits && view.epoch && !view.playing) play(view, true)
   view.observer ??= new ResizeObserver(() => {
     if (view.el.tt.classList.contains("filming")) drawFilm(view)
@@ -37,19 +37,18 @@ export default function twoWays({ data, parentElement }) {
   }
 }
 
-const hover = () => {} // nodes are not asked about here
-const choose = () => {}
+const paintMap = () => {} // this stage does not zoom
 
 function createPlay(parent) {
   const find = (name) => parent.querySelector("." + name)
-  const names = ["tt", "play", "speeds", "scrub", "clock", "told", "stage", "graph", "edges", "bonus-edge", "nodes", "field", "quality", "draft", "promise", "hits", "origin", "measured", "costs", "guesses",
-    "gauge-key", "q-name", "found-key", "both-key"]
+  const names = ["tt", "play", "speeds", "scrub", "clock", "told", "stage", "field", "keys", "quality", "draft", "promise", "hits", "origin", "measured", "costs", "guesses"]
   const el = Object.fromEntries(names.map((name) => [name, find(name)]))
   const ways = [...parent.querySelectorAll(".way:not(.counted)")].map((way) => ({
     way, passes: way.querySelector(".passes"), typed: way.querySelector(".typed"), prompt: way.querySelector(".prompt"), body: way.querySelector(".body"), shown: -1,
   }))
+  listKeys(el.keys, [["space", "play or pause"], ["← →", "previous or next pass"], ["R", "next rejected guess"], ["F", "full screen"], ["?", "these keys"]])
   const acts = [...parent.querySelectorAll(".acts li")]
-  const view = { el, ways, acts, epoch: null, time: 0, speed: 0, playing: false, reveal: null, chosen: null }
+  const view = { el, ways, acts, epoch: null, time: 0, speed: 0, playing: false, reveal: null, chosen: null, linked: null, shapes: [], camera: HOME }
   el.play.onclick = () => {
     view.seen = TIMES - 1
     play(view, !view.playing)
@@ -67,18 +66,29 @@ function createPlay(parent) {
     el.draft.value = view.data.measured
     suppose(view, view.data.measured)
   }
+  el.tt.addEventListener("transitionend", (event) => event.target === el.tt && (view.epoch ? redraw(view) : drawFilm(view))) // another theme
   el.tt.onkeydown = (event) => {
-    const isElsewhere = !view.epoch || event.target.tagName === "INPUT" // without an epoch the film is on
+    const isElsewhere = !view.epoch || event.target.tagName === "INPUT" // without an epoch the film is playing
     if (event.altKey || event.ctrlKey || event.metaKey || isElsewhere) return
     const step = view.schedule.ends
     const at = stepsBy(step, view.time)
     const moves = { ArrowLeft: at > 1 ? step[at - 2] : 0, ArrowRight: step[at] ?? view.end, Home: 0, End: view.end }
     if (event.key in moves) moveTo(view, moves[event.key])
     else if (event.key === " " && event.target.tagName !== "BUTTON") play(view, !view.playing)
+    else if (event.key.toLowerCase() === "r") moveTo(view, nextRejection(view, at))
+    else if (event.key.toLowerCase() === "f") fullScreen(view)
+    else if (event.key === "?") el.keys.hidden = !el.keys.hidden
     else return
-    event.preventDefault()
+    takeKey(event)
   }
   return view
+}
+
+function nextRejection(view, step) {
+  // The end of the next recorded step in which a guess was rejected.
+  const { steps } = view.data
+  const index = steps.findIndex(({ outcomes }, at) => at >= step && outcomes.includes("R"))
+  return view.schedule.ends[index] ?? view.end
 }
 
 function begin(view, data) {
@@ -88,7 +98,7 @@ function begin(view, data) {
   view.texts = data.steps.flatMap((step) => step.pieces)
   const sums = (values) => values.map(((sum) => (value) => (sum += value))(0))
   view.ran = {
-    ends: sums(data.steps.map((step) => step.seconds.reduce((sum, part) => sum + part, 0))),
+    ends: sums(data.steps.map(secondsOf)),
     tokens: sums(data.steps.map((step) => step.pieces.length)),
   }
   view.plainSec = data.plain_sec
@@ -105,7 +115,7 @@ function begin(view, data) {
 }
 
 function suppose(view, index) {
-  // The recorded run at the place of its own draft; elsewhere the planned tree, at the predicted pace.
+  // Show the recorded run for the measured draft; otherwise, the planned tree at the predicted speed.
   const { data, el } = view
   const draft = data.drafts[index]
   view.supposed = index === data.measured || !draft ? null : draft
@@ -117,8 +127,11 @@ function suppose(view, index) {
   el.tt.classList.toggle("supposed", Boolean(view.supposed))
   const [tokens, speedup] = view.supposed ? [draft.tokens, draft.speedup] : [view.texts.length / data.steps.length, paceOf(view)]
   const beside = view.supposed ? " (predicted)" : data.predicted ? ` (predicted ${data.predicted.toFixed(2)}×)` : ""
-  el.promise.textContent = `${tokens.toFixed(1)} tokens a pass, ${speedup.toFixed(2)}× as fast${beside}, same text`
-  el.hits.textContent = draft ? `first guess right ${percent(draft.first)}` : ""
+  const judged = speedup < 1 ? `${beside}: slower than without` : ` on this prompt${beside}`
+  el.promise.textContent = `${tokens.toFixed(1)} tokens per pass, ${speedup.toFixed(2)}× as fast${judged}`
+  el.promise.classList.toggle("bad", speedup < 1)
+  const planned = index === data.measured ? "" : index > data.measured ? ", its best tree" : ", same tree"
+  el.hits.textContent = draft ? `first guess right ${percent(draft.first)}${planned}` : ""
   el.origin.textContent = `A pass is one run of the large model, ${(tokens / speedup).toFixed(1)} times as long with a tree. ${data.label}`
   redraw(view)
 }
@@ -129,7 +142,7 @@ function paceOf(view) {
 }
 
 function scheduleOf(view, draft) {
-  // When each step of the planned tree would end, and the tokens by then.
+  // The end of each step of the planned tree, and the tokens by then.
   const sec = (view.plainSec * draft.tokens) / draft.speedup
   const steps = Array.from({ length: Math.ceil(view.texts.length / draft.tokens) }, (_, step) => step + 1)
   const upTo = (step) => Math.min(Math.floor(step * draft.tokens + 1e-9), view.texts.length)
@@ -142,7 +155,7 @@ function setSpeed(view, speed) {
 }
 
 function rateAt(view) {
-  // Seconds of the run in a second of the playback.
+  // Seconds of the run per second of playback.
   if (view.speed === 1) return 1
   const usual = (view.plainSec * view.texts.length) / PLAIN_SEC
   const { ends } = view.schedule
@@ -161,8 +174,7 @@ function play(view, on) {
     view.last = performance.now()
     view.frame = setTimeout(() => tick(view), BEAT_MS)
   }
-  view.el.play.textContent = on ? "❚❚ Pause" : "▶ Play"
-  view.el.play.setAttribute("aria-label", on ? "Pause" : "Play")
+  labelPlay(view.el.play, on)
 }
 
 function tick(view) {
@@ -183,7 +195,6 @@ function moveTo(view, time) {
 function redraw(view) {
   Object.assign(view, { drawn: null, shapes: [] })
   for (const way of view.ways) way.shown = -1
-  clearDrawing(view)
   showAt(view, view.time)
 }
 
@@ -236,16 +247,13 @@ function drawStep(view, index, share) {
   const { tokens } = view.schedule
   const kept = tokens[index] - (index ? tokens[index - 1] : 0)
   view.reveal = phase === 2 ? null : -1
-  if (view.supposed) spotsOf(view, shape).pills = false // no words are known of a supposed draft
   const chances = view.supposed?.chance ?? chancesOf(step, shape)
-  paint(view, { ...step, chances, draft: [], target: [] }) // without bars: words need the room
-  fade(view, view.supposed?.chance.map((chance) => 0.3 + 0.7 * chance))
-  view.nodes.forEach((parts, node) => {
-    for (const part of [parts.group, parts.edge].filter(Boolean)) part.classList.toggle("later", shape.depths[node] > levels)
-  })
+  const opacity = view.supposed?.chance.map((chance) => 0.3 + 0.7 * chance)
+  if (view.fullWidth > view.width + 1) lookAt(view, step, phase === 2 ? step.path.at(-1) : 0) // a narrow stage follows the walk
+  paint(view, { ...step, chances, opacity, levels, draft: [], target: [], wordless: Boolean(view.supposed) }) // without bars, to leave space for text
   view.el.stage.classList.toggle("checked", phase === 1)
   const told = [`The small model guesses a tree of ${count(shape.parents.length - 1, "next token")}.`, "The large model checks them all in one pass.",
-    `${count(kept - 1, "guess is", "guesses are")} right, and it adds one of its own: ${count(kept, "token")} from one pass.`]
+    `${count(kept - 1, "guess is", "guesses are")} right, and the large model adds one token: ${count(kept, "token")} from one pass.`]
   view.acts.forEach((act, at) => {
     act.textContent = told[at]
     act.classList.toggle("now", over || at === phase)
@@ -253,20 +261,14 @@ function drawStep(view, index, share) {
 }
 
 function place(view, shape, index) {
-  // Each tree takes the whole stage: its words need the room.
+  // Each tree takes the whole stage, to leave space for text.
   view.shapes = []
   view.shapes[index] = shape
   arrange(view)
 }
 
-function fade(view, opacity) {
-  view.nodes.forEach((parts, node) => {
-    for (const part of [parts.group, parts.edge].filter(Boolean)) part.style.opacity = opacity ? opacity[node] : ""
-  })
-}
-
 function supposedStep(view, index) {
-  // A step of the planned tree: the likeliest path stands for what is kept.
+  // A step of the planned tree, with its most likely path as the accepted one.
   const { schedule } = view
   const { children, parents } = view.supposed.read
   const accepted = schedule.tokens[index] - (index ? schedule.tokens[index - 1] : 0) - 1

@@ -1,107 +1,117 @@
-"""One answer decoded in two ways: plain, and with a tree; and how its pace follows the quality of the draft."""
-
-from __future__ import annotations
+"""An answer decoded with and without a tree, and the effect of the draft's quality on its speed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import streamlit as st
 
-from ui.token_tree import CSS, drawn_shape, read, to_wire, whole_shapes
+from sequoia_core import AcceptanceVector, HardwareProfile, TokenTree
+from ui.token_tree import CSS, drawn_shape, read_asset, read_script, to_wire, whole_shapes
 
-if TYPE_CHECKING:
-    from sequoia_core import AcceptanceVector, HardwareProfile, TokenTree
-
-MISSES = (3.0, 2.5, 2.0, 1.7, 1.4, 1.2, 1.1, 1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)  # × those measured
-MAX_SIZE = 32  # nodes, so that they can be told apart
-HTML = read("two_ways.html")
-PARTS = ("two_ways.js", "film.js", "clock.js", "shapes.js", "drawing.js", "words.js")
-SCRIPT = "\n".join(map(read, PARTS))  # one module
-STYLE = CSS + read("two_ways.css")
+# shares of the measured guesses that a worse draft gets right, and multiples of the misses of a better one
+HITS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+MISSES = tuple(tenths / 10 for tenths in range(10, 0, -1))
+MAX_SIZE = 32  # number of nodes that can still be distinguished when drawn
+HTML = read_asset("two_ways.html")
+SCRIPT = read_script("two_ways film clock shapes drawing pen words")
+STYLE = CSS + read_asset("two_ways.css")
 _COMPONENT = st.components.v2.component("sequoia_two_ways", html=HTML, css=STYLE, js=SCRIPT)
 
 
 @dataclass(frozen=True, slots=True)
 class SupposedDraft:
-    """What a draft of another quality would bring: its planned tree, tokens per step and speedup."""
+    """The planned tree, tokens per step and speedup for a hypothetical draft of different quality.
 
-    first: float  # chance that the first guess is right
+    Attributes:
+        first: probability that the draft's first guess is right.
+        tree: the tree that is used with this draft.
+        chance: probability [n] that each node is reached and accepted.
+        tokens: expected tokens per step.
+        speedup: predicted speedup.
+        measured: whether this is the measured draft itself.
+    """
+
+    first: float
     tree: TokenTree
-    chance: list[float]  # that a node is reached [n]
-    tokens: float  # per step
+    chance: list[float]
+    tokens: float
     speedup: float
     measured: bool
 
 
 def supposed_drafts(vector: AcceptanceVector, profile: HardwareProfile) -> list[SupposedDraft]:
-    """Plan for drafts that miss more or less often than measured, from the worst to the best."""
-    from sequoia_core.design.optimal_trees import node_scores
-    from sequoia_core.design.planning import plan_tree
-    from sequoia_core.design.prediction import predict
-    from sequoia_core.design.what_if import edited
+    """Return drafts that are right less or more often than measured, from worst to best.
+
+    Worse ones keep the tree planned for the measured draft, as when a plan is not renewed; better ones get their best.
+    """
+    from sequoia_core.acceptance.what_if import edited
+    from sequoia_core.planning.plan import plan_tree
+    from sequoia_core.planning.prediction import predict
+    from sequoia_core.trees.optimal import node_scores
 
     drafts = []
-    for factor in MISSES:
-        probs = vector.probs * factor
+    better = [vector.probs * factor for factor in MISSES]
+    for probs, factor in zip(better, MISSES, strict=True):
         probs[0] = 1.0 - factor * (1.0 - vector.probs[0])
-        if probs[0] < 0.05 or probs.sum() > 1.0 + 1e-9:
-            continue
-        supposed = vector if factor == 1.0 else edited(vector, probs)
-        tree = plan_tree(supposed, profile, max_size=MAX_SIZE)
-        found = predict(tree, supposed, profile)
+    planned = plan_tree(vector, profile, max_size=MAX_SIZE)
+    for place, probs in enumerate([*(vector.probs * share for share in HITS), *better]):
+        is_measured = place == len(HITS)
+        supposed = vector if is_measured else edited(vector, probs)
+        tree = plan_tree(supposed, profile, max_size=MAX_SIZE) if place > len(HITS) else planned
+        prediction = predict(tree, supposed, profile)
         drafts.append(
             SupposedDraft(
                 float(probs[0]),
                 tree,
                 node_scores(tree, supposed).tolist(),
-                found.tokens_per_step.value,
-                found.speedup.value,
-                factor == 1.0,
+                prediction.tokens_per_step.value,
+                prediction.speedup.value,
+                is_measured,
             )
         )
     return drafts
 
 
-def two_ways(told: Mapping[str, Any], film: Mapping[str, Any] | None, *, key: str) -> None:
-    """Play one answer decoded in two ways, as `about` describes it, after the film of the whole chain if there is one.
+def two_ways(comparison: Mapping[str, Any], film: Mapping[str, Any] | None, *, key: str) -> None:
+    """Play back one answer decoded with and without a tree, after the film of the measurement if there is one.
 
     Args:
-        told: empty where only the film is known.
-        film: frames of `ui.overview.film`, how the chain ended and what it decodes.
+        comparison: the result of `comparison_data`; empty if there is only a film.
+        film: the frames from `ui.overview.film`, how the measurement ended, and what it decodes; None for no film.
     """
-    _COMPONENT(key=key, data=to_wire({**told, "film": film}))
+    _COMPONENT(key=key, data=to_wire({**comparison, "film": film}))
 
 
-def about(run: Mapping[str, Any], drafts: Sequence[SupposedDraft], *, label: str) -> dict[str, Any]:
-    """Describe a greedy run beside plain decoding of the same text, for both to be played in true relative speed.
+def comparison_data(run: Mapping[str, Any], drafts: Sequence[SupposedDraft], *, label: str) -> dict[str, Any]:
+    """Return the data that replays a greedy run and plain decoding of the same text at their true relative speed.
 
     Args:
-        run: with its baseline, as `ui.runs.runs` describes it.
-        drafts: for the slider, from the worst to the best; empty hides it.
-        label: what made the run, in a few words.
+        run: the run, as described in `ui.runs.run_schema`, with its baseline.
+        drafts: the drafts on the slider, from worst to best; empty hides the slider.
+        label: a short description of how the run was made.
     """
     fields = ("shape", "tokens", "draft", "outcomes", "path", "bonus", "pieces", "trials", "seconds", "found_at")
     plain_sec = run["baseline"]["seconds"] / run["baseline"]["tokens"]
     tokens = sum(len(step["pieces"]) for step in run["steps"])
     tree_sec = sum(sum(step["seconds"]) for step in run["steps"])
-    own = next((draft for draft in drafts if draft.measured), None)
+    measured = next((draft for draft in drafts if draft.measured), None)
     return {
         "epoch": f"{run['id']} {[draft.speedup for draft in drafts]}",
-        "prompt": run["prompt"],
+        "prompt": f"{run['turns'][-1]['text']}\n\n" if run["turns"] else run["prompt"],  # without the chat template
         "plain_sec": plain_sec,
         "label": label,
         "predicted": run["predicted_speedup"],
         "shapes": whole_shapes(run["shapes"]),
         "steps": [{name: step[name] for name in fields if name in step} for step in run["steps"]],
-        "measured": 0 if own is None else drafts.index(own),
+        "measured": 0 if measured is None else drafts.index(measured),
         "drafts": [
             drawn_shape(0, draft.tree.parents.tolist())
             | {"first": draft.first, "chance": draft.chance}
-            # of this text: as much more or less than it took as the prediction changes
-            | {"tokens": max(1.0, tokens / len(run["steps"]) * draft.tokens / own.tokens)}
-            | {"speedup": plain_sec * tokens / tree_sec * draft.speedup / own.speedup}
+            # scale this text's measured figures by the change in the prediction
+            | {"tokens": max(1.0, tokens / len(run["steps"]) * draft.tokens / measured.tokens)}
+            | {"speedup": plain_sec * tokens / tree_sec * draft.speedup / measured.speedup}
             for draft in drafts
-            if own is not None
+            if measured is not None
         ],
     }

@@ -1,14 +1,18 @@
-// How texts and figures are written. Token text is foreign text: it only ever goes in by textContent.
+// Elements, and formatting of text and numbers. Token text is untrusted and only inserted by textContent.
 
 const WORDS = { accepted: "accepted", rejected: "rejected", unreached: "not reached", bonus: "bonus token" }
 const LOOKUP = "chance by lookup"
-const CHAR_WIDTH = 6.7 // of the 11 px monospace labels
-const WIDE = /[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe4f\uff00-\uff60\uffe0-\uffe6]|\p{Extended_Pictographic}/u // Chinese, Japanese, Korean, emoji
+const SVG_NS = "http://www.w3.org/2000/svg"
 
 function visible(text) {
   if (text === "") return "∅"
   return text.replaceAll(" ", "·").replaceAll("\n", "⏎").replaceAll("\t", "⇥")
     .replace(/[\u0000-\u001f]/g, (c) => String.fromCharCode(0x2400 + c.charCodeAt(0)))
+}
+
+function isolated(text) {
+  // Right-to-left text must not reorder the sentence around it.
+  return /[\u0590-\u08ff\u200f-\u202e\ufb1d-\ufefc]/.test(text) ? `\u2068${text}\u2069` : text
 }
 
 function foundAt(step, node) {
@@ -25,17 +29,15 @@ function passageOf(found) {
   return [`${found.drafted ? "Drafted and looked up" : "Looked up"}: it followed the same ${count(found.match, "token")} in ${where}`, `…${visible(found.before)}▸${visible(found.after)}…`]
 }
 
-function widthOf(text) {
-  return Array.from(text).reduce((sum, letter) => sum + (WIDE.test(letter) ? 1.7 : 1) * CHAR_WIDTH, 0)
+function svg(name, parent, className) {
+  const element = document.createElementNS(SVG_NS, name)
+  if (className) element.setAttribute("class", className)
+  parent.appendChild(element)
+  return element
 }
 
-function shorten(text, room) {
-  const letters = Array.from(visible(text))
-  const fits = () => widthOf(letters.join("")) <= Math.max(room, CHAR_WIDTH)
-  if (!fits() && letters.length > 2 && letters[0] === "·") letters.shift()
-  if (fits()) return letters.join("")
-  while (letters.length > 1 && widthOf(letters.join("") + "…") > room) letters.pop()
-  return letters.join("") + "…"
+function set(element, attributes) {
+  for (const name in attributes) element.setAttribute(name, attributes[name])
 }
 
 function make(name, text, className) {
@@ -45,8 +47,8 @@ function make(name, text, className) {
   return element
 }
 
-const quote = (text) => `“${visible(text)}”`
-const count = (number, one, many = one + "s") => `${number} ${number === 1 ? one : many}`
+const quote = (text) => `“${isolated(visible(text))}”`
+const count = (number, one, many = one + "s") => `${number.toLocaleString("en-US")} ${number === 1 ? one : many}`
 const fixed = (value) => (value === null || value === undefined ? "–" : value >= 0.001 || value === 0 ? value.toFixed(3) : value.toExponential(1))
 const brief = (value) => (value === null || value === undefined ? "–" : value.toFixed(2).replace(/^0/, ""))
 const percent = (value) => (value === null || value === undefined ? "–" : value >= 0.0995 ? `${(100 * value).toFixed(0)}%` : value >= 0.001 || value === 0 ? `${(100 * value).toFixed(1)}%` : "< 0.1%")

@@ -1,1 +1,1 @@
-"""Sections of the tree page that are too large to stand in it."""
+"""Sections of the tree page."""

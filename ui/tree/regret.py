@@ -1,94 +1,105 @@
-"""One tree for all? What a tree loses when the acceptance it was designed for is not the one that holds."""
+"""The loss from using a tree designed for an acceptance vector other than the one that applies."""
+
+from collections.abc import Sequence
 
 import streamlit as st
+from plotly.colors import sample_colorscale
 
-from ui import charts, controls
+from sequoia_core import AcceptanceVector
+from sequoia_core.trees.comparison import Regret
+from ui import controls
 from ui.cards import Card, cards
 from ui.markdown import escaped
 from ui.session import core_cache, session
 
-DEFAULT_SHAPE = (64, 8)  # large enough for trees to differ; those planned for a small CPU are all alike
-MOST = 10  # vectors a matrix stays readable with
+DEFAULT_SHAPE = (64, 8)  # large enough for the trees to differ; trees planned for a small CPU are all similar
+SHADES = ["#5F6B72", "#A8481A"]
+SHOWN_LOSS = 0.0005  # tokens per step; smaller losses are shown as zero
+DARKEST = 0.5  # tokens per step; a fixed scale, so that a small loss does not look like a large one
+MAX_VECTORS = 10  # more vectors make the matrix unreadable
 
 
-def section() -> None:
-    """Draw what each of some vectors' trees loses where another vector holds."""
+def regret_section() -> None:
+    """Draw the loss of each selected vector's tree under the other vectors."""
     st.caption(
-        "Must the tree be designed anew for every temperature, domain and pair, or does one serve all? "
-        "Each cell is what a tree loses where another vector holds."
+        "Must the tree be redesigned for every temperature, domain and pair, or is one tree enough? "
+        "Each cell is the loss of a tree under another vector."
     )
-
     vectors = session.vectors()
-    if not vectors:
-        session.acceptance()  # says what is missing, and stops
+    current = _pair(session.acceptance())  # without a vector, this shows what is missing, and stops the page
     chosen = st.pills(
         "Acceptance vectors",
         list(vectors),
         selection_mode="multi",
-        default=list(vectors)[: min(MOST, 4)],
+        default=sorted(vectors, key=lambda name: _pair(vectors[name]) != current)[:4],
         key="regret_vectors",
         bind="query-params",
-        help="Shipped ones and those of this session: measure or upload more on the draft page.",
+        help="The shipped vectors and this session's. Measure or upload more on the draft page.",
     )
     n, d = controls.size_and_depth_sliders(
         *st.columns(2),
         keys=("regret_n", "regret_d"),
         default=DEFAULT_SHAPE,
         smallest=2,
-        size_help="the root included; the same for every tree of the matrix.",
+        size_help="including the root; the same for every tree in the matrix.",
     )
-    if len(chosen) > MOST:
-        st.info(f"The first {MOST} of the {len(chosen)} chosen are compared.", icon=":material/info:")
-        chosen = chosen[:MOST]
+    if len(chosen) > MAX_VECTORS:
+        st.info(
+            f"Only the first {MAX_VECTORS} of the {len(chosen)} selected vectors are compared.", icon=":material/info:"
+        )
+        chosen = chosen[:MAX_VECTORS]
     if len(chosen) < 2:
-        st.info("Choose at least two vectors.", icon=":material/info:")
+        st.info("Select at least two vectors.", icon=":material/info:")
         return
-    picked = tuple(vectors[name] for name in chosen)
     try:
-        regret = core_cache.regret(picked, n, d)
+        regret = core_cache.regret(tuple(vectors[name] for name in chosen), size=n, depth=d)
     except ValueError as error:
-        st.warning(f"{escaped(str(error))}. Raise the depth or lower the size.", icon=":material/warning:")
+        st.warning(f"{escaped(str(error))}. Increase the depth or reduce the size.", icon=":material/warning:")
         return
+    _draw_regret(regret, chosen, f"With n = {n} and d ≤ {d}")
 
-    tree, holds = (escaped(chosen[i]) for i in regret.worst)
-    safest = escaped(chosen[regret.safest])
+
+def _pair(vector: AcceptanceVector) -> tuple[str, str] | None:
+    """Return the names of the models that a vector was measured for; None if they are unknown."""
+    return vector.holds_for and (vector.holds_for.target, vector.holds_for.draft)
+
+
+def _draw_regret(regret: Regret, names: Sequence[str], shape: str) -> None:
+    """Draw the key figures, the matrix and the conclusion; `shape` is the phrase that begins a sentence."""
+    tree, applied = (escaped(names[i]) for i in regret.worst)
+    safest = escaped(names[regret.safest])
+    largest = regret.lost[regret.worst]
     cards(
         Card(
             "Largest regret",
-            f"{regret.lost[regret.worst]:.3f} tokens/step",
-            f"{regret.share[regret.worst]:.1%} of that vector's best",
-            help=f"The tree for {tree} where {holds} holds.",
+            f"{largest:.3f} tokens/step",
+            f"{regret.share[regret.worst]:.1%} of that vector's optimum",
+            help=f"The loss from using the tree for {tree} when {applied} applies.",
         ),
         Card(
             "Mean regret",
             f"{regret.mean:.3f} tokens/step",
-            "over all pairs of two",
-            help="Over all pairs of different vectors, each as likely; a tree under its own vector loses nothing.",
+            "over all ordered pairs",
+            help="The unweighted mean over all ordered pairs of different vectors; a tree loses nothing under its own.",
         ),
         Card(
             "Safest tree",
             safest,
             f"loses at most {regret.lost[regret.safest].max():.3f}",
-            help="The tree whose largest regret over the chosen vectors is smallest.",
+            help="The tree with the smallest maximum regret over the selected vectors.",
         ),
     )
-    st.plotly_chart(
-        charts.regret_figure(chosen, regret.lost),
-        width="stretch",
-        key="regret_matrix",
-        alt=f"Tokens per step that each row's tree loses under each column's vector; at most {regret.lost.max():.3f}",
+    st.dataframe(
+        regret.to_frame(names).style.format("{:.3f}").map(shade),
+        alt=f"Tokens per step that each row's tree loses under each column's vector; at most {largest:.3f}",
     )
-    if regret.lost.max() < 1e-9:
-        st.markdown(f"With n = {n} and d ≤ {d} all the chosen vectors want the same tree, or trees equally good.")
-    else:
-        st.markdown(
-            f"With n = {n} and d ≤ {d}, the tree for **{tree}** used where **{holds}** holds loses "
-            f"{regret.lost[regret.worst]:.3f} tokens per step, the most of any pair. If you can keep only one tree, "
-            f"take the one for **{safest}**."
-        )
-    controls.download(
-        "Download as CSV",
-        regret.to_frame(chosen).to_csv(),
-        f"regret-n{n}-d{d}.csv",
-        key="regret_csv",
-    )
+    if largest < 1e-9:
+        st.markdown(f"{shape}, all selected vectors have the same best tree or equally good ones.")
+
+
+def shade(lost: float) -> str:
+    """Return the style of a cell, which the loss turns from grey to rust; white text is readable on both."""
+    if lost < SHOWN_LOSS:
+        return ""
+    (colour,) = sample_colorscale(SHADES, min(lost / DARKEST, 1.0))
+    return f"background-color: {colour}; color: white"

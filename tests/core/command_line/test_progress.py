@@ -1,10 +1,10 @@
-"""Progress where nobody watches a bar: lines by an injected clock, also while nothing reports."""
+"""Progress lines with an injected clock, also without progress calls."""
 
 import sys
 
 import pytest
 
-from sequoia_core.command_line.progress import ProgressLines, _keep_saying, shown_progress
+from sequoia_core.command_line.progress import ProgressLines, _print_due_lines, show_progress
 
 
 class Clock:
@@ -29,19 +29,19 @@ def lines(clock, said):
     return ProgressLines(clock=clock, say=said.append)
 
 
-def test_a_line_comes_every_ten_seconds_and_says_what_is_left(lines, clock, said):
+def test_a_line_with_the_remaining_time_is_printed_every_ten_seconds(lines, clock, said):
     for second in range(21):
         clock.now = 100.0 + second
         lines(second / 80, f"prompt {1 + second // 10} of 8")
     assert said == ["12%, prompt 2 of 8, 10 s, about 70 s left", "25%, prompt 3 of 8, 20 s, about 60 s left"]
 
 
-def test_a_resumed_run_and_a_second_part_are_timed_by_themselves(lines, clock, said):
+def test_the_estimate_restarts_with_each_part(lines, clock, said):
     lines(0.5, "prompt 5 of 8")
     clock.now += 20
     lines(0.75, "prompt 7 of 8")
     clock.now += 100
-    lines(0.0, "replaying")  # another count begins
+    lines(0.0, "replaying")  # another part begins
     clock.now += 30
     lines(0.2, "replaying")
     assert said == [
@@ -51,7 +51,7 @@ def test_a_resumed_run_and_a_second_part_are_timed_by_themselves(lines, clock, s
     ]
 
 
-def test_lines_come_while_nothing_reports(lines, clock, said):
+def test_lines_are_printed_without_progress_calls(lines, clock, said):
     waits = []
 
     def wait(seconds: float) -> bool:
@@ -59,7 +59,7 @@ def test_lines_come_while_nothing_reports(lines, clock, said):
         clock.now += seconds
         return len(waits) == 4
 
-    _keep_saying(lines, wait)
+    _print_due_lines(lines, wait)
     assert said == [f"starting, {second} s" for second in (10, 20, 30)]
     lines = ProgressLines(clock=clock, say=said.append, doing="loading the models")
     clock.now += 12
@@ -68,9 +68,9 @@ def test_lines_come_while_nothing_reports(lines, clock, said):
 
 
 @pytest.mark.parametrize(("terminal", "as_json", "bar"), [(True, False, True), (True, True, False)])
-def test_a_terminal_gets_a_bar_unless_one_object_is_asked_for(terminal, as_json, bar, monkeypatch, capsys):
+def test_terminals_show_a_bar_unless_json_is_requested(terminal, as_json, bar, monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
-    with pytest.raises(ValueError, match="bad"), shown_progress(as_json) as progress:
+    with pytest.raises(ValueError, match="bad"), show_progress(as_json) as progress:
         progress(0.5, "prompt 2 of 3")
         progress(1.0, "prompt 3 of 3")
         raise ValueError("bad")

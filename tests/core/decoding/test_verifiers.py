@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from sequoia_core.decoding.verifiers import (
-    GREEDY,
+    GREEDY_VERIFIER,
     VERIFIERS,
     Offer,
     choose_verifiers,
@@ -17,10 +17,10 @@ from sequoia_core.decoding.verifiers import (
     traversal_rule,
 )
 from sequoia_core.decoding.walk import ScoredTree, walk_tree
-from sequoia_core.design.tree import TokenTree
+from sequoia_core.trees.tree import TokenTree
 from tests.core.decoding.test_sampling import draw_law
 
-pytestmark = pytest.mark.usefixtures("each_rows")  # with compiled rows and without
+pytestmark = pytest.mark.usefixtures("each_rows")  # with and without compiled row operations
 
 
 def replacement_law(draft, k):
@@ -40,12 +40,14 @@ DRAFT_SAMPLINGS = {
 
 
 def next_token_law(target, draft, k, fills, rule):
-    """Return the law of the token that follows a node with k children, and the probability that one is accepted."""
-    law, accepted = np.zeros(len(target)), 0.0
+    """Return the law of the token after a node with k children, and the probability of accepting one of them."""
+    law = np.zeros(len(target))
+    accepted = 0.0
     for children, weight in fills(draft, k).items():
         if weight == 0.0:
             continue
-        reach, left = weight, target
+        reach = weight
+        left = target
         for token, offer in zip(children, rule(target, draft, children), strict=True):
             law[token] += reach * offer.accept_prob
             accepted += reach * offer.accept_prob
@@ -83,15 +85,15 @@ def test_next_token_follows_the_target_exactly(name, target, draft):
 RULES = {f.__name__: f for f in (sequoia_rule, specinfer_rule, topk_rule)}
 
 
-def test_only_the_rule_that_is_exact_for_a_fill_makes_a_verifier():
+def test_a_verifier_needs_the_exact_rule_for_its_draft_sampling():
     with pytest.raises(ValueError, match="'mine': found draft sampling take_most_likely with rule sequoia_rule"):
         replace(VERIFIERS["topk"], name="mine", rule=sequoia_rule)
-    with pytest.raises(ValueError, match="rule <lambda>, expected one tied to a draft sampling"):
+    with pytest.raises(ValueError, match="rule <lambda>, expected one of the rules in EXACT_SAMPLING"):
         replace(VERIFIERS["topk"], name="mine", rule=lambda target, draft, children: iter(()))
 
 
-def test_at_temperature_zero_every_verifier_is_the_greedy_one():
-    assert choose_verifiers([*VERIFIERS], greedy=True) == {"greedy": GREEDY}
+def test_every_verifier_is_greedy_at_temperature_zero():
+    assert choose_verifiers([*VERIFIERS], greedy=True) == {"greedy": GREEDY_VERIFIER}
     assert choose_verifiers([*VERIFIERS], greedy=False) == VERIFIERS
     with pytest.raises(ValueError, match="verifier: found 'magic', expected one of sequoia"):
         choose_verifiers(["magic"], greedy=True)
@@ -101,7 +103,7 @@ def test_at_temperature_zero_every_verifier_is_the_greedy_one():
 
 @pytest.mark.sample(6)
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES.keys())
-def test_rules_make_no_nan_of_degenerate_rows(rule):
+def test_degenerate_rows_give_no_nan(rule):
     tiny = np.array([1.0, 1e-45, 1e-300, 0.0])
     degenerate = [np.eye(4)[0], np.eye(4)[3], tiny / tiny.sum(), np.full(4, 0.25)]
     with np.errstate(all="raise", under="ignore"):
@@ -112,19 +114,23 @@ def test_rules_make_no_nan_of_degenerate_rows(rule):
                     assert np.isfinite(offer.residual).all() and offer.residual.sum() == pytest.approx(1.0)
 
 
-def test_a_token_that_the_target_forbids_is_rejected_even_by_a_uniform_of_zero():
-    tree, target, draft = TokenTree(np.array([-1, 0])), np.array([0.0, 1.0]), np.array([1.0, 0.0])
+def test_a_token_without_target_mass_is_rejected_even_for_a_uniform_of_zero():
+    tree = TokenTree(np.array([-1, 0]))
+    target = np.array([0.0, 1.0])
+    draft = np.array([1.0, 0.0])
     for rule in RULES.values():
         scored = ScoredTree(tree, [0, 0], lambda n: target, lambda n: draft)
         walk = walk_tree(scored, rule=rule, uniform=lambda: 0.0)
         assert (walk.path, walk.bonus_token) == ((0,), 1)
 
 
-def test_a_token_that_only_rounding_could_draft_is_decided_by_the_target_alone():
-    tree, target, draft = TokenTree(np.array([-1, 0])), np.array([0.2, 0.8]), np.array([0.0, 1.0])
+def test_a_token_without_draft_mass_is_decided_by_the_target_alone():
+    tree = TokenTree(np.array([-1, 0]))
+    target = np.array([0.2, 0.8])
+    draft = np.array([0.0, 1.0])
     assert [Offer(mass, 0.0, lambda: target).accept_prob for mass in (0.2, 0.0)] == [1.0, 0.0]
     for rule in (sequoia_rule, specinfer_rule):
         assert next(rule(target, draft, [0])).accept_prob == 1.0
         scored = ScoredTree(tree, [1, 0], lambda n: target, lambda n: draft)
         walk = walk_tree(scored, rule=rule, uniform=lambda: 0.99)
-        assert walk.path == (0, 1) and walk.trials[0].draft_mass > 0.0  # something to divide by
+        assert walk.path == (0, 1) and walk.trials[0].draft_mass > 0.0  # a positive divisor

@@ -1,4 +1,4 @@
-"""Faults that libraries raise under many names, provoked for real: a panic in the tokenizer, memory that runs out."""
+"""Real panics of a tokenizer and real out-of-memory errors are recognised."""
 
 import json
 import shutil
@@ -16,22 +16,22 @@ from sequoia_core.models.prompting import encode_prompt
 from tests.chat_pair import Reader
 
 ROOT = Path(__file__).resolve().parents[3]
-NO_LENGTH = {"type": "FixedLength", "length": 0}  # accepted when read; brings the library down when used
+NO_LENGTH = {"type": "FixedLength", "length": 0}  # accepted at load, but crashes the library in use
 
 
-def test_a_tokenizer_that_panics_is_one_line_when_it_is_loaded(tmp_path: Path, capfd) -> None:
+def test_a_tokenizer_panic_at_load_is_reported_in_one_line(tmp_path: Path, capfd) -> None:
     folder = tmp_path / "pair"
     shutil.copytree(DEMO_PAIR, folder)
     for file in folder.glob("*/tokenizer.json"):
         file.write_text(json.dumps(json.loads(file.read_text()) | {"pre_tokenizer": NO_LENGTH}))
     pair = ["--target", str(folder / "target"), "--draft", str(folder / "draft")]
     assert main(["generate", "--prompt", "x", *pair, "--json"]) == 2
-    said = capfd.readouterr()  # what the library's own code writes, too
+    said = capfd.readouterr()  # including what native code writes
     assert (said.out, said.err.count("\n")) == ("", 1)
     assert said.err.startswith(f"error: {folder / 'target'}: found a tokenizer that does not work")
 
 
-def test_a_tokenizer_that_panics_over_a_prompt_is_named(demo_pair, tmp_path: Path) -> None:
+def test_a_tokenizer_panic_names_the_prompt(demo_pair, tmp_path: Path) -> None:
     from tokenizers import Tokenizer
 
     content = json.loads((DEMO_PAIR / "target" / "tokenizer.json").read_text()) | {"pre_tokenizer": NO_LENGTH}
@@ -41,7 +41,7 @@ def test_a_tokenizer_that_panics_over_a_prompt_is_named(demo_pair, tmp_path: Pat
     assert is_panic(caught.value.__cause__)
 
 
-def test_what_means_out_of_memory() -> None:
+def test_out_of_memory_errors_are_recognised() -> None:
     with pytest.raises(RuntimeError) as refused:
         torch.empty(2**47)
     wrapped = ValueError("a folder that does not load")
@@ -73,7 +73,7 @@ print(run())
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="limits a process's memory as Linux does")
-def test_the_command_line_out_of_memory() -> None:
+def test_commands_survive_out_of_memory() -> None:
     done = subprocess.run([sys.executable, "-c", LIMITED], cwd=ROOT, capture_output=True, text=True)
     told = (2, 0, "error: out of memory. Try a smaller tree or a shorter prompt.\n")
     assert done.stdout.splitlines() == [str(row) for row in [(0, 1, ""), told, told, (0, 1, "")]], done.stderr

@@ -1,12 +1,12 @@
-"""Logs of requests: the usual shapes, each with the same content; damaged and hostile ones."""
+"""Recorded requests are read from common layouts; damaged and hostile logs are refused."""
 
 import json
 
 import pytest
 
-from sequoia_core.files.response_logs import Recorded, load_responses, responses_from_bytes
+from sequoia_core.files.response_logs import RecordedRequest, load_responses, responses_from_bytes
 
-SAME = [
+LAYOUTS = [  # of the same request
     {"prompt": "Hello", "response": "Hi"},
     {"question": "Hello", "answer": "Hi"},
     {"instruction": "Hello", "input": "", "output": "Hi"},
@@ -42,25 +42,25 @@ def lines(*rows):
 
 
 @pytest.mark.parametrize("write", [lines, lambda *rows: json.dumps(rows).encode()], ids=["lines", "a list"])
-def test_usual_shapes(write):
-    assert responses_from_bytes(write(*SAME), "log") == [Recorded("Hello", "Hi")] * len(SAME)
+def test_common_layouts_are_read(write):
+    assert responses_from_bytes(write(*LAYOUTS), "log") == [RecordedRequest("Hello", "Hi")] * len(LAYOUTS)
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-8"])
-def test_logs_are_decoded(encoding):
+def test_encodings_are_detected(encoding):
     data = lines({"prompt": "H\xe9llo", "response": "Hi"}, {"text": "A", "output": "b"})
     assert responses_from_bytes(data.decode().encode(encoding), "log.jsonl") == [
-        Recorded("H\xe9llo", "Hi"),
-        Recorded("A", "b"),
+        RecordedRequest("H\xe9llo", "Hi"),
+        RecordedRequest("A", "b"),
     ]
 
 
-def test_the_second_question_is_no_part_of_the_first_answers_prompt():
+def test_later_questions_are_not_part_of_the_first_prompt():
     data = lines({"turns": ["One?", "Two?"], "output": "1"})
-    assert responses_from_bytes(data, "log") == [Recorded("One?", "1")]
+    assert responses_from_bytes(data, "log") == [RecordedRequest("One?", "1")]
 
 
-def test_a_system_prompt_and_a_context_are_read():
+def test_system_prompts_and_contexts_are_read():
     rows = [
         {"system_prompt": "Be short.", "question": "A?", "response": "a"},
         {"system": "Be short.", "messages": [{"role": "user", "content": "A?"}], "response": "a"},
@@ -78,33 +78,33 @@ def test_a_system_prompt_and_a_context_are_read():
     assert responses_from_bytes(lines(*rows), "log") == [*[("Be short.\nA?", "a")] * 4, ("Who?\nMe.", "a")]
 
 
-def test_every_choice_of_a_request_is_read():
+def test_all_choices_are_read():
     texts = [{"text": text} for text in "abcd"]
     both = lines({"prompt": "1", "choices": texts[:2]}, {"prompt": "2", "choices": texts[2:]})
     wanted = [("1", "a"), ("1", "b"), ("2", "c"), ("2", "d")]
     assert responses_from_bytes(both, "log") == wanted
 
 
-def test_token_ids_stay_what_they_are():
+def test_token_ids_are_read():
     found = responses_from_bytes(lines({"prompt_ids": [1, 2], "token_ids": [3], "prompt": "x", "response": "y"}), "a")
-    assert found == [Recorded([1, 2], [3])] and not found[0].is_text
+    assert found == [RecordedRequest([1, 2], [3])] and not found[0].is_text
 
 
 def test_each_answer_of_a_chat_is_a_request():
     turns = [("system", "Be short"), ("user", "A?"), ("assistant", "a"), ("user", "B?"), ("assistant", "b")]
     row = {"messages": [{"role": role, "content": text} for role, text in turns]}
     assert responses_from_bytes(lines(row), "log") == [
-        Recorded("Be short\nA?", "a"),
-        Recorded("Be short\nA?\na\nB?", "b"),
+        RecordedRequest("Be short\nA?", "a"),
+        RecordedRequest("Be short\nA?\na\nB?", "b"),
     ]
 
 
-def test_order_is_kept_and_empty_answers_left_out(tmp_path):
+def test_empty_answers_are_skipped_with_a_warning(tmp_path):
     path = tmp_path / "log.jsonl"
     call = {"messages": [{"role": "user", "content": "A?"}, {"role": "assistant", "content": None}]}
     path.write_bytes(lines({"prompt": "1", "response": "a"}, {"prompt": "2", "response": ""}, call) + b"\n\n")
-    with pytest.warns(UserWarning, match=r"found 2 of 3 answers empty: they are left out"):
-        assert load_responses(path) == [Recorded("1", "a")]
+    with pytest.warns(UserWarning, match=r"2 of 3 answers are empty and were skipped"):
+        assert load_responses(path) == [RecordedRequest("1", "a")]
 
 
 @pytest.mark.sample(20)
@@ -117,15 +117,15 @@ def test_order_is_kept_and_empty_answers_left_out(tmp_path):
         (b'{"prompt": ["a", "b"], "choices": [{"text": "c"}]}', """found prompt .*'a', 'b'.*, expected text"""),
         (
             b'{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "output": "c"}',
-            "line 1: found a chat that ends with 'b' and another answer, expected one answer",
+            "line 1: found a chat that ends with 'b' and a different answer, expected one answer",
         ),
-        (b"prompt,response\na,b\n", "line 1: found 'prompt,response', expected JSON: .*.not CSV or parquet"),
+        (b"prompt,response\na,b\n", "line 1: found 'prompt,response', expected JSON: .*.not CSV or Parquet"),
         (b'{"prompt": "a", "response": "b"}\n{"text": "c"}', "line 2: found keys text, expected prompt and response"),
         (b'{"prompt": 3, "response": "b"}', "line 1: found prompt '3', expected text"),
         (b'{"prompt_ids": [true], "token_ids": [1]}', "found prompt_ids"),
     ],
 )
-def test_what_is_no_log_is_refused_in_one_line(data, message):
+def test_invalid_logs_are_refused(data, message):
     with pytest.raises(ValueError, match=message) as error:
         responses_from_bytes(data, "log")
     assert "\n" not in str(error.value) and len(str(error.value)) < 500

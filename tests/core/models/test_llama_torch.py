@@ -1,4 +1,4 @@
-"""The fused Llama forward against the model's own, in both dtypes, and which models it takes."""
+"""The fused Llama pass against the model's `forward`, and the models that it supports."""
 
 import copy
 
@@ -8,13 +8,21 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.models.llama_torch import TorchLlama
+from sequoia_core.models.protocol import prefill
 from sequoia_core.models.transformers_passes import TransformersBackend
-from tests.core.models.offload.test_offloading import logits
+from sequoia_core.trees.plain import k_ary_tree
 
+PROMPT = [2 + place % 60 for place in range(20)]
+TREE = k_ary_tree(2, 3)
 SMALL = {
-    "vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "intermediate_size": 64, "max_position_embeddings": 64,
-}  # fmt: skip
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 64,
+    "max_position_embeddings": 64,
+}
 
 
 def llama(**changes) -> LlamaForCausalLM:
@@ -22,8 +30,25 @@ def llama(**changes) -> LlamaForCausalLM:
     return LlamaForCausalLM(LlamaConfig(**{**SMALL, **changes})).eval()
 
 
+def logits(model, tree=TREE) -> torch.Tensor:
+    """Return the logits of a tree after a prompt, of another child of its root, and of a token after a path."""
+    session = model.open(len(PROMPT) + tree.size + 8)
+    prefill(session, PROMPT)
+    start = len(PROMPT)
+    ids = torch.arange(tree.size) % 60
+    tree_mask = torch.zeros(tree.size, tree.size).masked_fill_(~torch.from_numpy(tree.ancestor_mask), -torch.inf)
+    found = [session.forward(ids, start + torch.from_numpy(tree.depths).long(), tree_mask, keep=tree.size).clone()]
+    alone = torch.full((1, tree.size + 1), -torch.inf)
+    alone[0, [0, -1]] = 0.0
+    found.append(session.forward(ids[:1], torch.tensor([start + 1]), alone, keep=1).clone())
+    path = [0, int(tree.children(0)[-1])]
+    session.commit(start, path)
+    found.append(session.forward(ids[:1], torch.tensor([session.length]), torch.zeros(1, 1), keep=1).clone())
+    return torch.cat(found)
+
+
 def both(model: PreTrainedModel) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the logits of trees after a prompt, by the model's own modules and by the fused path."""
+    """Return the logits of the model's `forward` and of the fused pass."""
     twin = copy.deepcopy(model)
     own = HuggingFaceModel(twin, "own", backend=TransformersBackend(twin))
     fused = HuggingFaceModel(model, "fused")
@@ -32,9 +57,13 @@ def both(model: PreTrainedModel) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 LLAMA3 = {
-    "rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "rope_type": "llama3",
+    "rope_theta": 1e4,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(
@@ -46,16 +75,16 @@ LLAMA3 = {
         {"rope_parameters": LLAMA3},
     ],
 )
-def test_it_computes_what_the_model_computes(changes):
+def test_fused_logits_match_the_model(changes):
     own, fused = both(llama(**changes))
     torch.testing.assert_close(fused, own, atol=2e-6, rtol=1e-5)
 
 
 class Adapted(torch.nn.Linear):
-    """Stands for an adapter around a layer."""
+    """A stand-in for an adapted layer."""
 
 
-def test_adapted_layers_keep_the_models_own_forward():
+def test_adapted_layers_are_not_supported():
     model = llama()
     assert TorchLlama.supports(model)
     model.model.layers[1].self_attn.o_proj = Adapted(32, 32, bias=False)
@@ -63,5 +92,5 @@ def test_adapted_layers_keep_the_models_own_forward():
 
 
 @pytest.mark.parametrize("changes", [{"attention_bias": True}, {"hidden_act": "gelu"}])
-def test_other_models_keep_their_own_forward(changes):
+def test_other_models_are_not_supported(changes):
     assert not TorchLlama.supports(llama(**changes))

@@ -1,15 +1,12 @@
-"""How a prompt ended is told from what the template wrote, and arguments reach templates that read them."""
-
-import json
+"""The ending of a prompt is derived from the rendered template, and arguments reach templates that use them."""
 
 import pytest
 
-from sequoia_core.command_line.inputs import encoded
-from sequoia_core.command_line.main import main
+from sequoia_core.command_line.inputs import encode_prompts
 from sequoia_core.files.prompt_rows import Chat
 from sequoia_core.models.chat import PromptRefused, Turn, chat_text
-from sequoia_core.models.prompting import Prompting, encode_prompt, parsed_arguments
-from tests.chat_pair import CHATML, NO_SYSTEM, Reader, chat_tokenizer, save_chat_pair
+from sequoia_core.models.prompting import Prompting, encode_prompt, parse_template_arguments
+from tests.chat_pair import CHATML, NO_SYSTEM, Reader, chat_tokenizer
 
 CLOSED = "<think>\n\n</think>\n\n"
 ASKED = CHATML + "{% if enable_thinking is defined and enable_thinking is false %}" + CLOSED + "{% endif %}"
@@ -33,7 +30,7 @@ TURNS = [Turn("user", "What does </think> mean?")]
         (BY_SYSTEM, {"thinking": True}, "chat, thinking on"),
     ],
 )
-def test_the_record_says_how_the_prompt_ended(template, arguments, ending):
+def test_the_record_describes_the_prompts_ending(template, arguments, ending):
     tokenizer = chat_tokenizer(template)
     wanted = {"prompt_ending": ending, "template_arguments": arguments}
     prompting = Prompting(arguments=arguments)
@@ -46,12 +43,16 @@ def test_the_record_says_how_the_prompt_ended(template, arguments, ending):
     assert Prompting(False).record(tokenizer)["prompt_ending"] == "raw"
 
 
-def test_arguments_are_given_as_words_or_json():
+def test_arguments_are_parsed_as_json_or_text():
     given = ["enable_thinking=False", "effort=very low", "budget = 12", 'names=["a", "b"]', "note=a=b", "nothing=null"]
-    assert parsed_arguments(given) == {
-        "enable_thinking": False, "effort": "very low", "budget": 12, "names": ["a", "b"], "note": "a=b",
+    assert parse_template_arguments(given) == {
+        "enable_thinking": False,
+        "effort": "very low",
+        "budget": 12,
+        "names": ["a", "b"],
+        "note": "a=b",
         "nothing": None,
-    }  # fmt: skip
+    }
     template = "{{ messages[0].content }} {{ effort }} {{ names[1] }} {{ budget + 1 }}"
     wanted = {"effort": "low", "names": ["a", "b"], "budget": 12}
     assert chat_text(chat_tokenizer(template), [Turn("user", "x")], wanted) == "x low b 13"
@@ -60,23 +61,26 @@ def test_arguments_are_given_as_words_or_json():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["enable_thinking"], "'enable_thinking': found no short name=value, expected such as enable_thinking=false"),
-        (["a=1", "a=2"], "'a=2': found it twice"),
-        (["two words=1"], "'two words': found no name"),
-        (["messages=1"], "'messages': found a name that the program itself gives, expected such as enable_thinking"),
+        (
+            ["enable_thinking"],
+            "'enable_thinking': found invalid text, expected a short name=value such as",
+        ),
+        (["a=1", "a=2"], "'a=2': found a repeated name"),
+        (["two words=1"], "'two words': found an invalid name"),
+        (["messages=1"], "'messages': found a reserved name, expected a name such as enable_thinking"),
     ],
 )
-def test_what_is_no_argument_is_refused_in_one_line(given, said):
+def test_invalid_arguments_are_refused_in_one_line(given, said):
     with pytest.raises(ValueError, match=f"^template argument .*{said}") as caught:
-        parsed_arguments(given)
+        parse_template_arguments(given)
     assert "\n" not in str(caught.value)
 
 
-def test_an_argument_that_nobody_reads_is_refused():
-    with pytest.raises(ValueError, match="template argument thinking: found a chat template that does not read it"):
+def test_an_unused_argument_is_refused():
+    with pytest.raises(ValueError, match="template argument thinking: found a chat template that does not use it"):
         encode_prompt(Reader(chat_tokenizer(ASKED)), "x", Prompting(arguments={"thinking": True}))
     for tokenizer, chat in ((chat_tokenizer(None), None), (chat_tokenizer(ASKED), False)):
-        with pytest.raises(ValueError, match="enable_thinking: found it for prompts that go through no chat template"):
+        with pytest.raises(ValueError, match="enable_thinking: found with prompts that use no chat template"):
             encode_prompt(Reader(tokenizer), "x", Prompting(chat, {"enable_thinking": True}))
 
 
@@ -88,7 +92,7 @@ def test_the_roles_of_a_chat_reach_the_template_or_are_refused():
     turns = [Turn(role, text) for role, text in CHAT.turns]
     assert tokenizer.decode(encode_prompt(Reader(tokenizer), CHAT)) == chat_text(tokenizer, turns)
     for tokenizer, chat in ((chat_tokenizer(None), None), (chat_tokenizer(CHATML), False)):
-        with pytest.raises(PromptRefused, match="prompt 'system: Be terse.*found turns of system, user"):
+        with pytest.raises(PromptRefused, match="prompt 'system: Be terse.*found turns .system, user"):
             encode_prompt(Reader(tokenizer), CHAT, Prompting(chat))
     with pytest.raises(PromptRefused, match="prompt 'system: Be terse.*refuses a system turn"):
         encode_prompt(Reader(chat_tokenizer(NO_SYSTEM)), CHAT)
@@ -101,36 +105,19 @@ DROPS_SYSTEM = "{% for m in messages if m.role != 'system' %}<|im_start|>{{ m.co
     ("template", "prompt", "role"),
     [(DROPS_SYSTEM, CHAT, "system"), ("Hello! {{ messages[0].role }}", "Hello", "user"), (DROPS_SYSTEM, "Why?", "")],
 )
-def test_a_turn_that_the_template_leaves_out_is_named(template, prompt, role):
+def test_a_turn_that_the_template_drops_is_refused(template, prompt, role):
     reader = Reader(chat_tokenizer(template))
     if not role:
         assert encode_prompt(reader, prompt)
         return
-    with pytest.raises(PromptRefused, match=f"found a chat template that leaves out the text of the {role}, expected"):
+    with pytest.raises(PromptRefused, match=f"found a chat template that omits the text of the {role}, expected"):
         encode_prompt(reader, prompt)
 
 
-def test_prompts_that_the_template_refuses_are_left_out_and_named(capsys):
+def test_refused_prompts_are_skipped_with_a_warning(capsys):
     reader = Reader(chat_tokenizer(NO_SYSTEM))
-    assert encoded(reader, ["a", CHAT, "b"], Prompting()) == [encode_prompt(reader, text) for text in "ab"]
+    assert encode_prompts(reader, ["a", CHAT, "b"], Prompting()) == [encode_prompt(reader, text) for text in "ab"]
     said = capsys.readouterr().err
-    assert said.startswith("1 of 3 prompts are left out") and "prompt 'system: Be terse." in said
+    assert said.startswith("1 of 3 prompts were skipped") and "prompt 'system: Be terse." in said
     with pytest.raises(PromptRefused, match="refuses a system turn"):
-        encoded(reader, [CHAT, CHAT], Prompting())
-
-
-@pytest.mark.slow
-def test_measure_and_generate_record_it(tmp_path, capsys):
-    target, draft = save_chat_pair(tmp_path, UNASKED)
-    pair = ["--target", target, "--draft", draft, "--max-new-tokens", "4", "--json"]
-    measure = ["measure", *pair, "--prompts", f"{tmp_path}/prompts.txt", "--out", f"{tmp_path}/v.json"]
-    (tmp_path / "prompts.txt").write_text("one\ntwo\n")
-    asked = ["--template-arg", "enable_thinking=true"]
-    wanted = {"prompt_ending": "chat, thinking on", "template_arguments": {"enable_thinking": True}}
-    assert main([*measure, *asked]) == 0
-    assert json.loads(capsys.readouterr().out).items() >= wanted.items()
-    assert json.loads((tmp_path / "v.json").read_text())["meta"].items() >= wanted.items()
-    assert main(["generate", *pair, "--prompt", "one", *asked]) == 0
-    assert json.loads(capsys.readouterr().out).items() >= wanted.items()
-    assert main([*measure[:-2], "--resume", f"{tmp_path}/v.json"]) == 2
-    assert "found 'chat, thinking on' for prompt_ending, expected 'chat, thinking closed by" in capsys.readouterr().err
+        encode_prompts(reader, [CHAT, CHAT], Prompting())

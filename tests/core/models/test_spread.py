@@ -1,13 +1,13 @@
-"""Models that accelerate spreads over several places: the same text, and caches beside the layers that fill them."""
+"""Models that accelerate spreads over several devices: the same text, and caches on each layer's device."""
 
 import pytest
 import torch
 
 from sequoia_core.decoding.loop import decode
-from sequoia_core.design.plain_trees import k_ary_tree
 from sequoia_core.models import checkpoint
 from sequoia_core.models.loading import load_pair
 from sequoia_core.models.tree_cache import TreeCache
+from sequoia_core.trees.plain import k_ary_tree
 from tests.conftest import tokens_of
 
 pytest.importorskip("accelerate")
@@ -26,14 +26,15 @@ def test_a_target_partly_on_disk_writes_the_same_text(monkeypatch):
     places = {"model.embed_tokens": "cpu", "model.norm": "cpu", "model.rotary_emb": "cpu", "lm_head": "cpu"}
     places |= {f"model.layers.{n}": "cpu" if n < 2 else "disk" for n in range(layers)}
     monkeypatch.setattr(checkpoint, "SPREAD", places)
-    monkeypatch.setattr("sequoia_core.models.loading.SPREAD", "auto")
+    monkeypatch.setattr("sequoia_core.models.folders.SPREAD", "auto")
     spread = load_pair(device="auto", dtype="float32")
     assert spread.target.backend == "transformers" and spread.target.model.model.layers[3].mlp.up_proj.weight.is_meta
     assert text(spread) == text(whole)
 
 
-def test_a_cache_has_room_beside_the_layers_of_each_device():
-    cpu, other = torch.device("cpu"), torch.device("meta")
+def test_a_cache_allocates_buffers_on_each_device():
+    cpu = torch.device("cpu")
+    other = torch.device("meta")
     cache = TreeCache(3, 8, {cpu: 2, other: 1})
     rows = {0: torch.randn(1, 2, 4, 3), 1: torch.randn(1, 2, 4, 3), 2: torch.empty(1, 2, 4, 3, device=other)}
     cache.begin(torch.arange(4))

@@ -1,4 +1,4 @@
-"""Weight files that are not what their header or an index says are refused with file, tensor and bytes."""
+"""Weight files that contradict their header or index are refused, naming file, tensor and size."""
 
 import json
 
@@ -9,12 +9,13 @@ from safetensors.torch import save_file
 from sequoia_core.models.model_files import locate
 from sequoia_core.models.weight_files import read_tensors, stored_tensors
 
-FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
+FIRST = "model-00001-of-00002.safetensors"
+SECOND = "model-00002-of-00002.safetensors"
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
 
 
 def folder_of(folder, first=("a",), second=("b",)):
-    """Write two shards with tensors of four numbers, and an index that says a and b."""
+    """Save two shards with tensors of four numbers, and an index of a and b."""
     for name, tensors in ((FIRST, first), (SECOND, second)):
         save_file({key: torch.arange(4.0) for key in tensors}, folder / name)
     index = {"weight_map": {"a": FIRST, "b": SECOND}}
@@ -33,23 +34,20 @@ def test_shards_are_read_as_one_file(tmp_path):
     assert stored_tensors(locate(tmp_path.parent)) == {}
 
 
-@pytest.mark.sample(9)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(
     ("damage", "found"),
     [
-        (lambda data: data[:-5], "75 bytes, expected 80 by its header: cut short$"),
-        (lambda data: data + bytes(3), "83 bytes, expected 80 by its header: something was appended$"),
-        (lambda data: data[:20], "20 bytes, expected 64 by its header: cut short$"),
+        (lambda data: data[:-5], "75 bytes, expected 80 according to its header: the file is truncated$"),
+        (lambda data: data + bytes(3), "83 bytes, expected 80 according to its header: data was appended$"),
         (lambda data: b"", "an empty file, expected a complete safetensors file$"),
         (lambda data: POINTER, "a Git LFS pointer, not the file itself, expected"),
-        (lambda data: b"<!DOCTYPE html><html>Not found</html>", "HTML or XML"),
         (lambda data: data.replace(b'"dtype"', b'"dtyqe"'), "a damaged file"),
         (lambda data: headed(b'{"a": [1, 2]}'), r"a damaged file \(a tensor without data_offsets in its header\), exp"),
-        (lambda data: headed(b'{"a": {"data_offsets": 3}}'), r"a damaged file \(a tensor without data_offsets"),
     ],
-    ids=["cut", "longer", "cut header", "empty", "pointer", "page", "header", "a list", "no offsets"],
+    ids=["cut", "longer", "empty", "pointer", "header", "a list"],
 )
-def test_a_file_that_is_not_whole_is_named_with_its_bytes(damage, found, tmp_path):
+def test_an_incomplete_file_is_reported_with_its_size(damage, found, tmp_path):
     source = folder_of(tmp_path)
     (tmp_path / SECOND).write_bytes(damage((tmp_path / SECOND).read_bytes()))
     with pytest.raises(ValueError, match=f"{SECOND}: found {found}") as error:
@@ -58,9 +56,10 @@ def test_a_file_that_is_not_whole_is_named_with_its_bytes(damage, found, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("second", "found"), [(["c"], f"{SECOND}: found no b"), (["b", "a"], f"{SECOND}: found a, which is in {FIRST} too")]
+    ("second", "found"),
+    [(["c"], f"{SECOND}: b is missing"), (["b", "a"], f"{SECOND}: found a, which {FIRST}")],
 )
-def test_each_tensor_is_stored_once_and_where_the_index_says(second, found, tmp_path):
+def test_tensors_must_match_the_index_and_be_unique(second, found, tmp_path):
     source = folder_of(tmp_path, second=second)
     with pytest.raises(ValueError, match=found):
         stored_tensors(source)
@@ -70,17 +69,24 @@ def test_each_tensor_is_stored_once_and_where_the_index_says(second, found, tmp_
     ("shard", "found"),
     [
         ("../x.safetensors", "'../x.safetensors', expected the name of a file in the same folder$"),
-        ("..", "'..', expected the name of a file"),
         ("a\\b.safetensors", r"'a\\\\b.safetensors', expected the name of a file"),
-        (SECOND, f"{SECOND} in it and model.safetensors in the folder, expected one set of weights$"),
+        (3, "{'a': 3}, expected the file name of each tensor"),
+        (SECOND, f"{SECOND} in the index and model.safetensors in the folder, expected one set of weights$"),
     ],
 )
-def test_an_index_names_the_only_files_of_its_folder(shard, found, tmp_path):
+def test_an_index_must_name_the_only_files_of_its_folder(shard, found, tmp_path):
     source = folder_of(tmp_path)
     (tmp_path / FIRST).rename(tmp_path / "model.safetensors")
     path = tmp_path / "model.safetensors.index.json"
     path.write_text(json.dumps({"weight_map": {"a": shard}}))
-    with pytest.raises(ValueError, match=f"model.safetensors.index.json: found {found}"):
+    with pytest.raises(ValueError, match=f"model.safetensors.index.json: (weight_map: )?found {found}"):
         stored_tensors(source)
     path.write_text(json.dumps({"weight_map": {"a": "model.safetensors"}}))
     assert stored_tensors(source) == {"a": ((4,), "F32")}
+
+
+def test_a_missing_shard_is_named(tmp_path):
+    source = folder_of(tmp_path)
+    (tmp_path / SECOND).unlink()
+    with pytest.raises(ValueError, match=f"the file {SECOND} is missing"):
+        stored_tensors(source)

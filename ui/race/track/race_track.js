@@ -1,9 +1,9 @@
-// Methods of a race as bars of time, moved by one clock, the fastest first. Every method has its tokens when its recorded
-// steps ended: nothing is smoothed. While the race runs, those that have finished stand there and the others wait.
+// Draws the methods of a race as lanes on a shared time axis. Tokens appear exactly when their recorded steps ended,
+// without smoothing. While the race runs, lanes are filled at once, because a replay would slow the race down.
 
 const SPEEDS = [["1×", 1], ["1/4×", 0.25], ["1/10×", 0.1]]
-const KEY_SHARE = 0.02 // of the race, for one press of an arrow key
-const CALM_MS = 500 // between pictures, for people who asked for less motion
+const KEY_SHARE = 0.02 // fraction of the race moved by one press of an arrow key
+const CALM_MS = 500 // interval between updates for users who prefer reduced motion
 const tracks = new WeakMap()
 
 export default function raceTrack({ data, parentElement }) {
@@ -18,15 +18,15 @@ export default function raceTrack({ data, parentElement }) {
 
 function createTrack(parent) {
   const find = (name) => parent.querySelector("." + name)
-  const el = Object.fromEntries(["track", "bar", "play", "speeds", "scrub", "clock", "methods", "said", "text"].map((name) => [name, find(name)]))
-  const track = { el, epoch: null, methods: [], time: 0, end: 0, speed: 1, playing: false, beat: null }
+  const el = Object.fromEntries(["track", "bar", "play", "speeds", "scrub", "clock", "lanes", "said", "text"].map((name) => [name, find(name)]))
+  const track = { el, epoch: null, lanes: [], time: 0, end: 0, speed: 1, playing: false, beat: null }
   el.play.onclick = () => play(track, !track.playing)
   el.scrub.oninput = () => moveTo(track, (Number(el.scrub.value) / 1000) * track.end)
   track.speedButtons = SPEEDS.map(([label, speed]) => {
     const button = document.createElement("button")
     button.type = "button"
     button.textContent = label
-    button.title = speed === 1 ? "As fast as it was" : "Slow motion"
+    button.title = speed === 1 ? "Real time" : "Slow motion"
     button.onclick = () => setSpeed(track, speed)
     el.speeds.append(button)
     return [button, speed]
@@ -51,42 +51,40 @@ function setSpeed(track, speed) {
 function begin(track, data) {
   play(track, false)
   track.epoch = data.epoch
-  track.level = data.level
-  track.methods = data.methods.map((method) => makeMethod(method)).sort((a, b) => a.finish - b.finish)
-  const waiting = data.waiting.map((name, place) => makeWaiting(name, place === 0))
-  track.el.methods.replaceChildren(...track.methods.map((method) => method.row), ...waiting)
-  track.end = Math.max(...track.methods.map((method) => method.finish), 0)
-  track.over = waiting.length === 0
-  track.el.bar.hidden = !track.over
-  const fastest = track.methods.reduce((best, method) => Math.min(best, method.finish), Infinity)
-  for (const method of track.methods) method.gap = method.finish - fastest
-  moveTo(track, isCalm() || !track.over ? track.end : 0)
-  if (!isCalm() && track.over) play(track, true)
+  track.verdict = data.verdict
+  track.lanes = data.lanes.map((lane) => makeLane(track, lane))
+  track.lanes.find((lane) => lane.name === data.running)?.row.classList.add("running")
+  track.el.lanes.replaceChildren(...track.lanes.map((lane) => lane.row))
+  track.end = Math.max(...track.lanes.map((lane) => lane.finish), 0)
+  const over = data.verdict !== ""
+  track.el.bar.hidden = !over
+  if (over) track.lanes[0].row.classList.add("first")
+  moveTo(track, isCalm() || !over ? track.end : 0)
+  if (!isCalm() && over) play(track, true)
 }
 
-function makeWaiting(name, isNext) {
-  const row = piece("method waiting")
-  piece("name", row).textContent = name
-  piece("road", row)
-  piece("figures", row).textContent = isNext ? "running" : "waits"
-  return row
-}
-
-function piece(name, parent) {
-  const element = document.createElement("div")
+function piece(name, parent, tag = "div") {
+  const element = document.createElement(tag)
   element.className = name
   parent?.append(element)
   return element
 }
 
-function makeMethod(data) {
-  const row = piece("method")
-  if (data.tokens.length < data.tokens[data.tokens.length - 1]) row.classList.add("tree")
-  const method = { ...data, row, finish: data.ends[data.ends.length - 1], total: data.tokens[data.tokens.length - 1], shown: null }
-  piece("name", row).textContent = data.name
-  method.run = piece("run", piece("road", row))
-  method.figures = piece("figures", row)
-  return method
+function makeLane(track, data) {
+  const row = piece("lane")
+  const lane = { ...data, row, finish: data.ends.at(-1) ?? 0 }
+  if (data.tokens.length < data.tokens.at(-1)) row.classList.add("tree")
+  if (data.slower) row.classList.add("slower")
+  lane.button = piece("name", row, "button")
+  lane.button.type = "button"
+  lane.button.textContent = data.name
+  lane.run = piece("run", piece("road", row))
+  lane.said = piece("figures", row)
+  row.onclick = () => {
+    track.picked = data.name
+    showText(track)
+  }
+  return lane
 }
 
 function play(track, on) {
@@ -121,27 +119,26 @@ function show(track, time) {
   el.scrub.value = track.end ? Math.round((1000 * time) / track.end) : 0
   el.scrub.setAttribute("aria-valuetext", `${time.toFixed(2)} seconds`)
   el.clock.textContent = `${time.toFixed(2)} of ${track.end.toFixed(2)} s`
-  for (const method of track.methods) showMethod(track, method, time)
-  const leader = track.methods[0]
-  if (leader) track.el.text.textContent = leader.texts.slice(0, stepsBy(leader.ends, time)).join("")
-  const [first, second] = track.methods
-  const said = track.over && second && time >= track.end ? finishOf(track, first, second) : ""
-  if (el.said.textContent !== said) el.said.textContent = said
+  for (const lane of track.lanes) showLane(track, lane)
+  showText(track)
+  const verdict = time >= track.end ? track.verdict : ""
+  if (el.said.textContent !== verdict) el.said.textContent = verdict
 }
 
-function finishOf(track, first, second) {
-  return first.gap === 0 && second.gap <= track.level * first.finish ? `On this prompt ${first.name} and ${second.name} are level.` : `On this prompt ${first.name} is first.`
+function showText(track) {
+  // Show the text of the picked lane, of the winner, or of the lane that was filled last.
+  const { lanes, el, verdict } = track
+  const shown = lanes.find((lane) => lane.name === track.picked) ?? (verdict ? lanes[0] : lanes.findLast((lane) => lane.finish))
+  for (const lane of lanes) lane.button.setAttribute("aria-pressed", String(lane === shown))
+  el.text.textContent = shown ? shown.texts.slice(0, stepsBy(shown.ends, track.time)).join("") : ""
+  if (track.playing) el.text.scrollTop = el.text.scrollHeight
 }
 
-function showMethod(track, method, time) {
-  const done = stepsBy(method.ends, time)
-  const isHome = done === method.ends.length
-  method.row.classList.toggle("first", isHome && method.gap === 0)
-  method.run.style.transform = `scaleX(${Math.min(time, method.finish) / track.end})`
-  if (method.shown === done) return
-  method.shown = done
-  const tokens = done ? method.tokens[done - 1] : 0
-  const rate = done ? `${(tokens / method.ends[done - 1]).toFixed(0)} tok/s` : ""
-  const place = method.gap === 0 ? "first" : `+${method.gap.toFixed(2)} s`
-  method.figures.textContent = isHome ? `${method.finish.toFixed(2)} s · ${place} · ${rate}` : `${tokens} tokens · ${rate}`
+function showLane(track, lane) {
+  const done = stepsBy(lane.ends, track.time)
+  const isHome = done === lane.ends.length
+  const tokens = lane.tokens[done - 1] ?? 0
+  lane.row.classList.toggle("home", isHome)
+  lane.run.style.transform = `scaleX(${Math.min(track.time, lane.finish) / track.end || 0})`
+  lane.said.textContent = isHome ? lane.figures : `${tokens} tokens · ${(tokens / (lane.ends[done - 1] ?? 1)).toFixed(0)} tok/s`
 }

@@ -1,1 +1,0 @@
-"""Trees grown per step: from the draft model, from text already seen, or from both."""

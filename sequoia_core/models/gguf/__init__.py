@@ -1,1 +1,0 @@
-"""Models in GGUF files, run by llama.cpp's library."""

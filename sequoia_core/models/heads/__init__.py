@@ -1,1 +1,0 @@
-"""Draft heads, which read a target's hidden states: their files, their layers, their sessions."""

@@ -1,0 +1,8 @@
+"""Static passes and captured decoding steps on CUDA devices.
+
+Within this package, each module imports only those listed before it:
+
+    phases, drafting, walk_by_rank, judging
+"""
+
+PROVIDES = {"drafters": ["drafting:StaticDrafter"], "judges": ["judging:StaticJudge"]}

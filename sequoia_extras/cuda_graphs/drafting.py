@@ -1,0 +1,155 @@
+"""Drafter for fixed trees on GPUs: each level is a phase with a fixed shape, and tokens stay on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from sequoia_core.decoding.drafting import DraftRun, DraftTree, LevelDrafter, generator_on
+from sequoia_core.decoding.draws import exponential, race, race_after_first, row_uniforms
+from sequoia_core.decoding.plan import Level
+from sequoia_core.decoding.sampling import draft_probabilities, sample_without_replacement, take_most_likely
+from sequoia_core.models.protocol import causal_mask
+from sequoia_core.models.tree_cache import CacheSession
+
+from .phases import Phase, StaticPass, is_static
+
+
+class StaticDrafter(LevelDrafter):
+    """Drafts like `LevelDrafter`, but in phases; the judge checks that the draft's logits are finite.
+
+    The first level's pass always reads the token before the root again: whether the draft has already read it depends
+    on the accepted path, but the shape of the pass must not.
+    """
+
+    reusable = True
+
+    @torch.inference_mode()
+    def __init__(self, run: DraftRun) -> None:
+        super().__init__(run)
+        session = self.session
+        assert isinstance(session, CacheSession) and self.fixed_plan is not None, "checked by `supports`"
+        self._cache = session.cache
+        self._plan = plan = self.fixed_plan
+        device = session.device
+        inner = len(plan.inner)
+        self._vocab = session.vocab_size
+        self._first, self._before = torch.zeros(2, 1, dtype=torch.int64, device=device)
+        self._tokens = torch.zeros(plan.tree.size, dtype=torch.int64, device=device)
+        self._probs = torch.ones(plan.tree.size, dtype=torch.float32, device=device)
+        # These are also the rows that the base class reads and writes.
+        self._rows = self._static_rows = torch.zeros(inner, self._vocab, dtype=torch.float32, device=device)
+        self._noise = torch.ones_like(self._static_rows) if run.draft_sampling is sample_without_replacement else None
+        self._first_rows = None if run.sampling.plain else torch.zeros_like(self._static_rows)
+        self._first_uniforms = torch.zeros(inner, 1, dtype=torch.float64, device=device)
+        self._path = torch.zeros(plan.tree.depth + 1, dtype=torch.int64, device=device)
+        # There is one pass and one phase per level.
+        self.passes: list[StaticPass] = []
+        self._levels: list[Phase] = []
+        start = 0
+        for depth, level in enumerate(plan.levels):
+            if depth == 0:
+                level_pass = StaticPass(session, causal_mask(2), torch.arange(2), first=self._before)
+            else:
+                depths = torch.full((len(level.nodes),), depth)
+                level_pass = StaticPass(session, level.tree_mask, depths, first=self._first)
+            on_device = _LevelOnDevice.from_level(level, start, device)
+            start += len(level.nodes)
+            self.passes.append(level_pass)
+            self._levels.append(Phase(partial(self._fill, depth, level_pass, on_device), device))
+        self._commit_path = Phase(self._gather_path, device)
+
+    @staticmethod
+    def supports(run: DraftRun) -> bool:
+        drawn = run.draft_sampling in (sample_without_replacement, take_most_likely)
+        return run.policy.fixed is not None and drawn and is_static(run.session)
+
+    def restart(self, generator: torch.Generator) -> None:
+        """Start another run with this generator."""
+        self.run = self.run._replace(generator=generator_on(self.run.generator.device, generator))
+
+    @torch.inference_mode()
+    def grow(self, sequence: Sequence[int]) -> DraftTree:
+        # The phases cannot be used if no token precedes the root or if the context is nearly full.
+        if len(sequence) == 1 or self.plan_below(sequence) is not self._plan:
+            return super().grow(sequence)
+        root_position = len(sequence) - 1
+        self._first.fill_(root_position)
+        self._before.fill_(root_position - 1)
+        self._tokens[:1] = sequence[-1]
+        self.passes[0].ids.copy_(torch.tensor(sequence[-2:]))
+        if self._noise is not None:
+            self._noise.copy_(exponential(self._noise, self.run.generator))
+        if self._first_rows is not None:
+            self._first_uniforms.copy_(row_uniforms(self._first_uniforms, self.run.generator))
+        for fill_level in self._levels:
+            fill_level()
+        return DraftTree(
+            self._plan,
+            root_position,
+            self._tokens,
+            self._probs,
+            self._static_rows,
+            self._plan.cache_positions,
+            first_rows=self._first_rows,
+        )
+
+    def _fill(self, depth: int, level_pass: StaticPass, level: _LevelOnDevice) -> Tensor:
+        """Run one level's pass and draw its children."""
+        if depth:
+            level_pass.ids.copy_(self._tokens[level.nodes])
+        probs, first = draft_probabilities(level_pass.logits()[-len(level.nodes) :], self.run.sampling)
+        if self._noise is None:
+            drawn = take_most_likely(probs, level.most_children)
+        else:
+            noise = self._noise[level.rows]
+            if first is not None and self._first_rows is not None:
+                self._first_rows[level.rows] = first
+                uniforms = self._first_uniforms[level.rows]
+                drawn = race_after_first(probs, noise, level.most_children, first, uniforms)
+            else:
+                drawn = race(probs, noise, level.most_children)
+        drawn = drawn.take(level.draw_indices)
+        self._tokens[level.children] = drawn
+        self._probs[level.children] = probs.take(level.parents * self._vocab + drawn)
+        self._static_rows[level.rows] = probs
+        return drawn
+
+    def _gather_path(self) -> Tensor:
+        return self._cache.gather(self._first, self._path)
+
+    @torch.inference_mode()
+    def commit(self, draft: DraftTree, path: tuple[int, ...]) -> None:
+        # This tree was drafted by the base class.
+        if draft.probs is not self._probs:
+            return super().commit(draft, path)
+        read = [position for position in draft.cache_positions[list(path)].tolist() if position >= 0]
+        self._path[: len(read)] = torch.tensor(read)
+        self._commit_path()
+        self._cache.length = draft.root_position + len(read)
+
+
+class _LevelOnDevice(NamedTuple):
+    """A level of a plan (see `plan.Level`) with its indices on the device; `rows` selects its rows among the tree's."""
+
+    nodes: Tensor
+    most_children: int
+    children: slice
+    parents: Tensor
+    draw_indices: Tensor
+    rows: slice
+
+    @classmethod
+    def from_level(cls, level: Level, start: int, device: torch.device) -> _LevelOnDevice:
+        return cls(
+            torch.from_numpy(level.nodes).to(device),
+            level.most_children,
+            level.children,
+            level.rows.to(device),
+            level.draw_indices.to(device),
+            slice(start, start + len(level.nodes)),
+        )

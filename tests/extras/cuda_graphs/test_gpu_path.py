@@ -1,0 +1,285 @@
+"""The GPU path, run on the CPU: its text and distribution are the target's."""
+
+import itertools
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from sequoia_core.decoding.cutting import cut
+from sequoia_core.decoding.drafting import DraftTree
+from sequoia_core.decoding.loop import decode
+from sequoia_core.decoding.plan import TreePlan
+from sequoia_core.decoding.record import StepDetails
+from sequoia_core.decoding.sampling import SamplingConfig, sample_without_replacement
+from sequoia_core.decoding.verifiers import VERIFIERS, sequoia_rule
+from sequoia_core.decoding.walk import walk_greedily
+from sequoia_core.files.extras import provided
+from sequoia_core.models.language_model import HuggingFaceModel
+from sequoia_core.models.transformers_passes import TransformersBackend
+from sequoia_core.models.tree_cache import CacheSession
+from sequoia_core.trees.plain import branching_tree, chain_tree, k_ary_tree
+from sequoia_core.trees.tree import TokenTree
+from sequoia_extras.cuda_graphs import drafting, judging, phases
+from sequoia_extras.cuda_graphs.phases import Phase
+from sequoia_extras.cuda_graphs.walk_by_rank import RankedTree, follow_by_rank, walk_by_rank
+from sequoia_extras.dynamic_trees.policies import LookupTree, SpecExecTree
+from sequoia_extras.dynamic_trees.text_index import TextIndex
+from sequoia_extras.evaluation.losslessness import check_losslessness
+from tests.conftest import pair_of, tiny_llama
+from tests.core.decoding.test_loop import PROMPT, TREES
+
+
+@pytest.fixture
+def used(monkeypatch):
+    """Enable the GPU path on the CPU and count the phases that ran."""
+    run_on_cpu(monkeypatch)
+    return count_phases(monkeypatch)
+
+
+def run_on_cpu(monkeypatch):
+    for module in (drafting, judging):
+        monkeypatch.setattr(module, "is_static", lambda s: isinstance(s, CacheSession) and s.any_slot)
+    for kind in set(provided("judges")) - {judging.StaticJudge}:
+        monkeypatch.setattr(kind, "supports", lambda *_, **__: False)
+
+
+def count_phases(monkeypatch):
+    ran = Counter()
+    call = Phase.__call__
+    monkeypatch.setattr(Phase, "__call__", lambda self: ran.update([name_of(self)]) or call(self))
+    return ran
+
+
+def name_of(phase):
+    return getattr(phase.work, "func", phase.work).__qualname__
+
+
+def by_transformers(model):
+    return HuggingFaceModel(model.model, model.name, backend=TransformersBackend(model.model))
+
+
+@pytest.mark.parametrize("tree", [chain_tree(5), k_ary_tree(3, 3)], ids=["chain", "ternary"])
+def test_draft_equal_to_target_is_always_accepted(tree, used, tiny_target):
+    samplings = SamplingConfig(), SamplingConfig(1.0), SamplingConfig(1.0, 0.8), SamplingConfig(0.7, top_k=5)
+    for sampling in samplings:
+        steps = list(
+            decode(
+                PROMPT,
+                pair_of(tiny_target, tiny_llama(1)),
+                tree=tree,
+                max_new_tokens=36,
+                sampling=sampling,
+                generator=torch.Generator().manual_seed(0),
+            )
+        )
+        assert all(len(step.new_tokens) == tree.depth + 1 for step in steps[:-1])
+
+
+def test_one_token_prompt_starts_without_phases(used, tiny_target, tiny_draft):
+    """Phases expect a token before the root."""
+    options = {"tree": TREES["ragged"], "max_new_tokens": 12}
+    steps = list(decode(PROMPT[:1], pair_of(tiny_target, tiny_draft), **options))
+    assert used["StaticDrafter._gather_path"] == len(steps) - 2 > 0, "nothing is kept after the last step"
+
+
+def test_first_children_use_new_uniforms_each_step(used):
+    pair = pair_of(*(tiny_llama(seed, vocab=16, layers=1, scale=0.1) for seed in (1, 2)))
+    options = {"sampling": SamplingConfig(1.0, 0.9), "generator": torch.Generator().manual_seed(0)}
+    steps = list(decode(PROMPT, pair, tree=chain_tree(1), max_new_tokens=40, **options))
+    assert used["StaticDrafter._fill"] and len({step.tokens[1] for step in steps}) > 8
+
+
+def said(steps):
+    """Return the decisions of steps and the most likely tokens of the rows behind them."""
+    steps = list(steps)
+    rows = [[[token for token, _ in row.target] for row in step.path_rows] for step in steps]
+    return [
+        (*map(tuple, (step.tokens, step.accepted_path, step.new_tokens)), row)
+        for step, row in zip(steps, rows, strict=True)
+    ]
+
+
+SPEC_EXEC = SpecExecTree(max_size=13, max_depth=5, beam=3, branch=5)
+
+
+LOOKED_UP = LookupTree(TextIndex(), max_size=13, max_depth=5)
+
+
+@pytest.mark.parametrize("tree", [TREES["ragged"], SPEC_EXEC, LOOKED_UP], ids=["static", "growing", "lookup"])
+def test_greedy_steps_match_the_plain_path_until_the_context_ends(tree, monkeypatch):
+    """The last trees are cut so that no position, including padding, exceeds the context."""
+    context = 40
+    run_pass = phases.StaticPass.logits
+    target = tiny_llama(1, context=context)
+    other = tiny_llama(2, layers=1, context=context)
+    drafts = other, tiny_llama(1, context=context)
+
+    def steps():
+        options = {"tree": tree, "max_new_tokens": context, "details": StepDetails(likely=3)}
+        return [step for draft in drafts for step in decode(PROMPT, pair_of(target, draft), **options)]
+
+    def checked_pass(self):
+        assert int((self.first + self.depths).max()) < context
+        return run_pass(self)
+
+    plain = steps()
+    run_on_cpu(monkeypatch)
+    monkeypatch.setattr(phases.StaticPass, "logits", checked_pass)
+    found = steps()
+    assert said(found) == said(plain) and len({len(step.tokens) for step in plain}) > 1
+    for name in ("draft_probs", "target_probs"):
+        numbers = [[value or 0.0 for step in each for value in getattr(step, name)] for each in (found, plain)]
+        np.testing.assert_allclose(*numbers, atol=1e-4)
+
+
+def test_padding_resets_depths_of_a_larger_tree(used, tiny_target):
+    """Otherwise their positions could exceed the context."""
+    session = tiny_target.open(64)
+    judge = judging.StaticJudge(
+        session,
+        verifier=VERIFIERS["sequoia"],
+        sampling=SamplingConfig(),
+        explained_by=SamplingConfig(),
+        generator=torch.Generator(),
+    )
+    for parents in ([-1, 0, 0, 1, 1, 2, 2], [-1, 0, 0, 1, 1], [-1, 0, 0, 1, 1, 2]):
+        plan = TreePlan(TokenTree(np.array(parents)))
+        size = len(parents)
+        tokens = torch.arange(size)
+        judge.score(DraftTree(plan, 0, tokens, torch.ones(size), torch.empty(0, 0), plan.cache_positions))
+        assert judge.passes.depths.tolist() == [*plan.depths, *[0] * (8 - size)]
+
+
+def test_reused_runs_decode_like_new_ones(used):
+    """Buffers are reused only for the same tree, verifier and sampling."""
+    draft = tiny_llama(2, layers=1)
+    ragged = TREES["ragged"]
+    chain = chain_tree(4)
+    kept = tiny_llama(1)
+    runs = [
+        (ragged, SamplingConfig(), "sequoia", PROMPT),
+        (ragged, SamplingConfig(0.7), "sequoia", PROMPT),
+        (ragged, SamplingConfig(0.7), "sequoia", [9, 8, 7]),
+        (ragged, SamplingConfig(0.7), "topk", PROMPT),
+        (chain, SamplingConfig(0.7), "sequoia", PROMPT),
+        (chain, SamplingConfig(1.5), "sequoia", PROMPT),
+        (chain, SamplingConfig(1.5, 0.5), "sequoia", PROMPT),
+    ]
+    for tree, sampling, verifier, prompt in runs:
+        options = {"tree": tree, "sampling": sampling, "verifier": verifier, "max_new_tokens": 12}
+        options["details"] = StepDetails(likely=3)
+        found, wanted = (
+            list(decode(prompt, pair_of(target, draft), generator=torch.Generator().manual_seed(0), **options))
+            for target in (kept, tiny_llama(1))
+        )
+        assert said(found) == said(wanted)
+        for step in found:  # decisions follow from the recorded numbers
+            for trial in step.trials:
+                accepted = trial.node in step.accepted_path
+                assert accepted == (trial.uniform * trial.draft_mass < trial.target_mass)
+                assert verifier == "sequoia" or trial.uniform == 0.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verifier", VERIFIERS)
+def test_sampled_text_follows_the_target(verifier, used):
+    """The false alarm rate is below 1e-6; rules without phases use the base class."""
+    pair = [tiny_llama(seed, vocab=16, layers=1, scale=1.0) for seed in (1, 2)]
+    report = check_losslessness(
+        [3, 5],
+        pair_of(*pair),
+        tree=branching_tree([3, 2]),
+        sampling=SamplingConfig(1.0),
+        verifier=verifier,
+        samples=500,
+        generator=torch.Generator().manual_seed(0),
+    )
+    assert report.passed and report.degrees_of_freedom > 5
+    assert bool(used["_TreeBuffers._decide"]) == (verifier in ("sequoia", "topk"))
+
+
+@pytest.mark.sample(len(VERIFIERS))
+@pytest.mark.parametrize("verifier", VERIFIERS)
+def test_only_supported_rules_run_as_phases(verifier, used, tiny_target, tiny_draft):
+    options = {"sampling": SamplingConfig(0.7), "verifier": verifier, "max_new_tokens": 6}
+    steps = list(decode(PROMPT, pair_of(tiny_target, tiny_draft), tree=TREES["ragged"], **options))
+    assert used["_TreeBuffers._decide"] == (len(steps) if verifier in ("sequoia", "topk") else 0)
+
+
+def test_non_finite_logits_of_either_model_are_named(used, tiny_target, tiny_draft, monkeypatch):
+    warm = {"sampling": SamplingConfig(1.0)}
+    for broken, options in itertools.product(("target", "draft"), ({}, warm, warm | {"verifier": "traversal"})):
+        model = by_transformers(tiny_llama(3 if broken == "target" else 4))
+        with torch.no_grad():
+            model.model.lm_head.weight[5] = torch.nan
+        pair = replace(pair_of(tiny_target, tiny_draft), **{broken: model})
+        with pytest.raises(FloatingPointError, match=f"step 0: the {broken} model"):
+            list(decode(PROMPT, pair, tree=TREES["ragged"], max_new_tokens=8, **options))
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def place(request):
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("there is no GPU")
+    return torch.device(request.param)
+
+
+@pytest.mark.parametrize("cut_first", [False, True], ids=["plain", "top-p"])
+def test_parallel_walk_matches_sequential_trials(cut_first, place):
+    """Compare with Sequoia's rule and the greedy walk on random trees and rows with zeros."""
+    numbers = np.random.default_rng(0)
+    generator = torch.Generator().manual_seed(0)
+    vocab = 6
+    ends = set()
+    for _ in range(100):
+        tree = TokenTree(np.sort([-1, *(int(numbers.integers(node)) for node in range(1, 7))]))
+        rows = [
+            torch.from_numpy(numbers.dirichlet(np.full(vocab, 0.5), 8)) * (numbers.random((8, vocab)) < 0.4)
+            for _ in "PQ"
+        ]
+        target, draft = (torch.where(row.sum(1, keepdim=True) > 0, row, 1.0) for row in rows)
+        target = target / target.sum(1, keepdim=True)
+        draft = draft / draft.sum(1, keepdim=True)
+        first = cut(draft.float(), 0.7, 0).double() if cut_first else None
+        first = None if first is None else first / first.sum(1, keepdim=True)
+        tokens = torch.zeros(8, dtype=torch.int64)
+        for node in range(tree.size):
+            own = None if first is None else first[node : node + 1].float()
+            children = tree.children(node)
+            if children:
+                drawn = sample_without_replacement(draft[node : node + 1].float(), len(children), generator, own)
+                tokens[children.start : children.stop] = drawn[0]
+        uniforms = torch.from_numpy(numbers.random(8))
+        ranked = RankedTree(
+            *(part.to(place) for part in RankedTree.from_plan(TreePlan(tree), torch.arange(tree.size), 8, 6))
+        )
+        there = [None if part is None else part.to(place) for part in (tokens, target, draft, uniforms, first)]
+        found = walk_by_rank(ranked, *there[:4], depth=tree.depth, first=there[4])
+        path = [0]
+        left = target[0].numpy()
+        masses = found.masses.cpu()
+        while children := tree.children(path[-1]):
+            known = {} if first is None else {"first": first[path[-1]].numpy()}
+            offers = list(
+                sequoia_rule(left, draft[path[-1]].numpy(), tokens[children.start : children.stop].tolist(), **known)
+            )
+            sure = next((n for n, offer in enumerate(offers) if offer.accept_prob == 1.0), len(offers))
+            for child, offer in zip(children, offers[: sure + 1], strict=False):  # later ones are unreachable
+                assert masses[child].tolist() == pytest.approx([offer.target_mass, offer.draft_mass or 1e-300])
+            taken = next((n for n, offer in enumerate(offers) if uniforms[children[n]] < offer.accept_prob), None)
+            if taken is None:
+                left = offers[-1].residual
+                break
+            path.append(children[taken])
+            left = target[path[-1]].numpy()
+        bonus = np.searchsorted(left.cumsum() / left.sum(), float(uniforms[0]), side="right")
+        assert (list(dict.fromkeys(found.path.tolist())), int(found.bonus)) == (path, bonus)
+        ends.add(len(path))
+        wanted = torch.from_numpy(numbers.integers(vocab, size=8))
+        greedy = follow_by_rank(ranked, there[0], wanted.to(place), depth=tree.depth)
+        walk = walk_greedily(tree, tokens.tolist(), wanted.tolist().__getitem__)
+        assert (tuple(dict.fromkeys(greedy.path.tolist())), int(greedy.bonus)) == (walk.path, walk.bonus_token)
+    assert len(ends) > 2

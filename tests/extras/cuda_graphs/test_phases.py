@@ -1,0 +1,139 @@
+"""CUDA graph capture of phases, simulated on a pretend device, and failures of real captures."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from sequoia_core.decoding.loop import decode
+from sequoia_core.decoding.sampling import SamplingConfig
+from sequoia_core.decoding.tree_policy import as_policy
+from sequoia_core.models.language_model import HuggingFaceModel
+from sequoia_core.trees.tree import TokenTree
+from sequoia_extras.cuda_graphs import phases
+from sequoia_extras.cuda_graphs.phases import Phase
+from tests.conftest import pair_of, tiny_llama, tokens_of
+from tests.core.decoding.test_loop import PROMPT, TREES
+from tests.extras.cuda_graphs.test_gpu_path import SPEC_EXEC
+from tests.pretend_device import PretendTensor, pretend_device
+
+
+def plain(part):
+    return isinstance(part, torch.Tensor) and part.device.type == "cpu"
+
+
+def address(tensor):
+    return tensor.data_on_cpu.untyped_storage().data_ptr()
+
+
+def simulated(work):
+    """Simulate a CUDA graph on the pretend device: replay all operations with the same tensors and numbers.
+
+    A number or buffer that the host chooses anew in each step would change the text; reading back raises an error.
+    """
+    done = []
+    replays = itertools.count()
+
+    class Writing(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            found = func(*args, **(kwargs or {}))
+            if any(isinstance(part, PretendTensor) for part in tree_leaves(args)):
+                read = [part for part in tree_leaves(found) if type(part) in (int, float, bool) or plain(part)]
+                assert not read, f"{func} reads back, which no graph can capture"
+            done.append((func, args, kwargs or {}, found))
+            return found
+
+    def replay():
+        for func, args, kwargs, found in done if next(replays) else ():  # here, unlike on a GPU, capturing did the work
+            for old, new in zip(tree_leaves(found), tree_leaves(func(*args, **kwargs)), strict=True):
+                if isinstance(old, PretendTensor) and address(old) != address(new):
+                    old.copy_(new)
+
+    with Writing():
+        return replay, work()
+
+
+GRAPHED = {
+    "static": (as_policy(TREES["ragged"]), SamplingConfig()),
+    "SpecExec": (SPEC_EXEC, SamplingConfig()),
+    "sampled": (as_policy(TREES["ragged"]), SamplingConfig(0.8)),
+    "top-p": (as_policy(TREES["ragged"]), SamplingConfig(0.8, 0.9, 20)),
+    "alone": (as_policy(TokenTree(np.array([-1]))), SamplingConfig()),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", GRAPHED)
+def test_captured_and_replayed_phases_give_the_same_text(case, monkeypatch):
+    tree, sampling = GRAPHED[case]
+    texts = []
+    captures = [0]
+
+    def text(pair, prompt, count):
+        options = {"sampling": sampling, "generator": torch.Generator().manual_seed(0)}
+        return tokens_of(decode(prompt, pair, tree=tree, max_new_tokens=count, **options))
+
+    for capture in (None, lambda work: captures.append(captures.pop() + 1) or simulated(work)):
+        with pretend_device() as device:
+            if capture is not None:
+                monkeypatch.setitem(phases.GRAPH_CAPTURE, device.type, capture)
+            own = [pair_of(*(HuggingFaceModel(tiny_llama(1).model.to(device), "there") for _ in "ab")) for _ in "ab"]
+            text(own[0], [9, 8, 7, 6, 5], 60)
+            (before,) = captures
+            texts.append(text(own[0], PROMPT, 40))
+            assert captures == [before] or tree.fixed is None
+            texts.append(text(own[1], PROMPT, 40))
+    assert texts == 4 * texts[:1]
+    assert captures[0] >= {"SpecExec": 2, "alone": 3}.get(case, 6)
+
+
+def test_failed_capture_warns_and_runs_uncaptured(monkeypatch):
+    def refused(work):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setitem(phases.GRAPH_CAPTURE, "cpu", refused)
+    phase = Phase(lambda: torch.ones(1), torch.device("cpu"))
+    assert phase() == 1
+    with pytest.warns(UserWarning, match="without a CUDA graph.*not permitted"):
+        assert phase() == 1
+    assert phase() == 1
+
+
+def test_graph_is_not_replayed_on_other_tensors(monkeypatch):
+    captures = []
+    monkeypatch.setitem(phases.GRAPH_CAPTURE, "cpu", lambda work: (lambda: None, captures.append(1) or work()))
+    given = torch.zeros(1)
+    phase = Phase(lambda: given + 1, torch.device("cpu"), lambda: (given,))
+    assert [float(phase()) for _ in range(3)] == [1, 1, 1] and captures == [1]
+    given = torch.ones(1)
+    assert float(phase()) == 2.0
+
+
+@pytest.mark.gpu
+def test_failed_captures_and_freed_graphs_leave_the_device_usable():
+    if not torch.cuda.is_available():
+        pytest.skip("there is no GPU")
+    device = torch.device("cuda")
+    refused = Phase(lambda: torch.ones(int(torch.ones(1, device=device)), device=device), device)
+    assert refused() == 1
+    with pytest.warns(UserWarning, match="without a CUDA graph"):
+        assert refused() == 1
+    assert refused() == 1 and torch.randn(3, device=device).isfinite().all()
+
+    def making_garbage():
+        for _ in range(3000):
+            [].append(circle := [{}])
+            circle.append(circle)
+        return torch.ones(1, device=device)
+
+    for _ in range(3):
+        kept = Phase(lambda: torch.ones(1, device=device), device)
+        kept.itself = kept
+        phase = Phase(making_garbage, device)
+        for _ in range(3):
+            assert kept() == 1
+        del kept
+        assert [float(phase()) for _ in range(3)] == [1.0] * 3 and phase._graph is not None

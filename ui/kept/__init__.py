@@ -1,0 +1,1 @@
+"""Results kept on this machine between sessions."""
