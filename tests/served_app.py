@@ -83,6 +83,7 @@ def settle(page) -> None:
     """Wait until the script has finished and does not restart within 400 ms."""
     page.wait_for_selector('[data-testid="stApp"][data-test-connection-state="CONNECTED"]')
     rests = '[data-testid="stApp"][data-test-script-state="notRunning"]:not(:has([data-stale="true"]))'
+    rests += ':has([data-testid="stMainBlockContainer"] [data-testid="stElementContainer"])'  # the script has started
     while True:
         page.wait_for_selector(rests, timeout=LONG_MS)
         page.wait_for_timeout(400)

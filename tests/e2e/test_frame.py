@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.e2e.browser import settle
+from tests.e2e.browser import LONG_MS, settle
 
 STYLES = {  # selector, with a pseudo-element after a space: property, value
     "[data-testid=stSidebar]": ("width", "200px"),
@@ -51,7 +51,9 @@ def test_a_phone_shows_two_figures_a_row_and_no_tool_bar(tabs, server) -> None:
     page = tabs(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True)
     page.goto(f"{server}/draft")
     settle(page)
-    first, second, third = (each.bounding_box() for each in page.get_by_test_id("stMetric").all()[:3])
+    metrics = page.get_by_test_id("stMetric")
+    metrics.nth(2).wait_for(timeout=LONG_MS)
+    first, second, third = (metrics.nth(place).bounding_box() for place in range(3))
     assert first["y"] == second["y"] < third["y"] and first["x"] == third["x"]
     page.locator(".modebar-container").first.wait_for(state="attached")
     assert not page.locator(".modebar-container").first.is_visible()

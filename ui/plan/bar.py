@@ -83,7 +83,7 @@ def _describe_basis(basis: PredictionBasis) -> tuple[str, str]:
     device = "" if hardware is None else escaped(hardware.device)
     labels = {MODELLED: f"modelled for {device}", ELSEWHERE: f"measured on {device}"}
     label = labels.get(basis.name, basis.name)
-    if job_panel.is_active("check") and basis.name != MODELLED:
+    if job_panel.is_active("check") and hardware is not None and predictions.is_for_this_machine(hardware):
         label = "checking this machine"
     if basis.assumed:
         label += f", if the acceptance was measured for {basis.assumed}"
