@@ -26,6 +26,7 @@ from tests.app.conftest import (
     wait_for,
 )
 from tests.app.test_run_comparison import a_run
+from ui.jobs import job_panel
 from ui.jobs.engine_queue import engine_queue
 from ui.measuring import pass_check
 from ui.runs import contradictions
@@ -260,6 +261,14 @@ def test_a_checked_machine_of_another_speed_is_not_green(ratio, words) -> None:
     page = open_page("tree", {"pass_times": {predictions.profile_key(profile()): ratio}})
     assert ("yellow-badge[does not match" in state_of(page).value) == bool(words) and words in problem(page)
     assert ("measure_here" in buttons(page)) == bool(words)
+
+
+@needs_models
+def test_only_this_machine_is_called_under_check(others, monkeypatch) -> None:
+    monkeypatch.setattr(job_panel, "is_active", lambda name: name == "check")
+    assert "checking this machine" in state_of(open_page("tree")).value
+    elsewhere = {"profile": session_profile("llama2-7b-68m-h200", others)}
+    assert "checking" not in state_of(open_page("tree", elsewhere)).value
 
 
 def test_a_problem_found_later_moves_no_element_of_the_page() -> None:
