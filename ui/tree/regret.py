@@ -27,11 +27,13 @@ def regret_section() -> None:
     )
     vectors = session.vectors()
     current = _pair(session.acceptance())  # without a vector, this shows what is missing, and stops the page
+    fitting = sorted(vectors, key=lambda name: _pair(vectors[name]) != current)  # those of the current models first
+    measured = sum(_pair(vector) == current for vector in vectors.values())
     chosen = st.pills(
         "Acceptance vectors",
         list(vectors),
         selection_mode="multi",
-        default=sorted(vectors, key=lambda name: _pair(vectors[name]) != current)[:4],
+        default=fitting[: min(max(measured, 2), 4)],
         key="regret_vectors",
         bind="query-params",
         help="The shipped vectors and this session's. Measure or upload more on the draft page.",
