@@ -84,3 +84,4 @@ def test_the_picture_follows_the_size_slider_while_it_is_dragged(page, server, s
     n = page.locator(".st-key-n input").input_value()
     picture.locator(f"[aria-label^='Token tree of {n} nodes']").wait_for()
     assert len(sizes) >= 4 and int(n) == min(sizes) < 128
+    assert "Node 1" in picture.locator(".caption").inner_text()  # it stays chosen

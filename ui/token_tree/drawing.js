@@ -115,6 +115,14 @@ function placeWords(view, pen, tone, step, nodes) {
   return visibleNodes.map((each) => dots.get(each.node))
 }
 
+function keepChosen(view, shape) {
+  // In another tree, the chosen node is the one with the same path.
+  if (typeof view.chosen !== "number" || !view.drawnShape || view.drawnShape === shape) return
+  const key = keyOf(view.drawnShape, view.chosen)
+  const same = shape.parents.findIndex((_, node) => keyOf(shape, node) === key)
+  view.chosen = same < 0 ? null : same
+}
+
 function keyOf(shape, node) {
   // A node's path of ranks, which identifies it in trees of other shapes.
   if (typeof node !== "number") return String(node)

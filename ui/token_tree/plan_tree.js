@@ -44,11 +44,10 @@ const wordOf = (view, shape, node) => view.data.words[keyOf(shape, node).slice(1
 function showPlan(view, plan, isFinal) {
   // `isFinal`: whether this is the tree in use, rather than the one under the dragged slider.
   const { data } = view
-  const before = view.drawnShape
   plan.read ??= readShape(plan)
   const shape = plan.read
   Object.assign(view, { plan, isFinal, shapes: [shape], found: null })
-  if (before !== shape) view.chosen = null
+  keepChosen(view, shape)
   arrange(view)
   const hasWords = Object.keys(data.words).length > 0
   const words = shape.parents.map((_, node) => wordOf(view, shape, node) ?? (hasWords ? undefined : node ? String(shape.ranks[node]) : "root"))

@@ -269,7 +269,7 @@ function refresh(view) {
   el["found-key"].hidden = !view.looksUp
   el["both-key"].hidden = !view.both
   el["q-name"].textContent = view.looksUp ? (view.drafts ? `draft probability or ${LOOKUP}` : LOOKUP) : "draft probability"
-  keepChosen(view, step)
+  keepChosen(view, shapeOf(view, step))
   const moment = `${view.shown} ${view.reveal} ${view.width}`
   if (moment !== view.moment && el.stage.classList.contains("roams")) lookAt(view, step, nodeAt(view, step)) // but a message moves nothing
   view.moment = moment
@@ -280,16 +280,6 @@ function refresh(view) {
   describePhases(view, step)
   describe(view, step)
   describeLeftOut(view, step)
-}
-
-function keepChosen(view, step) {
-  // In another step, the chosen node is the one with the same path.
-  const shape = shapeOf(view, step)
-  if (typeof view.chosen === "number" && view.drawnShape && view.drawnShape !== shape) {
-    const key = keyOf(view.drawnShape, view.chosen)
-    const same = shape.parents.findIndex((_, node) => keyOf(shape, node) === key)
-    view.chosen = same < 0 ? null : same
-  }
 }
 
 function hover(view, node) {
