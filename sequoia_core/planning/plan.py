@@ -198,7 +198,8 @@ def plan_tree(
 ) -> TokenTree:
     """Return the optimal tree of the size and depth predicted to be fastest; see `choose_plan`."""
     trees = grow_searchable_trees(acceptance, profile, max_size=max_size, max_depth=max_depth)
-    return choose_plan(surface_from_trees(trees, profile), trees, profile).tree
+    surface = surface_from_trees(trees, profile)
+    return choose_plan(surface, trees, profile).tree
 
 
 @dataclass(frozen=True, slots=True)
