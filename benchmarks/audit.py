@@ -20,10 +20,11 @@ from importlib.metadata import version
 from pathlib import Path
 
 from benchmarks.common import ROOT, Options, read_record, require, write_record
+from benchmarks.running_server import running_server
 from benchmarks.server_check import server_command
 from sequoia_extras.servers.audit import audit
 from sequoia_extras.servers.completions import Side
-from sequoia_extras.servers.local_server import ask, running_server
+from sequoia_extras.servers.local_server import ask
 from sequoia_extras.servers.two_samples import samples_needed
 
 VOCABULARY = 16

@@ -42,6 +42,7 @@ from servers import as_gguf
 from transformers import AutoModelForCausalLM
 
 from benchmarks.common import ROOT, Options, require
+from benchmarks.running_server import running_server
 from benchmarks.server_check import REQUEST_SEC, server_command
 from sequoia_core import SamplingConfig, TokenTree, load_pair
 from sequoia_core.acceptance.bootstrap import RESAMPLES, estimate, ratio_estimate
@@ -67,7 +68,7 @@ from sequoia_extras.cpu_kernels.instruction_sets import instructions_in_use
 from sequoia_extras.dynamic_trees import AdaptiveTree, HybridTree, LookupTree
 from sequoia_extras.dynamic_trees.lookup_replay import EncodedRequest
 from sequoia_extras.dynamic_trees.text_index import TextIndex
-from sequoia_extras.servers.local_server import ask, running_server
+from sequoia_extras.servers.local_server import ask
 
 PROMPTS = {
     "prose": (

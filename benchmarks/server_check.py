@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import ROOT, Options, require
+from benchmarks.running_server import running_server
 from sequoia_core.acceptance.bootstrap import ratio_estimate
 from sequoia_core.files.safe_files import read_json
 from sequoia_core.measuring.prompt_loop import Report
@@ -33,7 +34,7 @@ from sequoia_extras.servers.chain_acceptance import ChainAcceptance, chain_accep
 from sequoia_extras.servers.costs import build_costs, timed_setting
 from sequoia_extras.servers.counts import VLLM, ServerCounts, ServerRequest, add_counts
 from sequoia_extras.servers.flags import DRAFT_MODEL, METHODS, NGRAM, server_flags
-from sequoia_extras.servers.local_server import NO_TRUNCATION, ask, running_server
+from sequoia_extras.servers.local_server import NO_TRUNCATION, ask
 from sequoia_extras.servers.plan import ServerPlan, plan_server
 from sequoia_extras.servers.readings import ReadOptions, read_counts
 

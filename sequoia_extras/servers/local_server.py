@@ -1,17 +1,12 @@
-"""Start a model server on the loopback address, query it, and stop it. Answers are limited in size and time."""
+"""Check a server's address and query it. Answers are limited in size and time."""
 
 import ipaddress
-import os
-import signal
 import socket
-import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, IncompleteRead
-from typing import IO
 from urllib.parse import urlsplit
 
 from sequoia_core.files.safe_files import visible
@@ -19,8 +14,6 @@ from sequoia_core.files.safe_files import visible
 LOOPBACK = "127.0.0.1"
 MAX_ADDRESS_CHARS = 300
 MAX_ANSWER_BYTES = 64 * 2**20
-START_SEC = 600  # long, because a large model is read from disk
-STOP_SEC = 10  # grace period before a server is killed
 NO_TRUNCATION = {"top_k": -1, "min_p": 0}  # request fields; llama.cpp applies both filters by default
 SHOWN_CHARS = 300  # maximum number of characters of a server's log or answer quoted in an error
 
@@ -123,54 +116,3 @@ def _read_bounded(response: HTTPResponse) -> bytes:
     if response.length and len(content) <= MAX_ANSWER_BYTES:
         raise IncompleteRead(content, response.length)
     return content
-
-
-@contextmanager
-def running_server(command: Sequence[str]) -> Iterator[str]:
-    """Run a server, with --host and --port added, during the block; yield its address once it answers /health."""
-    if os.name == "nt":
-        raise ValueError("cannot start servers on Windows, where their processes cannot be stopped together")
-    port = _free_port()
-    address = f"http://{LOOPBACK}:{port}"
-    options = ["--host", LOOPBACK, "--port", str(port)]
-    with tempfile.TemporaryFile() as log:
-        try:
-            process = subprocess.Popen(
-                [*command, *options], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
-        except OSError as error:
-            raise ValueError(f"cannot start {command[0]}: {error.strerror}") from error
-        try:
-            _await_health(process, address, log)
-            yield address
-        finally:
-            _stop(process)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return probe.getsockname()[1]
-
-
-def _await_health(process: subprocess.Popen, address: str, log: IO[bytes]) -> None:
-    deadline = time.monotonic() + START_SEC
-    while process.poll() is None and time.monotonic() < deadline:
-        try:
-            ask(address, "/health", seconds=5)
-            return
-        except ValueError:
-            time.sleep(0.1)
-    state = "it is still loading" if process.poll() is None else f"it ended with exit code {process.returncode}"
-    log.seek(max(0, log.seek(0, os.SEEK_END) - SHOWN_CHARS))
-    last_output = visible(" ".join(log.read().decode(errors="replace").split())) or "none"
-    raise ValueError(f"the server did not answer: {state}; last output: {last_output}")
-
-
-def _stop(process: subprocess.Popen) -> None:
-    """Stop a server and every process in its group."""
-    for sent in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, sent)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(STOP_SEC)

@@ -7,8 +7,10 @@ import time
 import psutil
 import pytest
 
+from benchmarks import running_server as servers
+from benchmarks.running_server import running_server
 from sequoia_extras.servers import local_server
-from sequoia_extras.servers.local_server import ask, checked_address, may_be_same_server, running_server
+from sequoia_extras.servers.local_server import ask, checked_address, may_be_same_server
 from tests.served import reply, served
 
 # a server with a child process; argv: --deaf ignores SIGTERM, --host H --port P
@@ -65,7 +67,7 @@ def test_a_server_is_stopped_with_its_children():
 
 
 def test_a_server_that_ignores_the_signal_is_killed(monkeypatch):
-    monkeypatch.setattr(local_server, "STOP_SEC", 0.3)
+    monkeypatch.setattr(servers, "STOP_SEC", 0.3)
     with running_server(command("--deaf")):
         pass
     assert gone_within(5)
@@ -82,7 +84,7 @@ def test_a_failed_start_shows_the_log(monkeypatch):
         running_server([sys.executable, "-c", r"import sys; print('\x1b[2Jno such model'); sys.exit(3)"]),
     ):
         pass
-    monkeypatch.setattr(local_server, "START_SEC", 0.5)
+    monkeypatch.setattr(servers, "START_SEC", 0.5)
     with (
         pytest.raises(ValueError, match="it is still loading"),
         running_server([sys.executable, "-c", "import time; time.sleep(60)"]),
