@@ -129,18 +129,39 @@ class ServerCosts:
             notes.append(fall)
         return notes
 
-    def step_sec(self, k: int, batch: int = 1) -> float:
-        """Return the seconds per step if each of `batch` requests verifies k draft tokens; NaN if unknown."""
+    def step_sec(self, k: int, batch: int = 1, verified: int | None = None) -> float:
+        """Return the seconds per step if each of `batch` requests drafts k tokens; NaN if unknown.
+
+        The target verifies only the first `verified` of them, by default all.
+        """
+        checked = k if verified is None else verified
         timed = [setting.step_sec for setting in self._settings_at(batch) if setting.k == 0]
         if k == 0 and timed:
             return float(np.mean(timed))
         line = self._line(batch if self.profile is None else self._nearest_batch(batch))
-        verify = self._passes_sec(k, batch, drafts=line is None)
+        seconds = self._passes_sec(checked, batch, drafted=k if line is None else 0)
         if k and line is not None:
-            verify += line.fixed_sec + line.per_token_sec * self._length(k, batch)
+            seconds += line.fixed_sec + line.per_token_sec * self._length(k, batch)
+            if checked < k:
+                seconds -= (k - checked) * self._verifying_sec(line)
         elif self.profile is None:
             return math.nan
-        return verify if math.isnan(verify) else max(verify, 1e-12)
+        # A line that is extrapolated must not fall below every measured step.
+        shortest = min((setting.step_sec for setting in self._settings_at(batch)), default=1e-12)
+        return seconds if math.isnan(seconds) else max(seconds, shortest)
+
+    def _verifying_sec(self, line: FittedLine) -> float:
+        """Return the part of a line's slope that is verification; 0 with a profile, NaN if unknown.
+
+        Drafting a token is assumed to take the same time under any load. It takes at most the slope at the smallest
+        batch size, so the rest of a steeper slope is verification.
+        """
+        if self.profile is not None:
+            return 0.0
+        if self.target is not None and self.target.num_experts:  # the line is over experts, not tokens
+            return math.nan
+        slopes = [each.per_token_sec for each in map(self._line, self.batches) if each is not None]
+        return max(line.per_token_sec - slopes[0], 0.0)
 
     def drafting_sec(self, k: int, batch: int) -> float:
         """Return the seconds that such a step spends drafting; 0 without a profile."""
@@ -149,20 +170,20 @@ class ServerCosts:
         line = self._line(self._nearest_batch(batch))
         if line is not None:
             return line.per_token_sec * k
-        return self._passes_sec(k, batch, drafts=True) - self._passes_sec(k, batch, drafts=False)
+        return self._passes_sec(k, batch, drafted=k) - self._passes_sec(k, batch)
 
     def _nearest_batch(self, batch: int) -> int:
         fitted = (each for each in self.batches if self._line(each))
         return min(fitted, key=lambda each: abs(math.log(each / batch)), default=batch)
 
-    def _passes_sec(self, k: int, batch: int, *, drafts: bool) -> float:
+    def _passes_sec(self, verified: int, batch: int, *, drafted: int = 0) -> float:
         """Return the total pass time of a step in seconds; 0 without a profile, NaN beyond the profile's sizes."""
         if self.profile is None:
             return 0.0
-        nodes = batch * (k + 1)
+        nodes = batch * (verified + 1)
         if nodes > self.profile.max_size:
             return math.nan
-        passes = k if drafts and not self.drafts_free else 0
+        passes = 0 if self.drafts_free else drafted
         widths = np.full((1, max(passes, 1)), batch if passes else 0)
         return float(step_seconds(np.array([nodes]), widths, self.profile, context=self.context)[0])
 
@@ -175,7 +196,7 @@ class ServerCosts:
     def _line(self, batch: int) -> FittedLine | None:
         """Fit a line to the step times for k > 0, excluding the target pass; None unless two different k are timed."""
         drafting = [setting for setting in self._settings_at(batch) if setting.k]
-        rest = [(k, sec - self._passes_sec(k, batch, drafts=False)) for k, sec, _ in drafting]
+        rest = [(k, sec - self._passes_sec(k, batch)) for k, sec, _ in drafting]
         known = np.array([(self._length(k, batch), sec) for k, sec in rest if not math.isnan(sec)])
         if len({length for length, _ in known}) < 2:
             return None

@@ -33,6 +33,8 @@ class BatchPlan:
         more: number of further requests (or drafts) that would separate the best k from those outside `flat`; None if
             unknown.
         helps: change that would make the best setting faster -> its speed relative to the current best.
+        prefix: speed if all K tokens are drafted and only the first 0, 1, … are verified ÷ that if all are, in a range
+            of costs the lowest; empty if unknown.
     """
 
     batch: int
@@ -45,6 +47,13 @@ class BatchPlan:
     more: int | None
     helps: dict[str, float]
     shares: tuple[float, ...]
+    prefix: tuple[float, ...] = ()
+
+    @property
+    def verified(self) -> int | None:
+        """Number of the K drafted tokens to verify; None if verifying fewer does not pay, or if it is unknown."""
+        gain = max(self.prefix, default=0.0)
+        return self.prefix.index(gain) or None if gain >= MIN_GAIN else None
 
     def relative_speed(self, k: int | None) -> float | None:
         """Return the speed at k ÷ the best speed; None if k or its cost is unknown."""
@@ -104,9 +113,19 @@ class ServerPlan:
         return batch
 
     def sentence(self, current: int | None) -> str:
-        """Return a sentence on what to set at each batch size and how the current k, if known, compares."""
-        if self.ranged:
-            return self._range_sentence(current)
+        """Return sentences on what to set at each batch size and how the current k, if known, compares."""
+        best = self._range_sentence(current) if self.ranged else self._best_sentence(current)
+        least = "at least " if self.ranged else ""
+        shorter = [plan for plan in self.batches if plan.verified]
+        if not shorter:
+            return best
+        listed = ", ".join(
+            f"{plan.verified} for {describe_batch(plan.batch)} ({least}{max(plan.prefix):.2f}×)" for plan in shorter
+        )
+        longest = len(shorter[0].prefix) - 1
+        return f"{best} If K = {longest} is drafted at any load, verifying only the first tokens is faster: {listed}."
+
+    def _best_sentence(self, current: int | None) -> str:
         parts = []
         for plan in self.batches:
             speed = plan.speedup[plan.best]
@@ -158,11 +177,12 @@ def plan_server(acceptance: ChainAcceptance, costs: ServerCosts, batches: Sequen
     notes = [*acceptance.notes, *costs.notes]
     for batch in sorted(set(batches)):
         seconds = _step_seconds(acceptance, costs, batch)
-        if len(seconds) < 2:
+        known = seconds.shape[1] - 1
+        if known < 1:
             unknown.append(batch)
             continue
-        if len(seconds) <= acceptance.longest:
-            notes.append(f"For {describe_batch(batch)}, costs are known only up to K = {len(seconds) - 1}.")
+        if known < acceptance.longest:
+            notes.append(f"For {describe_batch(batch)}, costs are known only up to K = {known}.")
         plan = _plan_batch if costs.factors is None else _plan_range
         plans.append(plan(acceptance, seconds, batch, costs))
     if not plans:
@@ -175,24 +195,38 @@ def plan_server(acceptance: ChainAcceptance, costs: ServerCosts, batches: Sequen
             f"Drafts longer than K = {acceptance.longest} were not counted; counts at a larger K would show whether "
             "they are faster."
         )
+    if costs.profile is None and any(plan.verified for plan in plans):
+        notes.append("Verifying is timed by its growth with the batch size, as if drafting took as long at any load.")
     if unknown:
         notes.append(f"Batch size {', '.join(map(str, unknown))}: passes of that size were not timed.")
     return ServerPlan(tuple(plans), tuple(unknown), costs, tuple(notes))
 
 
 def _step_seconds(acceptance: ChainAcceptance, costs: ServerCosts, batch: int) -> np.ndarray:
-    """Return the seconds per step with chains of 0, 1, … up to the last known one, float64 [up to K + 1]."""
+    """Return the seconds per step, float64 [2, up to K + 1], up to the longest chain whose time is known.
+
+    The first row is for chains of 0, 1, … tokens. The second is for K drafted tokens, of which as many are verified; it
+    is NaN where unknown.
+    """
     plain = costs.step_sec(0, batch)
     # The server's measured times average over steps with and without a draft; pass times and assumed costs do not.
     share = acceptance.drafted_share if costs.profile is not None or costs.assumed else 1.0
-    seconds = np.array([plain, *(costs.step_sec(k, batch) for k in range(1, acceptance.longest + 1))])
+    longest = acceptance.longest
+    chains = range(1, longest + 1)
+    seconds = np.array(
+        [
+            [plain, *(costs.step_sec(k, batch) for k in chains)],
+            [plain, *(costs.step_sec(longest, batch, verified) for verified in chains)],
+        ]
+    )
     mixed = share * seconds + (1 - share) * plain
-    unknown = np.flatnonzero(np.isnan(mixed))
-    return mixed[: unknown[0]] if len(unknown) else mixed
+    return mixed[:, : int(np.argmax(np.append(np.isnan(mixed[0]), True)))]
 
 
-def _plan_batch(acceptance: ChainAcceptance, seconds: np.ndarray, batch: int, costs: ServerCosts) -> BatchPlan:
+def _plan_batch(acceptance: ChainAcceptance, times: np.ndarray, batch: int, costs: ServerCosts) -> BatchPlan:
+    seconds, prefix_sec = times
     count = len(seconds)
+    prefix = acceptance.tokens_per_step[:count] / prefix_sec
     speeds = batch * acceptance.tokens_per_step[:count] / seconds
     samples = batch * acceptance.samples[:, :count] / seconds
     best = int(speeds.argmax())
@@ -212,10 +246,11 @@ def _plan_batch(acceptance: ChainAcceptance, seconds: np.ndarray, batch: int, co
         _more_trials(acceptance.trials, samples, best, flat),
         _possible_gains(acceptance, seconds, batch, costs, float(speeds[best])),
         tuple(float(speed) for speed in speeds / speeds[best]),
+        () if count <= acceptance.longest or np.isnan(prefix[-1]) else tuple(map(float, prefix / prefix[-1])),
     )
 
 
-def _plan_range(acceptance: ChainAcceptance, seconds: np.ndarray, batch: int, costs: ServerCosts) -> BatchPlan:
+def _plan_range(acceptance: ChainAcceptance, times: np.ndarray, batch: int, costs: ServerCosts) -> BatchPlan:
     """Return the plan over a range of costs.
 
     Speed falls as costs rise. The speed at one k ÷ that at another is monotone in the cost, so the lowest share of the
@@ -224,7 +259,7 @@ def _plan_range(acceptance: ChainAcceptance, seconds: np.ndarray, batch: int, co
     assert costs.factors is not None
     low, high = costs.factors
     cheap, middle, dear = (
-        _plan_batch(acceptance, seconds[0] + factor * (seconds - seconds[0]), batch, costs)
+        _plan_batch(acceptance, times[:, :1] + factor * (times - times[:, :1]), batch, costs)
         for factor in (low, (low + high) / 2, high)
     )
     shares = tuple(map(min, cheap.shares, dear.shares))
@@ -241,6 +276,7 @@ def _plan_range(acceptance: ChainAcceptance, seconds: np.ndarray, batch: int, co
         more=None,
         helps={},
         shares=shares,
+        prefix=tuple(map(min, cheap.prefix, dear.prefix)),
     )
 
 
