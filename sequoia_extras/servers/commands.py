@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sequoia_core.command_line.inputs import load_vector, require_extra
-from sequoia_core.command_line.options import Entries, Json, Out, Rule, app
+from sequoia_core.command_line.inputs import require_extra
+from sequoia_core.command_line.options import Json, Out, Rule, app
 from sequoia_core.command_line.output import check_output_path, report
 
 from .options import (
@@ -30,7 +30,6 @@ from .options import (
     Row,
     TargetShape,
     Timed,
-    TreeVector,
     parse_draft_cost,
     parse_numbers,
     parse_timed,
@@ -38,7 +37,6 @@ from .options import (
 from .words import doctor_report, plan_report, unplanned_report
 
 if TYPE_CHECKING:
-    from sequoia_core.acceptance.vector import AcceptanceVector
     from sequoia_core.planning.profile import HardwareProfile
 
     from .chain_acceptance import ChainAcceptance
@@ -117,8 +115,6 @@ def server_plan_command(
     method: Method = None,
     new_tokens: NewTokens = None,
     draft_length: DraftLength = None,
-    acceptance: TreeVector = None,
-    entries: Entries = None,
     out: Out = None,
     row: Row = False,
     as_json: Json = False,
@@ -138,7 +134,6 @@ def server_plan_command(
     _check_bench_draft(profile, draft_profile)
     bounds = parse_draft_cost(draft_cost, alone=timed is None and profile is None)
     check_output_path(out)
-    vector = load_vector(acceptance, entries)
     counts = _read_files(after, before, ReadOptions(engine, model, rates, rule))
     if row:
         return report_row(counts, timed, as_json)
@@ -157,9 +152,8 @@ def server_plan_command(
     hardware = _load_profile(profile, draft_profile, needs_draft=method != NGRAM and _needs_draft(settings))
     plans = _plans(chains, hardware, settings, contexts, batches, method == NGRAM, target_shape, assumed_costs(*bounds))
     _save_matrix(chains, out)
-    tree_gain = None if vector is None else _tree_gain(vector, hardware)
-    result = _result(chains, plans, remarks, method, drafter) | {"tree_adds": tree_gain}
-    report(result, as_json, plan_report(chains, plans, result["flags"], result["warnings"], tree_gain))
+    result = _result(chains, plans, remarks, method, drafter)
+    report(result, as_json, plan_report(chains, plans, result["flags"], result["warnings"]))
 
 
 def _needs_draft(settings: Settings) -> bool:
@@ -256,6 +250,7 @@ def _batch_json(plan: BatchPlan, current: int | None) -> dict[str, Any]:
         "flat": plan.flat,
         "present": current,
         "present_share_of_best": plan.relative_speed(current),
+        "verified": plan.verified,
         "more": plan.more,
         "helps": plan.helps,
     }
@@ -326,15 +321,3 @@ def _timed_settings(text: str | None, chains: ChainAcceptance) -> Settings:
             f"--timed: only some speeds in {(text or '')[:60]!r} have a context; give one for all or for none"
         )
     return settings
-
-
-def _tree_gain(vector: AcceptanceVector, hardware: HardwareProfile | None) -> float:
-    """Return the best tree's speed ÷ the best chain's at batch size 1, using a locally measured vector."""
-    from sequoia_core.planning.plan import plan_tree
-    from sequoia_core.planning.prediction import best_chain, predicted_speedup
-
-    if hardware is None:
-        raise ValueError("--acceptance: found no --profile, expected one, because planning a tree requires pass times")
-    chain = best_chain(vector, hardware)
-    tree = plan_tree(vector, hardware)
-    return predicted_speedup(tree, vector, hardware) / predicted_speedup(chain, vector, hardware)

@@ -74,10 +74,6 @@ Method = Annotated[str | None, typer.Option("--method", help=METHOD_HELP)]
 NewTokens = Annotated[
     int | None, typer.Option("--new-tokens", help="Tokens in every answer, if the records lack it.", min=2, max=2**31)
 ]
-TreeVector = Annotated[
-    Path | None,
-    typer.Option("--acceptance", help="A locally measured vector, to estimate a tree's gain.", **EXISTING_FILE),
-]
 
 
 def parse_timed(part: str) -> tuple[int, float, int, int | None]:

@@ -28,7 +28,6 @@ def plan_report(
     plans: Mapping[int | None, ServerPlan],
     flags: dict[str, str] | None,
     warnings: Sequence[str],
-    tree_gain: float | None,
 ) -> Lines:
     """Yield the plan for each context; the key None stands for an unknown context."""
     yield _source(chains.counts)
@@ -43,8 +42,6 @@ def plan_report(
         for start in range(0, len(plan.batches), BATCH_COLUMNS):
             yield _speed_table(plan.batches[start : start + BATCH_COLUMNS], ranged=plan.ranged)
         yield plan.sentence(chains.current)
-    if tree_gain is not None:
-        yield f"A tree would be {tree_gain:.2f} times as fast as the best chain, for one request at a time."
     yield from warnings
     for name, text in (flags or {}).items():
         yield Verbatim(f"{name}:\n{text}")
