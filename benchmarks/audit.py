@@ -23,7 +23,6 @@ from benchmarks.common import ROOT, Options, read_record, require, write_record
 from benchmarks.running_server import running_server
 from benchmarks.server_check import server_command
 from sequoia_extras.servers.audit import audit
-from sequoia_extras.servers.completions import Side
 from sequoia_extras.servers.local_server import ask
 from sequoia_extras.servers.two_samples import samples_needed
 
@@ -160,7 +159,7 @@ def main() -> None:
     for engine in args.engines:
         with SIDES[engine](args.vllm) as (one, other, prompts, named):
             found = audit(
-                (Side(one), Side(other)), prompts[: 4 if args.temperature else 32],
+                (one, other), prompts[: 4 if args.temperature else 32],
                 sampling={"temperature": args.temperature, "top_p": 1.0}, length=64,
                 variation=args.bias, progress=lambda share, words: print(f"{share:.0%} {words}", file=sys.stderr),
             )  # fmt: skip

@@ -5,7 +5,6 @@ near-tie. Above 0, the distribution of tokens 2 to 4 given the first is compared
 serves as a control.
 """
 
-import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import Any
 from sequoia_core.measuring.prompt_loop import Progress, Report, measure_each
 from sequoia_core.planning.near_ties import describe_gap, is_near_tie
 
-from .completions import Answer, Side, Token, ask_side
+from .completions import Answer, Token, ask_side
 from .local_server import ask, may_be_same_server
 from .readings import read_counts
 from .two_samples import (
@@ -40,24 +39,24 @@ AskBoth = Callable[..., list[list[Answer]]]  # (turn, length, answers per reques
 class _Sides:
     """Sends requests to both servers in turn and counts the drafts of each."""
 
-    def __init__(self, sides: tuple[Side, Side], prompts: Sequence[str], sampling: Mapping[str, Any]) -> None:
+    def __init__(self, sides: tuple[str, str], prompts: Sequence[str], sampling: Mapping[str, Any]) -> None:
         self._sides = sides
         self._prompts = prompts
         self._sampling = sampling
-        self._counted = {side.address: _count_drafts(side.address) for side in sides}
+        self._counted = {address: _count_drafts(address) for address in sides}
         self.drafts: list[int | None] = [0, 0]
 
     def ask(self, turn: int, tokens: int, choices: int = 1) -> list[list[Answer]]:
         answers = []
-        for index, side in enumerate(self._sides):
+        for index, address in enumerate(self._sides):
             sampling = {**self._sampling, "seed": SEED_STRIDE * (2 * turn + index)}
-            answers.append(ask_side(side, self._prompts[turn % len(self._prompts)], tokens, sampling, choices))
-            before = self._counted[side.address]
+            answers.append(ask_side(address, self._prompts[turn % len(self._prompts)], tokens, sampling, choices))
+            before = self._counted[address]
             drafts = self.drafts[index]
             if before is None or drafts is None:
                 self.drafts[index] = None
                 continue
-            after = self._counted[side.address] = _count_drafts(side.address)
+            after = self._counted[address] = _count_drafts(address)
             self.drafts[index] = None if after is None or after < before else drafts + after - before
         self._check_plain()
         return answers
@@ -66,18 +65,18 @@ class _Sides:
         """Raise ValueError if the plain server drafted, or if it may be the audited server itself."""
         audited, plain = self._sides
         drafts = self.drafts[1]
-        if drafts or (drafts is None and may_be_same_server(plain.address, audited.address)):
+        if drafts or (drafts is None and may_be_same_server(plain, audited)):
             found = "no draft counters"
             if drafts is not None:
                 found = f"{drafts:,} drafts in a request that should have none"
             raise ValueError(
-                f"{plain.address}: found {found} (sent {json.dumps(plain.fields)}), expected no drafts: "
-                "start a second server without a draft and pass its address with --against"
+                f"{plain}: found {found}, expected no drafts: start a second server without a draft and pass its "
+                "address with --against"
             )
 
 
 def audit(
-    sides: tuple[Side, Side],
+    sides: tuple[str, str],
     prompts: Sequence[str],
     *,
     sampling: Mapping[str, Any],
@@ -88,7 +87,7 @@ def audit(
     """Send requests with and without a draft, in turn, and compare the answers.
 
     Args:
-        sides: the server with a draft, and the one without.
+        sides: addresses of the server with a draft and of the one without.
         sampling: request fields, including `temperature`.
         length: number of tokens in an answer at temperature 0.
         variation: total variation of the bias to detect above temperature 0.

@@ -14,13 +14,6 @@ REQUEST_SEC = 600
 Token = int | str
 
 
-class Side(NamedTuple):
-    """A server, with or without a draft, and additional request fields."""
-
-    address: str
-    fields: Mapping[str, Any] = {}
-
-
 class Answer(NamedTuple):
     """An answer's tokens and, if known, the log-probabilities of the most likely tokens at each position."""
 
@@ -28,20 +21,20 @@ class Answer(NamedTuple):
     tops: tuple[Mapping[Token, float], ...]
 
 
-def ask_side(side: Side, prompt: str, length: int, sampling: Mapping[str, Any], choices: int) -> list[Answer]:
+def ask_side(address: str, prompt: str, length: int, sampling: Mapping[str, Any], choices: int) -> list[Answer]:
     """Request `choices` answers to one prompt from a server, which may return fewer."""
     body = {"prompt": prompt, "max_tokens": length, "n": choices, "logprobs": 5, **sampling, **NO_TRUNCATION}
-    body |= {"ignore_eos": True, "return_token_ids": True, "return_tokens_as_token_ids": True, **side.fields}
-    content = ask(side.address, "/v1/completions", json.dumps(body).encode(), seconds=REQUEST_SEC)
+    body |= {"ignore_eos": True, "return_token_ids": True, "return_tokens_as_token_ids": True}
+    content = ask(address, "/v1/completions", json.dumps(body).encode(), seconds=REQUEST_SEC)
     try:
         answers = [_parse_answer(choice, length) for choice in read_json(content)["choices"][:choices]]
     except ValueError as error:
-        raise ValueError(f"{side.address}: {error}") from error
+        raise ValueError(f"{address}: {error}") from error
     except (LookupError, TypeError, AttributeError):
         answers = []
     if not answers:
         found = " ".join(content[:120].decode(errors="replace").split())
-        raise ValueError(f"{side.address}: found {found!r}, expected choices with token_ids or token logprobs")
+        raise ValueError(f"{address}: found {found!r}, expected choices with token_ids or token logprobs")
     return answers
 
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from tests.commands import VECTOR, check_no_torch
+from tests.commands import check_no_torch
 
 PLAN, DOCTOR = ["server-plan", "--after", "AFTER"], ["doctor", "--after", "AFTER"]
 NOBODY = "http://127.0.0.1:1"  # no server listens there
-AUDIT = ["audit", "--server", NOBODY]
+AUDIT = ["audit", "--server", NOBODY, "--against", NOBODY]
 
 
 @pytest.mark.sample(10, cover=False)
@@ -15,7 +15,6 @@ AUDIT = ["audit", "--server", NOBODY]
     [
         ([*PLAN, "--timed", "0=70,2=190,4=118"], "ms per step at K = 2 and 14.3 ms at K = 0"),
         ([*PLAN, "--timed", "2=nan,3=1"], "--timed: found '2=nan'"),
-        ([*PLAN, "--acceptance", str(VECTOR)], "--acceptance: found no --profile"),
         ([*PLAN, "--model", "other"], "model"),
         ([*PLAN, "--timed", "0=9@1:5,2=9@1:5,4=9"], "only some speeds in"),
         ([*PLAN, "--timed", "0=9@1:5,2=9@1:5,4=9@1:5", "--context", "7"], "--context: found 7, expected"),
@@ -23,11 +22,6 @@ AUDIT = ["audit", "--server", NOBODY]
         ([*DOCTOR, "--timed", "0=60@1:500,4=50@1:9000"], "expected a single context"),
         ([*AUDIT, "--against", "http://10.0.0.1"], "found 10.0.0.1, expected an address"),
         ([*AUDIT, "--against", f"{NOBODY}/model-a"], "found '/model-a' after the host and port"),
-        (
-            [*AUDIT, "--against", NOBODY, "--off", "{}"],
-            "--off: found '{}' together with --against",
-        ),
-        ([*AUDIT, "--off", '{"a": 0, "a": 1}'], "expected a JSON object such as"),
         ([*AUDIT, "--temperature", "nan"], "--temperature nan, --top-p 1: expected 0 to 10"),
         (AUDIT, f"{NOBODY}/v1/completions: the server did not answer"),
     ],
