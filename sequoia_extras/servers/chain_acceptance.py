@@ -213,7 +213,7 @@ def _published_counts(matrix: AcceptanceMatrix, source: str, rates: str | None) 
     if len(given):
         counts = counts_from_rates(given.tolist(), rates or "conditional")
     engine, model = (str(matrix.meta.get(name, "unknown"))[:4096] for name in ("engine", "model"))
-    drafter = " ".join(str(matrix.meta.get(name, "")) for name in ("pair", "head"))[:400]
+    drafter = " ".join(str(matrix.meta.get(name, "")) for name in ("pair", "head")).strip()[:400]
     note = f"Published rates of rank 1, for chains only ({source}): without counts, there is no interval."
     return replace(counts, source=source, engine=engine, model=model, drafter=drafter, notes=(note,))
 

@@ -17,6 +17,7 @@ from .options import (
     Batches,
     Before,
     BenchDraft,
+    Cells,
     Contexts,
     DraftCost,
     DraftLength,
@@ -76,7 +77,7 @@ def doctor_command(
     if earlier is None and before is not None:
         with suppress(ValueError):  # the first reading may contain no counters yet
             then = _read_files(before, None, options._replace(rates=None))
-    loads = [] if timed is None else [parse_timed(part) for part in timed.split(",")]
+    loads = parse_timed(timed)
     if len({context for *_, context in loads}) > 1:
         raise ValueError(f"--timed: found {str(timed)[:60]!r}, expected a single context, the one of the counts")
     measured = [(k, rate, batch) for k, rate, batch, _ in loads]
@@ -117,6 +118,7 @@ def server_plan_command(
     draft_length: DraftLength = None,
     out: Out = None,
     row: Row = False,
+    cell: Cells = None,
     as_json: Json = False,
 ) -> None:
     """Find the fastest draft length for a server from its counts, without loading a model."""
@@ -125,7 +127,7 @@ def server_plan_command(
     from .flags import METHOD_NAMES, NGRAM
     from .readings import ReadOptions
     from .request_spread import exclude_collapse
-    from .rows import report_row
+    from .rows import parse_cells, report_row, result_row
 
     batches = parse_numbers("--batch", batch, 1, 65_536)
     contexts = [] if context is None else parse_numbers("--context", context, 0, 10**9)
@@ -136,7 +138,7 @@ def server_plan_command(
     check_output_path(out)
     counts = _read_files(after, before, ReadOptions(engine, model, rates, rule))
     if row:
-        return report_row(counts, timed, as_json)
+        return report_row(result_row(counts, parse_timed(timed), parse_cells(cell or ())), as_json)
     try:
         chains = plan_acceptance(exclude_collapse(counts), new_tokens=new_tokens, draft_length=draft_length)
         if out is not None and chains.fitted is not None:
@@ -310,12 +312,11 @@ def _timed_settings(text: str | None, chains: ChainAcceptance) -> Settings:
     from .costs import timed_setting
 
     settings: Settings = {}
-    for part in [] if text is None else text.split(","):
-        k, rate, batch, context = parse_timed(part)
+    for k, rate, batch, context in parse_timed(text):
         try:
             settings.setdefault(context, []).append(timed_setting(k, rate, chains, batch=batch))
         except ValueError as error:
-            raise ValueError(f"--timed: found {part[:40]!r} ({str(error)[:120]}), {EXPECTED_TIMED}") from error
+            raise ValueError(f"--timed: found K = {k} ({str(error)[:120]}), {EXPECTED_TIMED}") from error
     if None in settings and len(settings) > 1:
         raise ValueError(
             f"--timed: only some speeds in {(text or '')[:60]!r} have a context; give one for all or for none"

@@ -52,6 +52,10 @@ BenchDraft = Annotated[
     typer.Option("--bench-draft", help="llama-bench output for the draft, if in a separate file.", **EXISTING_FILE),
 ]
 Row = Annotated[bool, typer.Option("--row", help="Print the result as one row of a Markdown table; JSON with --json.")]
+Cells = Annotated[
+    list[str] | None,
+    typer.Option("--cell", help="With --row, a cell such as hardware=H100 or version=0.32; can be repeated."),
+]
 Timed = Annotated[str | None, typer.Option("--timed", help=TIMED_HELP)]
 TargetShape = Annotated[
     str | None, typer.Option("--target-shape", help="Config of a mixture-of-experts target, to scale times.")
@@ -76,8 +80,12 @@ NewTokens = Annotated[
 ]
 
 
-def parse_timed(part: str) -> tuple[int, float, int, int | None]:
-    """Return the K, the tokens per second, the batch size and the context, if any, of one timed setting."""
+def parse_timed(text: str | None) -> list[tuple[int, float, int, int | None]]:
+    """Return the K, the tokens per second, the batch size and the context, if any, of each timed setting."""
+    return [] if text is None else [_parse_setting(part) for part in text.split(",")]
+
+
+def _parse_setting(part: str) -> tuple[int, float, int, int | None]:
     k, _, rest = part.partition("=")
     rate, _, load = rest.partition("@")
     batch, _, context = load.partition(":")

@@ -1,5 +1,6 @@
 """A server's result as one row of a table, to put next to others. Cells that are not known are empty."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -8,41 +9,57 @@ from sequoia_core.command_line.output import Verbatim, report
 
 from .chain_acceptance import chain_acceptance
 from .counts import ServerCounts
-from .options import parse_timed
 from .request_spread import exclude_collapse
 
 # `acceptance` is the share of drafts accepted up to each position, with its interval; `speedup` is measured.
-COLUMNS = "model engine version hardware drafter k batch acceptance tokens_per_step speedup date".split()
+COLUMNS = "model engine version hardware drafter k batch acceptance tokens_per_step speedup date source".split()
+GIVEN_COLUMNS = ("model", "engine", "version", "hardware", "drafter", "date", "source")  # may be given by the user
+Timed = Sequence[tuple[int, float, int, int | None]]  # K, tokens per second, batch size, context
 
 
-def result_row(counts: ServerCounts, timed: str | None) -> dict[str, Any]:
-    """Return the row of `COLUMNS`; `timed` is the text of --timed."""
+def parse_cells(cells: Sequence[str]) -> dict[str, str]:
+    """Return the cells given as name=value."""
+    given = {}
+    for cell in cells:
+        name, _, value = map(str.strip, cell.partition("="))
+        if name not in GIVEN_COLUMNS or not value:
+            raise ValueError(f"--cell: found {cell[:40]!r}, expected one of {', '.join(GIVEN_COLUMNS)}, = and its text")
+        given[name] = value
+    return given
+
+
+def result_row(counts: ServerCounts, timed: Timed, given: dict[str, str]) -> dict[str, Any]:
+    """Return the row of `COLUMNS`; `given` are cells that the counts do not tell or that replace theirs."""
     row: dict[str, Any] = dict.fromkeys(COLUMNS)
-    for name in ("model", "engine", "drafter", "tokens_per_step"):
+    for name in ("model", "engine", "drafter", "tokens_per_step", "source"):
         row[name] = getattr(counts, name) or None
     with suppress(ValueError):  # the source may not count positions
         chains = chain_acceptance(exclude_collapse(counts))
         row["k"] = chains.current
         bounds = (chains.low, chains.high) if chains.has_interval else [[None] * chains.longest] * 2
         row["acceptance"] = [list(part) for part in zip(chains.survival.tolist(), *map(list, bounds), strict=True)]
-    settings = [parse_timed(part) for part in timed.split(",")] if timed else []
-    for zero, plain, *load in settings:
-        for k, rate, *other in settings:
+    for zero, plain, *load in timed:
+        for k, rate, *other in timed:
             # Speeds at different loads are never compared.
             if zero == 0 < k == row["k"] and load == other:
                 row |= {"batch": load[0], "speedup": rate / plain}
-    return row
+    return row | given
 
 
-def report_row(counts: ServerCounts, timed: str | None, as_json: bool) -> None:
-    """Print a row as JSON or as a Markdown table with a header."""
-    row = result_row(counts, timed)
+def acceptance_text(row: dict[str, Any]) -> str:
+    """Return a row's acceptance by position."""
+    return ", ".join(format_interval(*part) for part in row["acceptance"] or ())
+
+
+def markdown_table(row: dict[str, Any]) -> list[str]:
+    """Return the lines of a Markdown table with a row and a header."""
     cells = []
-    for value in row.values():
-        if isinstance(value, list):
-            value = ", ".join(format_interval(*part) for part in value)
-        elif isinstance(value, float):
-            value = f"{value:.2f}"
-        cells.append(" ".join(str(value or "").replace("|", "\\|").split()))
-    lines = [f"| {' | '.join(line)} |" for line in (COLUMNS, ["---"] * len(COLUMNS), cells)]
-    report(row, as_json, map(Verbatim, lines))
+    for value in (row | {"acceptance": acceptance_text(row)}).values():
+        text = f"{value:.2f}" if isinstance(value, float) else str(value or "")
+        cells.append(" ".join(text.replace("|", "\\|").split()))
+    return [f"| {' | '.join(line)} |" for line in (COLUMNS, ["---"] * len(COLUMNS), cells)]
+
+
+def report_row(row: dict[str, Any], as_json: bool) -> None:
+    """Print a row as JSON or as a Markdown table."""
+    report(row, as_json, map(Verbatim, markdown_table(row)))
