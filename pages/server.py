@@ -11,7 +11,7 @@ from sequoia_extras.servers.request_spread import exclude_collapse
 from sequoia_extras.servers.speeds import find_speeds
 from ui import menu, page_setup
 from ui.markdown import escaped
-from ui.server import costs, figures, reading, verdict
+from ui.server import comparison, costs, figures, reading, verdict
 
 
 def draw_page() -> None:
@@ -36,6 +36,7 @@ def draw_page() -> None:
             verdict.draw_verdict(diagnose(counts, earlier), counts)
             if counts.drafts != 0:
                 figures.draw_unplanned(counts, str(error))
+        comparison.draw_comparison(counts)
         return
     guess = method_from_name(counts.drafter) or assumed_method(chains.drafted_share)
     method = missing.method or guess
@@ -54,6 +55,7 @@ def draw_page() -> None:
         st.caption(f":material/info: {escaped(note)}")
     if chains.fitted is None:
         figures.draw_save_button(chains)
+    comparison.draw_comparison(counts, chains, costs.timed_rates(plan, chains))
 
 
 page_setup.setup_page("My server")

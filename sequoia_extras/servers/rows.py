@@ -7,7 +7,7 @@ from typing import Any
 from sequoia_core.command_line.formatting import format_interval
 from sequoia_core.command_line.output import Verbatim, report
 
-from .chain_acceptance import chain_acceptance
+from .chain_acceptance import ChainAcceptance, chain_acceptance
 from .counts import ServerCounts
 from .request_spread import exclude_collapse
 
@@ -28,13 +28,21 @@ def parse_cells(cells: Sequence[str]) -> dict[str, str]:
     return given
 
 
-def result_row(counts: ServerCounts, timed: Timed, given: dict[str, str]) -> dict[str, Any]:
-    """Return the row of `COLUMNS`; `given` are cells that the counts do not tell or that replace theirs."""
+def result_row(
+    counts: ServerCounts, timed: Timed, given: dict[str, str], chains: ChainAcceptance | None = None
+) -> dict[str, Any]:
+    """Return the row of `COLUMNS`.
+
+    Args:
+        given: cells that the counts do not tell, or that replace theirs.
+        chains: the acceptance of the counts, if it is known already.
+    """
     row: dict[str, Any] = dict.fromkeys(COLUMNS)
     for name in ("model", "engine", "drafter", "tokens_per_step", "source"):
         row[name] = getattr(counts, name) or None
     with suppress(ValueError):  # the source may not count positions
-        chains = chain_acceptance(exclude_collapse(counts))
+        chains = chains or chain_acceptance(exclude_collapse(counts))
+    if chains is not None and chains.fitted is None:
         row["k"] = chains.current
         bounds = (chains.low, chains.high) if chains.has_interval else [[None] * chains.longest] * 2
         row["acceptance"] = [list(part) for part in zip(chains.survival.tolist(), *map(list, bounds), strict=True)]

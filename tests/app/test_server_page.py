@@ -62,7 +62,7 @@ def test_the_example_matches_the_plan_of_the_core(with_example) -> None:
     assert shown["Tokens per step"] == (f"{chains.tokens(8).value:.2f}", "K = 8, vs 1.00 without")
     assert shown["Guessed right"][0] == f"{chains.guess_accuracy:.1%}" == "76.3%"
     assert best.best_range == "2 to 8 or more"
-    assert [code.value for code in page.code] == list(flags_by_batch("vllm", plan.best).values())
+    assert [code.value for code in page.code[:-1]] == list(flags_by_batch("vllm", plan.best).values())
     assert plan.sentence(8) in words(page) and "assumed to cost 2 to 20%" in words(page)
     for method, setting in (("ngram", '"method": "ngram", "prompt_lookup_min"'), ("mtp", '"method": "mtp", "num_spec')):
         page = settled(page.selectbox(key="server_method").select(method).run())
@@ -98,19 +98,39 @@ def test_two_readings_give_a_range_that_costs_narrow(assets) -> None:
     settled(page.run())
     assert "Until there are times, the assumed cost is used" in words(page)
     assert "1.6 to 2.9× the speed" in words(page)
+    assert own_row(page)["speedup"] is None
     speeds = [{"tokens per second": 400}, {"K": 2, "tokens per second": 600}, {"K": 4, "tokens per second": 640}]
     edited = {str(row): values for row, values in enumerate(speeds)}
     page.session_state["server_timed"] = {"edited_rows": edited, "added_rows": [], "deleted_rows": []}
     settled(page.run())
     assert "Use K = 4 for one request at a time (1.60× the speed" in words(page)
+    assert own_row(page)["speedup"] == pytest.approx(1.6) and own_row(page)["batch"] == 1
     assert '"num_speculative_tokens": 4' in page.code[0].value and "Batch size 4, 16" in words(page)
     assert "one request at a time: with half as many rejections, " in words(page)
     del page.session_state["server_timed"]
     uploader = next(each for each in page.get("file_uploader") if each.key == "server_bench")
     uploader.upload("bench.json", json.dumps(ROWS).encode(), "application/json")
     settled(page.run())
-    assert "share of the best speed" in page.dataframe[-1].value  # vLLM's times may differ from llama-bench's
+    assert "share of the best speed" in page.dataframe[-2].value  # vLLM's times may differ from llama-bench's
     assert "not the server's own times" in words(page)
+
+
+def own_row(page: AppTest) -> dict:
+    row = page.dataframe[-1].value.iloc[0].to_dict()
+    return {name: None if value != value else value for name, value in row.items()}
+
+
+def test_the_row_can_be_completed_and_is_compared_with_others(with_example) -> None:
+    rows = (EXAMPLE.parent / "rows.jsonl").read_text().splitlines()
+    shutil.copy(EXAMPLE.parent / "rows.jsonl", with_example.parent)
+    page = open_page("server")
+    page.text_input(key="server_cell_hardware").set_value(" 2 H100 ")
+    settled(page.run())
+    table = page.dataframe[-1].value
+    assert len(table) == 1 + len(rows) and table[""].tolist() == ["yours"] + [""] * len(rows)
+    found = own_row(page)
+    assert (found["model"], found["k"], found["hardware"], found["version"]) == ("demo target", 8, "2 H100", None)
+    assert "| 2 H100 |" in page.code[-1].value and "server_cell_model" not in {each.key for each in page.text_input}
 
 
 LLAMA_LOG = (
@@ -187,13 +207,13 @@ def test_totals_are_planned_from_a_fitted_rate(text, tokens, best, note, assets)
     shown = metrics(page)
     assert shown["Tokens per step"] == (tokens, "now, vs 1.00 without") and f"Best K: {best} for one" in words(page)
     assert shown["Guessed right"][1] == "fitted to the totals" and note in words(page)
-    assert len(page.get("plotly_chart")) == 2 and page.code and not page.get("download_button")
+    assert len(page.get("plotly_chart")) == 2 and len(page.code) > 1 and len(page.get("download_button")) == 1
 
 
 def test_averages_need_the_draft_length(assets) -> None:
     page = with_files(SGLANG_TEXT)
     assert page.warning[0].value.startswith("No plan can be made: found only averages from sglang")
-    assert metrics(page)["Tokens per step"][0] == "2.65" and not page.code and not page.get("plotly_chart")
+    assert metrics(page)["Tokens per step"][0] == "2.65" and len(page.code) == 1 and not page.get("plotly_chart")
     settled(page.number_input(key="server_draft_length").set_value(3).run())
     assert "Best K: 3 or more for one" in words(page) and not page.warning
 

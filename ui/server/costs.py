@@ -42,6 +42,12 @@ def plan_section(chains: ChainAcceptance, *, drafts_free: bool) -> ServerPlan:
     return plan_server(chains, assumed_costs())
 
 
+def timed_rates(plan: ServerPlan, chains: ChainAcceptance) -> list[tuple[int, float, int, int | None]]:
+    """Return the entered K, tokens per second and batch size of each setting."""
+    settings = () if plan.costs.assumed else plan.costs.settings
+    return [(k, batch * chains.tokens(k).value / sec, batch, None) for k, sec, batch in settings]
+
+
 def _assumed() -> ServerCosts:
     low, high = st.slider(
         "A draft token costs, in % of a target pass",

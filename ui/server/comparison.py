@@ -1,0 +1,34 @@
+"""The server's result as a row of a table with other servers' results, and to copy."""
+
+import json
+
+import streamlit as st
+
+from sequoia_core.files.safe_files import json_bytes
+from sequoia_extras.servers.chain_acceptance import ChainAcceptance
+from sequoia_extras.servers.counts import ServerCounts
+from sequoia_extras.servers.rows import GIVEN_COLUMNS, Timed, acceptance_text, markdown_table, result_row
+from ui import controls
+from ui.session import shipped
+
+
+def draw_comparison(counts: ServerCounts, chains: ChainAcceptance | None = None, timed: Timed = ()) -> None:
+    """Draw the table, the inputs for cells that the counts do not tell, and the row to copy."""
+    st.subheader("Compare with other servers")
+    row = result_row(counts, timed, {}, chains)
+    table = st.container()
+    with st.expander("Complete and copy your row", icon=":material/table_rows:", key="server_row"):
+        unknown = [name for name in GIVEN_COLUMNS if row[name] is None]
+        for column, name in zip(st.columns(max(len(unknown), 1)), unknown, strict=False):
+            row[name] = column.text_input(name.capitalize(), key=f"server_cell_{name}", max_chars=80).strip() or None
+        st.code("\n".join(markdown_table(row)), language="markdown", wrap_lines=True)
+        controls.download_button("Save as JSON", json_bytes(row), "server-row.json", key="server_row_json")
+    shared = shipped.ASSETS / "servers" / "rows.jsonl"
+    rows = [json.loads(line) for line in shared.read_text().splitlines()] if shared.is_file() else []
+    table.dataframe(
+        [{"": "yours" if each is row else ""} | each | {"acceptance": acceptance_text(each)} for each in [row, *rows]],
+        key="server_rows",
+        hide_index=True,
+        column_config={name: st.column_config.NumberColumn(format="%.2f") for name in ("tokens_per_step", "speedup")},
+    )
+    table.caption("Speeds of different machines, loads and texts are not comparable; acceptance depends on the texts.")
