@@ -10,7 +10,7 @@ from sequoia_core.planning.profile import LLAMA_CPP, HardwareProfile
 
 from .counts import MLX_VLM, SGLANG, VLLM
 
-METHODS = DRAFT_MODEL, EAGLE3, MTP, DFLASH, NGRAM = ("draft", "eagle3", "mtp", "dflash", "ngram")
+METHODS = DRAFT_MODEL, EAGLE3, MTP, DFLASH, DSPARK, NGRAM = ("draft", "eagle3", "mtp", "dflash", "dspark", "ngram")
 _LLAMA_LENGTH = " --spec-draft-n-max {k} --spec-draft-p-min 0"
 _LLAMA_MODEL = f" --model-draft <draft.gguf>{_LLAMA_LENGTH}"
 _LLAMA_OPTIONS = {  # --spec-type, which is also the drafter's name in logs -> the options it needs
@@ -25,13 +25,7 @@ _LLAMA_OPTIONS = {  # --spec-type, which is also the drafter's name in logs -> t
     "ngram-map-k4v": " --spec-ngram-map-k4v-size-m {k}",
     "ngram-cache": "",
 }
-_LLAMA_TYPES = {
-    DRAFT_MODEL: "draft-simple",
-    EAGLE3: "draft-eagle3",
-    MTP: "draft-mtp",
-    DFLASH: "draft-dflash",
-    NGRAM: "ngram-mod",
-}
+_LLAMA_TYPES = {DRAFT_MODEL: "draft-simple", NGRAM: "ngram-mod"}  # the type of other methods is draft-METHOD
 METHOD_NAMES = (*METHODS, "draft_model", *_LLAMA_OPTIONS)  # with the names that vLLM and llama.cpp use
 _SGLANG_MODEL = " --speculative-draft-model-path <draft>"
 _SGLANG_CHAIN = " --speculative-num-steps {k} --speculative-eagle-topk 1"
@@ -40,13 +34,14 @@ _SGLANG_OPTIONS = {
     EAGLE3: f"EAGLE3{_SGLANG_MODEL}{_SGLANG_CHAIN}",
     MTP: f"EAGLE{_SGLANG_CHAIN}",
     DFLASH: f"DFLASH{_SGLANG_MODEL}",
+    DSPARK: f"DSPARK{_SGLANG_MODEL} --speculative-dspark-block-size {{k}}",
     NGRAM: "NGRAM",
 }
 VERSIONS = {  # versions that these options apply to
     VLLM: "vLLM 0.32",
     LLAMA_CPP: "llama.cpp, autumn 2026",
     SGLANG: "SGLang 0.5",
-    MLX_VLM: "mlx-vlm 0.6",
+    MLX_VLM: "mlx-vlm 0.7",
     "tensorrt-llm": "TensorRT-LLM 1.3",
 }
 
@@ -81,7 +76,7 @@ def server_flags(engine: str, k: int, *, method: str = DRAFT_MODEL, drafter: str
             return "--spec-type none"
         name = drafter.replace("_", "-")
         if name not in _LLAMA_OPTIONS:
-            name = _LLAMA_TYPES[method]
+            name = _LLAMA_TYPES.get(method, f"draft-{method}")
         return f"--spec-type {name}{_LLAMA_OPTIONS[name].format(k=k)}"
     if engine == SGLANG:
         if k == 0:
@@ -91,7 +86,7 @@ def server_flags(engine: str, k: int, *, method: str = DRAFT_MODEL, drafter: str
     if engine == MLX_VLM:
         if k == 0:
             return "(leave out --draft-model)"
-        kind = f" --draft-kind {method}" if method in (MTP, DFLASH) else ""
+        kind = f" --draft-kind {method}" if method in (EAGLE3, MTP, DFLASH) else ""
         return f"--draft-model <draft>{kind} --draft-block-size {k + 1}"
     raise ValueError(f"engine: found {engine[:40]!r}, expected one of {', '.join(VERSIONS)}")
 

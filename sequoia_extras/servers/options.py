@@ -9,8 +9,8 @@ import typer
 from sequoia_core.command_line.options import EXISTING_FILE
 
 METHOD_HELP = (
-    "draft (a model), eagle3, mtp, dflash or ngram, or the server's name for it, such as draft-mtp; default: the "
-    "method that the counts name or suggest."
+    "draft (a model), eagle3, mtp, dflash, dspark or ngram, or the server's name for it, such as draft-mtp; default: "
+    "the method that the counts name or suggest."
 )
 EXPECTED_TIMED = "expected K=tokens per second, optionally followed by @batch or @batch:context"
 TIMED_HELP = (

@@ -127,7 +127,7 @@ def test_the_row_can_be_completed_and_is_compared_with_others(with_example) -> N
     page.text_input(key="server_cell_hardware").set_value(" 2 H100 ")
     settled(page.run())
     table = page.dataframe[-1].value
-    assert len(table) == 1 + len(rows) and table[""].tolist() == ["yours"] + [""] * len(rows)
+    assert len(table) == 1 + len(rows) and table[""].tolist() == ["this server"] + [""] * len(rows)
     found = own_row(page)
     assert (found["model"], found["k"], found["hardware"], found["version"]) == ("demo target", 8, "2 H100", None)
     assert "| 2 H100 |" in page.code[-1].value and "server_cell_model" not in {each.key for each in page.text_input}

@@ -7,9 +7,11 @@ import streamlit as st
 from sequoia_core.files.safe_files import json_bytes
 from sequoia_extras.servers.chain_acceptance import ChainAcceptance
 from sequoia_extras.servers.counts import ServerCounts
-from sequoia_extras.servers.rows import GIVEN_COLUMNS, Timed, acceptance_text, markdown_table, result_row
+from sequoia_extras.servers.rows import COLUMNS, GIVEN_COLUMNS, Timed, acceptance_text, markdown_table, result_row
 from ui import controls
 from ui.session import shipped
+
+NUMBERS = {"tokens_per_step": "tokens per step", "speedup": "speedup"}  # column -> label
 
 
 def draw_comparison(counts: ServerCounts, chains: ChainAcceptance | None = None, timed: Timed = ()) -> None:
@@ -26,9 +28,14 @@ def draw_comparison(counts: ServerCounts, chains: ChainAcceptance | None = None,
     shared = shipped.ASSETS / "servers" / "rows.jsonl"
     rows = [json.loads(line) for line in shared.read_text().splitlines()] if shared.is_file() else []
     table.dataframe(
-        [{"": "yours" if each is row else ""} | each | {"acceptance": acceptance_text(each)} for each in [row, *rows]],
+        [
+            {"": "this server" if each is row else ""} | each | {"acceptance": acceptance_text(each)}
+            for each in [row, *rows]
+        ],
         key="server_rows",
         hide_index=True,
-        column_config={name: st.column_config.NumberColumn(format="%.2f") for name in ("tokens_per_step", "speedup")},
+        placeholder="",
+        column_order=dict.fromkeys(["", "model", "k", *NUMBERS, *COLUMNS]),
+        column_config={name: st.column_config.NumberColumn(label, format="%.2f") for name, label in NUMBERS.items()},
     )
     table.caption("Speeds of different machines, loads and texts are not comparable; acceptance depends on the texts.")

@@ -25,7 +25,7 @@ def test_vllm_settings_are_one_json_object(method):
 
 NAMES = [  # as a server's log, a head or its file names what drafts -> the method
     ("draft-mtp", "mtp"), ("draft-eagle3", "eagle3"), ("draft-dflash", "dflash"), ("draft-simple", "draft"),
-    ("ngram-mod", "ngram"), ("ngram_map_k4v", "ngram"), ("Gemma-4-12B with an EAGLE-3 head", "eagle3"),
+    ("draft-dspark", "dspark"), ("ngram-mod", "ngram"), ("ngram_map_k4v", "ngram"), ("Gemma-4-12B with an EAGLE-3 head", "eagle3"),
     ("Qwen3-8B-speculator.peagle", "eagle3"), ("", None), ("suffix", None),
 ]  # fmt: skip
 
@@ -54,6 +54,9 @@ def test_sglang_counts_the_bonus_token():
     assert server_flags("sglang", 7, method="mtp").startswith("--speculative-algorithm EAGLE --speculative-num-steps 7")
     assert server_flags("sglang", 7, method="dflash") == (
         "--speculative-algorithm DFLASH --speculative-draft-model-path <draft> --speculative-num-draft-tokens 8"
+    )
+    assert server_flags("sglang", 7, method="dspark").endswith(  # SGLang requires one more than the block
+        "--speculative-dspark-block-size 7 --speculative-num-draft-tokens 8"
     )
 
 

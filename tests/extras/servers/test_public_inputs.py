@@ -296,6 +296,7 @@ def test_settings_for_mlx_vlm_name_the_block():
     settings = flags_by_batch(counts.engine, {1: 3}, method=method_from_name(counts.drafter), drafter=counts.drafter)
     assert list(settings.values()) == ["--draft-model <draft> --draft-kind mtp --draft-block-size 4"]
     assert server_flags("mlx-vlm", 2) == "--draft-model <draft> --draft-block-size 3"
+    assert "--draft-kind eagle3 " in server_flags("mlx-vlm", 2, method="eagle3")
     assert server_flags("mlx-vlm", 0) == "(leave out --draft-model)"
 
 
