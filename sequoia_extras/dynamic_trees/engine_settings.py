@@ -5,7 +5,7 @@ from typing import Any
 from sequoia_core.acceptance.vector import AcceptanceVector
 from sequoia_core.command_line.formatting import format_interval
 from sequoia_core.planning.plan import plan_tree
-from sequoia_core.planning.prediction import predict
+from sequoia_core.planning.prediction import Prediction, predict
 from sequoia_core.planning.profile import HardwareProfile
 
 from .beams import Beam, best_beams
@@ -34,15 +34,15 @@ def plan_beams(acceptance: AcceptanceVector, profile: HardwareProfile) -> dict[s
     tree = plan_tree(acceptance, profile)
     # The first field is the width, which orders beams.
     return {
-        "beams": [_beam_json(beam) for beam in beams[:SHOWN_BEAMS]],
-        "static_tree": _beam_json(Beam(0, tree.depth, tree.size, predict(tree, acceptance, profile))),
+        "beams": [{"width": beam.width} | _tree_json(*beam[1:]) for beam in beams[:SHOWN_BEAMS]],
+        "static_tree": _tree_json(tree.depth, tree.size, predict(tree, acceptance, profile)),
         "engines": _engines(beams[0], min(beams).depth) if beams[0].prediction.speedup.value > 1 else {},
     }
 
 
-def _beam_json(beam: Beam) -> dict[str, Any]:
-    estimates = {name: getattr(beam.prediction, name).to_json() for name in ("tokens_per_step", "speedup")}
-    return {"width": beam.width or None, "depth": beam.depth, "size": beam.size} | estimates
+def _tree_json(depth: int, size: int, prediction: Prediction) -> dict[str, Any]:
+    estimates = {name: getattr(prediction, name).to_json() for name in ("tokens_per_step", "speedup")}
+    return {"depth": depth, "size": size} | estimates
 
 
 def _engines(beam: Beam, chain: int) -> dict[str, dict[str, Any]]:
@@ -70,11 +70,11 @@ def _engines(beam: Beam, chain: int) -> dict[str, dict[str, Any]]:
 def settings_text(plan: dict[str, Any]) -> str:
     """Return the result of `plan_beams` as lines to read and copy."""
     lines = ["# Fastest trees that an engine grows itself (sizes include the root):"]
-    for beam in [*plan["beams"], plan["static_tree"]]:
-        tokens = format_interval(**beam["tokens_per_step"])
-        speedup = format_interval(**beam["speedup"], unit="×")
-        kind = f"width {beam['width']}" if beam["width"] else "static tree"
-        lines.append(f"# {kind}, depth {beam['depth']}, size {beam['size']}: {tokens} tokens per step, {speedup}")
+    named = [(f"width {beam['width']}", beam) for beam in plan["beams"]]
+    for name, tree in [*named, ("the best static tree, for comparison", plan["static_tree"])]:
+        tokens = format_interval(**tree["tokens_per_step"])
+        speedup = format_interval(**tree["speedup"], unit="×")
+        lines.append(f"# {name}: depth {tree['depth']}, size {tree['size']}, {tokens} tokens per step, {speedup}")
     if not plan["engines"]:
         lines.append("# None is faster than no draft.")
     for engine, settings in plan["engines"].items():

@@ -25,8 +25,8 @@ def test_vllm_settings_are_one_json_object(method):
 
 NAMES = [  # as a server's log, a head or its file names what drafts -> the method
     ("draft-mtp", "mtp"), ("draft-eagle3", "eagle3"), ("draft-dflash", "dflash"), ("draft-simple", "draft"),
-    ("draft-dspark", "dspark"), ("ngram-mod", "ngram"), ("ngram_map_k4v", "ngram"), ("Gemma-4-12B with an EAGLE-3 head", "eagle3"),
-    ("Qwen3-8B-speculator.peagle", "eagle3"), ("", None), ("suffix", None),
+    ("draft-dspark", "dspark"), ("ngram-mod", "ngram"), ("ngram_map_k4v", "ngram"), ("", None),
+    ("Gemma-4-12B with an EAGLE-3 head", "eagle3"), ("Qwen3-8B-speculator.peagle", "eagle3"), ("suffix", None),
 ]  # fmt: skip
 
 

@@ -74,6 +74,11 @@ def test_the_report_of_vllm_bench_serve(content):
 def test_a_report_without_positions_or_counts():
     totals = read(TOTALS)
     assert (totals.drafts, totals.tokens_per_step, totals.positions) == (4000, 3.1, ())
+    fitted, counted = map(plan_acceptance, (totals, read(REPORT)))
+    assert fitted.fitted and fitted.current is None and fitted.tokens(3).value == pytest.approx(3.1)
+    for k in (1, 2):  # a smaller K is not in the totals, so its interval covers the counts by position
+        assert fitted.tokens(k).low < counted.tokens(k).value < fitted.tokens(k).high
+        assert fitted.tokens(k).high - fitted.tokens(k).low > 0.06
     rates = read("Acceptance length: 3.06\nPer-position acceptance (%):\nPosition 0: 76.56\nPosition 1: 68.76\n")
     assert rates.published and rates.positions == (7656, 6876) and "no interval" in rates.notes[0]
     assert read("Acceptance length: 3.06\n").mean_length == 3.06
