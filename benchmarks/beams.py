@@ -2,11 +2,13 @@
 
     python benchmarks/beams.py            # about five minutes on two cores
     python benchmarks/beams.py --quick
+    python benchmarks/beams.py --target FOLDER --draft FOLDER --dtype bfloat16 --prompts 8    # a pair of your own
 
 For the demo pair and the demo head, and for profiles with cheap and with expensive passes, the best beam is compared
 with the fastest one of all widths, depths and sizes, on more rows and another seed. Then prompts are decoded with the
 best beams, and with wide ones, in this engine: the predicted tokens per step should lie within the run's 95 % interval.
-The vectors were measured on the same prompts, among others. Prints one JSON line and writes a dated file to results/.
+The shipped vectors were measured on the same prompts, among others; that of another pair is measured here on as many
+other prompts. Prints one JSON line and writes a dated file to results/.
 """
 
 import json
@@ -24,7 +26,9 @@ from sequoia_core.acceptance.bootstrap import Estimate, ratio_estimate
 from sequoia_core.acceptance.vector import AcceptanceVector
 from sequoia_core.decoding.loop import decode
 from sequoia_core.decoding.record import TOKENS_ONLY
+from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.files.prompt_files import load_prompts
+from sequoia_core.measuring.measure_acceptance import measure_acceptance
 from sequoia_core.models.language_model import ModelPair
 from sequoia_core.models.loading import load_pair
 from sequoia_core.planning.profile import load_profile
@@ -46,14 +50,25 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=32)
     parser.add_argument("--max-new-tokens", type=int, default=96)
     parser.add_argument("--trees", type=int, default=960)
+    parser.add_argument("--target", default=ASSETS / "demo" / "target")
+    parser.add_argument("--draft", help="default: the demo's draft and head, each with its shipped vector")
+    parser.add_argument("--dtype")
     args = parser.read(prompts=2, max_new_tokens=8, trees=8)
     texts = load_prompts(ASSETS / "prompts" / "prompts.jsonl")
-    texts = texts[:: len(texts) // args.prompts][: args.prompts]
+    step = len(texts) // args.prompts
+    others = texts[step // 2 :: step][: args.prompts]
+    texts = texts[::step][: args.prompts]
     record = {}
-    for name, draft in DRAFTS.items():
-        vector = AcceptanceVector.load(ASSETS / "acceptance" / f"{name}-t0.json")
-        pair = load_pair(ASSETS / "demo" / "target", ASSETS / "demo" / draft).ignore_eos()
+    drafts = DRAFTS if args.draft is None else {Path(args.draft).name: args.draft}
+    for name, draft in drafts.items():
+        pair = load_pair(args.target, ASSETS / "demo" / draft, dtype=args.dtype).ignore_eos()
         prompts = [pair.tokenizer.encode(text) for text in texts]
+        if args.draft is None:
+            vector = AcceptanceVector.load(ASSETS / "acceptance" / f"{name}-t0.json")
+        else:
+            measured = [pair.tokenizer.encode(text) for text in others]
+            vector = measure_acceptance(measured, pair, sampling=SamplingConfig(0), max_new_tokens=args.max_new_tokens)
+            print("first children accepted at each depth:", vector.levels[:, 0].round(3))
         for path in PROFILES:
             profile = load_profile(ASSETS / path)
             beams = best_beams(vector, profile)[:3]

@@ -65,7 +65,9 @@ def interval(samples: np.ndarray, level: float = CONFIDENCE_LEVEL, *, whole: boo
 
 
 def estimate(value: float, samples: np.ndarray) -> Estimate:
-    """Return an estimate with bounds computed from the resampled values, float64 [r]."""
+    """Return an estimate with bounds computed from the resampled values, float64 [r]; without bounds if r < 2."""
+    if len(samples) < 2:
+        return Estimate(value, None, None)
     return Estimate(value, *interval(samples).tolist())
 
 

@@ -41,9 +41,7 @@ class ChainAcceptance:
         tokens_per_step: float64 [K + 1], for chains of 0 to K draft tokens; the first value is 1.
         samples: float64 [r, K + 1], `tokens_per_step` in resamples of the measurement.
         by_request: whether whole requests are resampled; otherwise, drafts are resampled as if independent.
-        replayed: whether the values of chains shorter than K are exact, not derived from counts at K.
         coverage: share of steps with a draft; None if unknown, in which case 1 is assumed.
-        trials: number of requests or drafts, whichever are resampled.
         fitted: the acceptance rate fitted to totals, the same at every position; None if positions were counted.
     """
 
@@ -53,9 +51,7 @@ class ChainAcceptance:
     tokens_per_step: np.ndarray
     samples: np.ndarray
     by_request: bool
-    replayed: bool
     coverage: float | None
-    trials: int
     counts: ServerCounts
     notes: tuple[str, ...]
     fitted: float | None = None
@@ -84,9 +80,13 @@ class ChainAcceptance:
         """Return the tokens per step of a chain of k tokens, with a confidence interval."""
         if not 0 <= k <= self.longest:
             raise ValueError(f"k: found {k}, expected 0 to {self.longest}, the server's draft length")
-        if not self.has_interval:
-            return Estimate(float(self.tokens_per_step[k]), None, None)
         return estimate(float(self.tokens_per_step[k]), self.samples[:, k])
+
+    @property
+    def survived(self) -> list[Estimate]:
+        """Survival at each position, with its interval if there is one."""
+        bounds = (self.low.tolist(), self.high.tolist()) if self.has_interval else [[None] * self.longest] * 2
+        return list(map(Estimate, self.survival.tolist(), *bounds))
 
     @property
     def guess_accuracy(self) -> float:
@@ -229,22 +229,20 @@ def chain_acceptance(counts: ServerCounts, *, new_tokens: int | None = None, res
     survival = np.array(counts.positions) / drafts
     notes = list(counts.notes)
     picks = None
-    trials = drafts
     if counts.published or len(counts.requests) == 1 or not resample:
         again = survival[None]
         low = high = survival
         if counts.requests:
             notes.append("A single request gives no interval over texts: have the server answer more requests.")
     elif counts.requests:
-        trials = len(counts.requests)
-        picks = resample_prompts(trials)
+        picks = resample_prompts(len(counts.requests))
         passed = np.array([_count_passed(request, len(survival)) for request in counts.requests])
         drafts_again = np.maximum(picks @ np.array([len(request.accepted) for request in counts.requests]), 1)
         again = (picks @ passed) / drafts_again[:, None]
         low, high = interval(again)
     else:
-        again = _resample_drafts(survival, trials)
-        low, high = wilson_interval(survival, trials, CONFIDENCE_LEVEL)
+        again = _resample_drafts(survival, drafts)
+        low, high = wilson_interval(survival, drafts, CONFIDENCE_LEVEL)
         notes.append(
             "The intervals are too narrow: they treat drafts as independent, but drafts in one text are correlated."
         )
@@ -261,14 +259,17 @@ def chain_acceptance(counts: ServerCounts, *, new_tokens: int | None = None, res
                 f"Counted at K = {len(survival)}: shorter chains yield slightly more than shown (2 to 6% in "
                 "measurements at K = 8)."
             )
-    if share < 1:
-        notes.append(f"Only {share:.0%} of steps have a draft; the others yield one token.")
-    elif counts.coverage is None and not replayed:
-        notes.append("It is unknown whether every step had a draft; this is assumed.")
+    if not replayed:
+        notes += coverage_notes(counts)
     by_request = picks is not None
-    return ChainAcceptance(
-        survival, low, high, tokens, samples, by_request, replayed, counts.coverage, trials, counts, tuple(notes)
-    )
+    return ChainAcceptance(survival, low, high, tokens, samples, by_request, counts.coverage, counts, tuple(notes))
+
+
+def coverage_notes(counts: ServerCounts) -> list[str]:
+    """Return a note on the share of steps with a draft, unless nearly all have one."""
+    if counts.drafted_share < 1:
+        return [f"Only {counts.drafted_share:.0%} of steps have a draft; the others yield one token."]
+    return [] if counts.coverage else ["It is unknown whether every step had a draft; this is assumed."]
 
 
 def _check_plannable(counts: ServerCounts) -> None:

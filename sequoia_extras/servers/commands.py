@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sequoia_core.command_line.inputs import require_extra
 from sequoia_core.command_line.options import Json, Out, Rule, app
-from sequoia_core.command_line.output import check_output_path, report
+from sequoia_core.command_line.output import Verbatim, check_output_path, report
 
 from .options import (
     EXPECTED_TIMED,
@@ -127,7 +127,7 @@ def server_plan_command(
     from .flags import METHOD_NAMES, NGRAM
     from .readings import ReadOptions
     from .request_spread import exclude_collapse
-    from .rows import parse_cells, report_row, result_row
+    from .rows import markdown_table, parse_cells, result_row
 
     batches = parse_numbers("--batch", batch, 1, 65_536)
     contexts = [] if context is None else parse_numbers("--context", context, 0, 10**9)
@@ -138,7 +138,8 @@ def server_plan_command(
     check_output_path(out)
     counts = _read_files(after, before, ReadOptions(engine, model, rates, rule))
     if row:
-        return report_row(result_row(counts, parse_timed(timed), parse_cells(cell or ())), as_json)
+        cells = result_row(counts, parse_timed(timed), parse_cells(cell or ()))
+        return report(cells, as_json, map(Verbatim, markdown_table(cells)))
     try:
         chains = plan_acceptance(exclude_collapse(counts), new_tokens=new_tokens, draft_length=draft_length)
         if out is not None and chains.fitted is not None:
@@ -253,8 +254,7 @@ def _batch_json(plan: BatchPlan, current: int | None) -> dict[str, Any]:
         "present": current,
         "present_share_of_best": plan.relative_speed(current),
         "verified": plan.verified,
-        "more": plan.more,
-        "helps": plan.helps,
+        "better_draft": plan.better_draft,
     }
 
 

@@ -163,15 +163,6 @@ class ServerCosts:
         slopes = [each.per_token_sec for each in map(self._line, self.batches) if each is not None]
         return max(line.per_token_sec - slopes[0], 0.0)
 
-    def drafting_sec(self, k: int, batch: int) -> float:
-        """Return the seconds that such a step spends drafting; 0 without a profile."""
-        if self.profile is None or not k:
-            return 0.0
-        line = self._line(self._nearest_batch(batch))
-        if line is not None:
-            return line.per_token_sec * k
-        return self._passes_sec(k, batch, drafted=k) - self._passes_sec(k, batch)
-
     def _nearest_batch(self, batch: int) -> int:
         fitted = (each for each in self.batches if self._line(each))
         return min(fitted, key=lambda each: abs(math.log(each / batch)), default=batch)

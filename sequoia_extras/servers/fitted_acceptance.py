@@ -9,7 +9,7 @@ import numpy as np
 
 from sequoia_core.acceptance.bootstrap import RESAMPLES, interval
 
-from .chain_acceptance import ChainAcceptance, chain_acceptance, survival_tokens
+from .chain_acceptance import ChainAcceptance, chain_acceptance, coverage_notes, survival_tokens
 from .counts import FULL_DRAFTS, MAX_POSITIONS, ServerCounts
 
 # Rejection rate at a position ÷ that at the one before, from recordings and published rates of eight drafters.
@@ -95,10 +95,7 @@ def _fit(
             f"Drafts are {drafted:.1f} tokens long on average, so many end early. The plan is for drafts of a fixed "
             "length K."
         )
-    if share < 1:
-        notes.append(f"Only {share:.0%} of steps have a draft; the others yield one token.")
-    elif counts.coverage is None:
-        notes.append("It is unknown whether every step had a draft; this is assumed.")
+    notes += coverage_notes(counts)
     tokens, samples = (survival_tokens(part, share) for part in (survival, again))
     return ChainAcceptance(
         survival,
@@ -107,9 +104,7 @@ def _fit(
         tokens,
         samples,
         by_request=False,
-        replayed=False,
         coverage=counts.coverage,
-        trials=drafts or 0,
         counts=counts,
         notes=tuple(notes),
         fitted=rate,

@@ -7,11 +7,10 @@ import numpy as np
 
 from sequoia_core.acceptance.bootstrap import Estimate, estimate, interval
 
-from .chain_acceptance import ChainAcceptance
+from .chain_acceptance import ChainAcceptance, survival_tokens
 from .costs import MAX_BATCH, ServerCosts
 
 FLAT_SHARE = 0.98  # speeds of at least this share of the best one differ from it only by noise
-NORMAL_QUANTILE = 1.96  # for a two-sided 95 % interval
 MIN_GAIN = 1.02
 
 
@@ -30,9 +29,7 @@ class BatchPlan:
         best: the k with the most tokens per second; best_low, best_high: its 95 % interval.
         shares: speed at each k ÷ the best speed; over a range of costs, the lowest.
         flat: every k that reaches at least 98 % of the best speed.
-        more: number of further requests (or drafts) that would separate the best k from those outside `flat`; None if
-            unknown.
-        helps: change that would make the best setting faster -> its speed relative to the current best.
+        better_draft: best speed with half as many rejections ÷ the best speed; None over a range of costs.
         prefix: speed if all K tokens are drafted and only the first 0, 1, … are verified ÷ that if all are, in a range
             of costs the lowest; empty if unknown.
     """
@@ -44,8 +41,7 @@ class BatchPlan:
     best_low: int
     best_high: int
     flat: tuple[int, ...]
-    more: int | None
-    helps: dict[str, float]
+    better_draft: float | None
     shares: tuple[float, ...]
     prefix: tuple[float, ...] = ()
 
@@ -78,12 +74,10 @@ class ServerPlan:
     """The plan at each batch size.
 
     Args:
-        unknown: batch sizes whose costs are unknown.
         costs: the costs behind the plan.
     """
 
     batches: tuple[BatchPlan, ...]
-    unknown: tuple[int, ...]
     costs: ServerCosts
     notes: tuple[str, ...]
 
@@ -199,7 +193,7 @@ def plan_server(acceptance: ChainAcceptance, costs: ServerCosts, batches: Sequen
         notes.append("Verifying is timed by its growth with the batch size, as if drafting took as long at any load.")
     if unknown:
         notes.append(f"Batch size {', '.join(map(str, unknown))}: passes of that size were not timed.")
-    return ServerPlan(tuple(plans), tuple(unknown), costs, tuple(notes))
+    return ServerPlan(tuple(plans), costs, tuple(notes))
 
 
 def _step_seconds(acceptance: ChainAcceptance, costs: ServerCosts, batch: int) -> np.ndarray:
@@ -243,8 +237,7 @@ def _plan_batch(acceptance: ChainAcceptance, times: np.ndarray, batch: int, cost
         min(low, best),
         max(high, best),
         flat,
-        _more_trials(acceptance.trials, samples, best, flat),
-        _possible_gains(acceptance, seconds, batch, costs, float(speeds[best])),
+        _better_draft(acceptance, seconds, batch) / float(speeds[best]),
         tuple(float(speed) for speed in speeds / speeds[best]),
         () if count <= acceptance.longest or np.isnan(prefix[-1]) else tuple(map(float, prefix / prefix[-1])),
     )
@@ -273,8 +266,7 @@ def _plan_range(acceptance: ChainAcceptance, times: np.ndarray, batch: int, cost
         best_low=min(cheap.best_low, dear.best_low),
         best_high=max(cheap.best_high, dear.best_high),
         flat=tuple(k for k, share in enumerate(shares) if share >= FLAT_SHARE),
-        more=None,
-        helps={},
+        better_draft=None,
         shares=shares,
         prefix=tuple(map(min, cheap.prefix, dear.prefix)),
     )
@@ -287,33 +279,12 @@ def _span(middle: Estimate, lowest: Estimate, highest: Estimate) -> Estimate:
 
 
 def _estimates(values: np.ndarray, samples: np.ndarray) -> tuple[Estimate, ...]:
-    if len(samples) < 2:
-        return tuple(Estimate(float(value), None, None) for value in values)
     return tuple(estimate(float(value), samples[:, k]) for k, value in enumerate(values))
 
 
-def _more_trials(trials: int, samples: np.ndarray, best: int, flat: tuple[int, ...]) -> int | None:
-    """Return the number of further requests or drafts that would separate the best k from those not in `flat`."""
-    if len(samples) < 2:
-        return None
-    wanted = 1.0
-    for k in set(range(samples.shape[1])) - set(flat):
-        ratio = np.log(samples[:, best] / samples[:, k])
-        wanted = max(wanted, (NORMAL_QUANTILE * float(ratio.std()) / max(abs(float(ratio.mean())), 1e-9)) ** 2)
-    return int(np.ceil(trials * (wanted - 1)))
-
-
-def _possible_gains(
-    acceptance: ChainAcceptance, seconds: np.ndarray, batch: int, costs: ServerCosts, now: float
-) -> dict[str, float]:
-    """Return the gain from a draft that is rejected half as often, or costs half as much, at its best k."""
-    count = len(seconds)
+def _better_draft(acceptance: ChainAcceptance, seconds: np.ndarray, batch: int) -> float:
+    """Return the best speed if the draft were rejected half as often at every position."""
     survival = np.concatenate([[1.0], acceptance.survival])
     given = np.divide(survival[1:], survival[:-1], out=np.zeros(acceptance.longest), where=survival[:-1] > 0)
-    gained = np.concatenate([[0.0], np.cumprod((1 + given) / 2).cumsum()]) * acceptance.drafted_share
-    gains = {"with half as many rejections": float((batch * (1 + gained[:count]) / seconds).max()) / now}
-    drafting = np.array([costs.drafting_sec(k, batch) for k in range(count)]) * acceptance.drafted_share
-    if drafting.any():
-        speeds = batch * acceptance.tokens_per_step[:count] / (seconds - drafting / 2)
-        gains["with a draft twice as fast"] = float(speeds.max()) / now
-    return {change: gain for change, gain in gains.items() if gain >= MIN_GAIN}
+    tokens = survival_tokens(np.cumprod((1 + given) / 2), acceptance.drafted_share)
+    return float((batch * tokens[: len(seconds)] / seconds).max())

@@ -5,7 +5,6 @@ from contextlib import suppress
 from typing import Any
 
 from sequoia_core.command_line.formatting import format_interval
-from sequoia_core.command_line.output import Verbatim, report
 
 from .chain_acceptance import ChainAcceptance, chain_acceptance
 from .counts import ServerCounts
@@ -44,8 +43,7 @@ def result_row(
         chains = chains or chain_acceptance(exclude_collapse(counts))
     if chains is not None and chains.fitted is None:
         row["k"] = chains.current
-        bounds = (chains.low, chains.high) if chains.has_interval else [[None] * chains.longest] * 2
-        row["acceptance"] = [list(part) for part in zip(chains.survival.tolist(), *map(list, bounds), strict=True)]
+        row["acceptance"] = list(map(list, chains.survived))
     for zero, plain, *load in timed:
         for k, rate, *other in timed:
             # Speeds at different loads are never compared.
@@ -66,8 +64,3 @@ def markdown_table(row: dict[str, Any]) -> list[str]:
         text = f"{value:.2f}" if isinstance(value, float) else str(value or "")
         cells.append(" ".join(text.replace("|", "\\|").split()))
     return [f"| {' | '.join(line)} |" for line in (COLUMNS, ["---"] * len(COLUMNS), cells)]
-
-
-def report_row(row: dict[str, Any], as_json: bool) -> None:
-    """Print a row as JSON or as a Markdown table."""
-    report(row, as_json, map(Verbatim, markdown_table(row)))

@@ -26,15 +26,15 @@ BATCH_COLUMNS = 2  # number of columns that fit in 60 characters
 def plan_report(
     chains: ChainAcceptance,
     plans: Mapping[int | None, ServerPlan],
-    flags: dict[str, str] | None,
+    flags: dict[str, str],
     warnings: Sequence[str],
 ) -> Lines:
     """Yield the plan for each context; the key None stands for an unknown context."""
     yield _source(chains.counts)
-    rows = []
-    for k in range(1, chains.longest + 1):
-        low, high = (chains.low[k - 1], chains.high[k - 1]) if chains.has_interval else (None, None)
-        rows.append((str(k), format_interval(chains.survival[k - 1], low, high), format_interval(*chains.tokens(k))))
+    rows = [
+        (str(k), format_interval(*survived), format_interval(*chains.tokens(k)))
+        for k, survived in enumerate(chains.survived, start=1)
+    ]
     yield table(("K", "K-th accepted", "tokens per step"), rows, words=0)
     for context, plan in plans.items():
         at = "" if context is None else f" and a context of {context:,} tokens"
@@ -43,7 +43,7 @@ def plan_report(
             yield _speed_table(plan.batches[start : start + BATCH_COLUMNS], ranged=plan.ranged)
         yield plan.sentence(chains.current)
     yield from warnings
-    for name, text in (flags or {}).items():
+    for name, text in flags.items():
         yield Verbatim(f"{name}:\n{text}")
     if any(plan.ranged for plan in plans.values()):
         yield "To narrow this down, add --timed 0=RATE,2=RATE,4=RATE (tokens per second at those K)."

@@ -106,7 +106,7 @@ def test_two_readings_give_a_range_that_costs_narrow(assets) -> None:
     assert "Use K = 4 for one request at a time (1.60× the speed" in words(page)
     assert own_row(page)["speedup"] == pytest.approx(1.6) and own_row(page)["batch"] == 1
     assert '"num_speculative_tokens": 4' in page.code[0].value and "Batch size 4, 16" in words(page)
-    assert "one request at a time: with half as many rejections, " in words(page)
+    assert "With half as many rejections, one request at a time: " in words(page)
     del page.session_state["server_timed"]
     uploader = next(each for each in page.get("file_uploader") if each.key == "server_bench")
     uploader.upload("bench.json", json.dumps(ROWS).encode(), "application/json")

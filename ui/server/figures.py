@@ -11,7 +11,7 @@ from sequoia_core.acceptance.matrix_files import matrix_bytes
 from sequoia_extras.servers.chain_acceptance import ChainAcceptance
 from sequoia_extras.servers.counts import ServerCounts
 from sequoia_extras.servers.flags import flags_by_batch
-from sequoia_extras.servers.plan import BatchPlan, ServerPlan, describe_batch, no_plan_sentence
+from sequoia_extras.servers.plan import MIN_GAIN, BatchPlan, ServerPlan, describe_batch, no_plan_sentence
 from ui import controls
 from ui.cards import Card, cards, number
 from ui.charts.style import BLUE, FAINT, GREY, RUST, SERIES, error_bars, estimate_traces, line_trace, new_figure
@@ -105,14 +105,15 @@ def draw_speeds(place: DeltaGenerator, plan: ServerPlan, present: int | None) ->
 
 def draw_settings(plan: ServerPlan, chains: ChainAcceptance, *, method: str, drafter: str) -> None:
     """Draw a table row per batch size, the possible gains, and the settings to copy."""
-    unit = "requests" if chains.by_request else "drafts"
     if not plan.costs.assumed:
-        rows = [_range_row(each) if plan.ranged else _row(each, unit) for each in plan.batches]
+        rows = [_range_row(each) if plan.ranged else _row(each) for each in plan.batches]
         st.dataframe(rows, key="server_table")
     for each in plan.batches:
-        if each.helps:
-            gains = "; ".join(f"{what}, {gain:.2f}×" for what, gain in each.helps.items())
-            st.caption(f":material/trending_up: Possible speed, {describe_batch(each.batch)}: {gains}.")
+        if each.better_draft is not None and each.better_draft >= MIN_GAIN:
+            st.caption(
+                f":material/trending_up: With half as many rejections, {describe_batch(each.batch)}: "
+                f"{each.better_draft:.2f}× the speed."
+            )
     st.caption(
         "A server's counts cover only rank 1, so they do not show what a tree would gain. A vector measured here does."
     )
@@ -128,7 +129,7 @@ def draw_settings(plan: ServerPlan, chains: ChainAcceptance, *, method: str, dra
         st.code(text, language="bash", wrap_lines=True)
 
 
-def _row(plan: BatchPlan, unit: str) -> dict[str, str]:
+def _row(plan: BatchPlan) -> dict[str, str]:
     speed = plan.speedup[plan.best]
     rate = plan.tokens_per_sec[plan.best]
     return {
@@ -138,7 +139,6 @@ def _row(plan: BatchPlan, unit: str) -> dict[str, str]:
         "within 2%": ", ".join(map(str, plan.flat)),
         "tokens per second": f"{rate.value:,.0f}",
         "speedup": f"{speed.value:.2f}×{in_parentheses(speed.low, speed.high, unit='×')}",
-        f"more {unit} to settle it": "unknown" if plan.more is None else f"{plan.more:,}" if plan.more else "none",
     }
 
 

@@ -116,13 +116,13 @@ def test_the_best_drafted_and_verified_lengths_match_an_enumeration(per_token):
 def test_off_from_requires_off_at_every_larger_batch_size():
     one = plan_server(geometric(0.5), build_costs(profile(draft=0.3))).batches[0]
     rows = tuple(replace(one, batch=batch, best=best) for batch, best in ((1, 0), (2, 3), (4, 0), (8, 0)))
-    assert ServerPlan(rows, (), build_costs(profile()), ()).off_from == 4
-    assert ServerPlan(rows[:2], (), build_costs(profile()), ()).off_from is None
+    assert ServerPlan(rows, build_costs(profile()), ()).off_from == 4
+    assert ServerPlan(rows[:2], build_costs(profile()), ()).off_from is None
 
 
 def test_unknown_batch_sizes_are_named(chains):
     plan = plan_server(chains, build_costs(profile()), [1, 64])
-    assert plan.unknown == (64,) and list(plan.best) == [1]
+    assert list(plan.best) == [1]
     assert plan.notes[-1] == "Batch size 64: passes of that size were not timed."
     with pytest.raises(ValueError, match="found no costs at batch size 64"):
         plan_server(chains, build_costs(profile()), [64])
@@ -131,18 +131,17 @@ def test_unknown_batch_sizes_are_named(chains):
 def test_more_requests_narrow_the_best_k():
     chains = (geometric(0.6, drafts=drafts) for drafts in (60, 200_000))
     few, many = (plan_server(each, build_costs(profile())).batches[0] for each in chains)
-    assert few.more > 50 and few.best_low < few.best_high
-    assert many.more == 0 and many.best_low == many.best == many.best_high > 0
+    assert few.best_low < few.best_high
+    assert many.best_low == many.best == many.best_high > 0
 
 
-def test_possible_gains_match_the_improved_plans():
+def test_the_gain_of_a_better_draft_matches_its_plan():
     def fastest(share, draft):
         plan = plan_server(geometric(share), build_costs(profile(draft=draft))).batches[0]
         return plan.tokens_per_sec[plan.best].value
 
-    helps = plan_server(geometric(0.6), build_costs(profile(draft=0.3))).batches[0].helps
-    assert helps["with half as many rejections"] == pytest.approx(fastest(0.8, 0.3) / fastest(0.6, 0.3), rel=1e-3)
-    assert helps["with a draft twice as fast"] == pytest.approx(fastest(0.6, 0.15) / fastest(0.6, 0.3), rel=1e-3)
+    found = plan_server(geometric(0.6), build_costs(profile(draft=0.3))).batches[0]
+    assert found.better_draft == pytest.approx(fastest(0.8, 0.3) / fastest(0.6, 0.3), rel=1e-3)
 
 
 def test_a_range_of_costs_spans_the_plans_at_its_ends():
