@@ -41,7 +41,6 @@ class ChainAcceptance:
         tokens_per_step: float64 [K + 1], for chains of 0 to K draft tokens; the first value is 1.
         samples: float64 [r, K + 1], `tokens_per_step` in resamples of the measurement.
         by_request: whether whole requests are resampled; otherwise, drafts are resampled as if independent.
-        coverage: share of steps with a draft; None if unknown, in which case 1 is assumed.
         fitted: the acceptance rate fitted to totals, the same at every position; None if positions were counted.
     """
 
@@ -51,7 +50,6 @@ class ChainAcceptance:
     tokens_per_step: np.ndarray
     samples: np.ndarray
     by_request: bool
-    coverage: float | None
     counts: ServerCounts
     notes: tuple[str, ...]
     fitted: float | None = None
@@ -262,7 +260,7 @@ def chain_acceptance(counts: ServerCounts, *, new_tokens: int | None = None, res
     if not replayed:
         notes += coverage_notes(counts)
     by_request = picks is not None
-    return ChainAcceptance(survival, low, high, tokens, samples, by_request, counts.coverage, counts, tuple(notes))
+    return ChainAcceptance(survival, low, high, tokens, samples, by_request, counts, tuple(notes))
 
 
 def coverage_notes(counts: ServerCounts) -> list[str]:

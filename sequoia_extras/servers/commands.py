@@ -231,7 +231,7 @@ def _result(
         "fitted": chains.fitted,
         "tokens_per_step": chains.tokens_per_step.tolist(),
         "mean_tokens_per_step": chains.counts.tokens_per_step,
-        "coverage": chains.coverage,
+        "coverage": chains.counts.coverage,
         "costs": plan.source,
         "cost_range": plan.costs.factors,
         "best": plan.best,

@@ -104,7 +104,6 @@ def _fit(
         tokens,
         samples,
         by_request=False,
-        coverage=counts.coverage,
         counts=counts,
         notes=tuple(notes),
         fitted=rate,

@@ -97,7 +97,7 @@ def test_records_with_undrafted_steps_are_not_replayed():
     steps = {"num_spec_tokens": 4, "num_spec_steps": 2, "num_draft_tokens": 8}
     steps |= {"per_step_accepted": [4, 0], "per_step_drafted": [4, 4], "completion_tokens": 21}
     found = chain_acceptance(read([steps, steps]))
-    assert found.coverage == pytest.approx(2 / 16)
+    assert found.counts.coverage == pytest.approx(2 / 16)
     assert found.tokens(4).value == pytest.approx(20 / 16)
 
 
