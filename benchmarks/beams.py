@@ -84,7 +84,7 @@ def main() -> None:
                     {"beam": beam[:3], "predicted": predicted.to_json(), "run": run.to_json(), "inside": inside}
                 )
             record[f"{name}, {Path(path).stem}"] = {"share_of_best": share, "runs": runs}
-    write_record("beams", record, args)
+    write_record("beams" if args.draft is None else f"beams-{Path(args.target).name}", record, args)
     print(json.dumps(record))
 
 

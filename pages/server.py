@@ -46,7 +46,7 @@ def draw_page() -> None:
     with answer:
         speeds = find_speeds(exclude_collapse(counts), costs=None if plan.costs.assumed else plan.costs)
         verdict.draw_verdict(diagnose(counts, earlier, speeds), counts)
-        st.markdown(f":material/tune: {escaped(plan.sentence(chains.current))} Costs: {escaped(plan.source)}.")
+        st.markdown(f":material/tune: {escaped(plan.sentence(chains.current))} Costs: {escaped(plan.costs.source)}.")
         figures.draw_key_figures(chains)
     figures.draw_survival(survival, chains, is_example=metrics.is_example)
     figures.draw_speeds(speed, plan, chains.current)

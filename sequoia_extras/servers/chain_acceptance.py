@@ -259,8 +259,7 @@ def chain_acceptance(counts: ServerCounts, *, new_tokens: int | None = None, res
             )
     if not replayed:
         notes += coverage_notes(counts)
-    by_request = picks is not None
-    return ChainAcceptance(survival, low, high, tokens, samples, by_request, counts, tuple(notes))
+    return ChainAcceptance(survival, low, high, tokens, samples, picks is not None, counts, tuple(notes))
 
 
 def coverage_notes(counts: ServerCounts) -> list[str]:

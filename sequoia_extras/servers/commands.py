@@ -232,7 +232,7 @@ def _result(
         "tokens_per_step": chains.tokens_per_step.tolist(),
         "mean_tokens_per_step": chains.counts.tokens_per_step,
         "coverage": chains.counts.coverage,
-        "costs": plan.source,
+        "costs": plan.costs.source,
         "cost_range": plan.costs.factors,
         "best": plan.best,
         "off_from": plan.off_from,

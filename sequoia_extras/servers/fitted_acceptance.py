@@ -83,7 +83,6 @@ def _fit(
     again = _solve(np.clip(totals, 0.0, weights.sum(axis=1)), trends, weights)
     low, high = interval(again)
 
-    share = counts.drafted_share
     rate = float(survival[0])
     notes = [
         *counts.notes,
@@ -96,7 +95,7 @@ def _fit(
             "length K."
         )
     notes += coverage_notes(counts)
-    tokens, samples = (survival_tokens(part, share) for part in (survival, again))
+    tokens, samples = (survival_tokens(part, counts.drafted_share) for part in (survival, again))
     return ChainAcceptance(
         survival,
         np.minimum(low, survival),

@@ -82,11 +82,6 @@ class ServerPlan:
     notes: tuple[str, ...]
 
     @property
-    def source(self) -> str:
-        """Source of the costs."""
-        return self.costs.source
-
-    @property
     def ranged(self) -> bool:
         """Whether the costs have a range, because they are not the server's own."""
         return self.costs.factors is not None
@@ -109,12 +104,12 @@ class ServerPlan:
     def sentence(self, current: int | None) -> str:
         """Return sentences on what to set at each batch size and how the current k, if known, compares."""
         best = self._range_sentence(current) if self.ranged else self._best_sentence(current)
-        least = "at least " if self.ranged else ""
         shorter = [plan for plan in self.batches if plan.verified]
         if not shorter:
             return best
         listed = ", ".join(
-            f"{plan.verified} for {describe_batch(plan.batch)} ({least}{max(plan.prefix):.2f}×)" for plan in shorter
+            f"{plan.verified} for {describe_batch(plan.batch)} ({'≥ ' if self.ranged else ''}{max(plan.prefix):.2f}×)"
+            for plan in shorter
         )
         longest = len(shorter[0].prefix) - 1
         return f"{best} If K = {longest} is drafted at any load, verifying only the first tokens is faster: {listed}."

@@ -38,7 +38,7 @@ def plan_report(
     yield table(("K", "K-th accepted", "tokens per step"), rows, words=0)
     for context, plan in plans.items():
         at = "" if context is None else f" and a context of {context:,} tokens"
-        yield f"Speed relative to no draft at the same batch size{at}; costs: {plan.source}."
+        yield f"Speed relative to no draft at the same batch size{at}; costs: {plan.costs.source}."
         for start in range(0, len(plan.batches), BATCH_COLUMNS):
             yield _speed_table(plan.batches[start : start + BATCH_COLUMNS], ranged=plan.ranged)
         yield plan.sentence(chains.current)

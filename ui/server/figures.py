@@ -100,7 +100,7 @@ def draw_speeds(place: DeltaGenerator, plan: ServerPlan, present: int | None) ->
         + ", ".join(f"{describe_batch(each.batch)} best at K = {each.best}" for each in plan.batches),
     )
     bands = "cover these costs and the uncertainty" if plan.ranged else "show only the uncertainty"
-    place.caption(f"Costs: {escaped(plan.source)}. The bands {bands} of acceptance.")
+    place.caption(f"Costs: {escaped(plan.costs.source)}. The bands {bands} of acceptance.")
 
 
 def draw_settings(plan: ServerPlan, chains: ChainAcceptance, *, method: str, drafter: str) -> None:
