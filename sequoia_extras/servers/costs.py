@@ -154,14 +154,14 @@ class ServerCosts:
         """Return the part of a line's slope that is verification; 0 with a profile, NaN if unknown.
 
         Drafting a token is assumed to take the same time under any load. It takes at most the slope at the smallest
-        batch size, so the rest of a steeper slope is verification.
+        batch size, so the rest of a slope is verification.
         """
         if self.profile is not None:
             return 0.0
         if self.target is not None and self.target.num_experts:  # the line is over experts, not tokens
             return math.nan
         slopes = [each.per_token_sec for each in map(self._line, self.batches) if each is not None]
-        return max(line.per_token_sec - slopes[0], 0.0)
+        return line.per_token_sec - slopes[0]
 
     def _nearest_batch(self, batch: int) -> int:
         fitted = (each for each in self.batches if self._line(each))

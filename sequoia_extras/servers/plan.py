@@ -108,7 +108,8 @@ class ServerPlan:
         if not shorter:
             return best
         listed = ", ".join(
-            f"{plan.verified} for {describe_batch(plan.batch)} ({'≥ ' if self.ranged else ''}{max(plan.prefix):.2f}×)"
+            f"{plan.verified} for {describe_batch(plan.batch)} "
+            f"({'at least ' if self.ranged else ''}{max(plan.prefix):.2f}×)"
             for plan in shorter
         )
         longest = len(shorter[0].prefix) - 1
