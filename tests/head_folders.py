@@ -9,17 +9,22 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 
 from sequoia_core.models.model_files import locate
-from sequoia_extras.draft_heads.eagle3 import Eagle3Head
+from sequoia_extras.draft_heads.blocks import head_class
 from sequoia_extras.draft_heads.head_config import head_settings
 from sequoia_extras.draft_heads.head_files import find_head, read_head
 from sequoia_extras.draft_heads.session import HeadModel
 
 PUBLISHED = "published"
 SPECULATORS = "speculators"
+DFLASH = "dflash"  # as first published
+MASK = 5
 
 
 def head_fields(target, form=PUBLISHED, *, draft_vocab=None, reads=None, layers=1, layer=(), **fields):
-    """Return the config.json of a head for a target; `layer` and `fields` override entries."""
+    """Return the config.json of a head for a target; `layer` and `fields` override entries.
+
+    In the form of `speculators`, the field `speculators_model_type` chooses an EAGLE-3, DFlash or P-EAGLE head.
+    """
     config = target.config
     own = {
         "model_type": "llama", "hidden_size": config.hidden_size, "intermediate_size": 64, "num_attention_heads": 4,
@@ -28,10 +33,27 @@ def head_fields(target, form=PUBLISHED, *, draft_vocab=None, reads=None, layers=
         **dict(layer),
     }  # fmt: skip
     draft_vocab, layers = draft_vocab or config.vocab_size, config.num_hidden_layers
+    mask = min(MASK, config.vocab_size - 1)
+    if form == DFLASH:
+        options = {"mask_token_id": mask} | ({} if reads is None else {"target_layer_ids": [i - 1 for i in reads]})
+        own |= {
+            "model_type": "qwen3",
+            "head_dim": 8,
+            "architectures": ["DFlashDraftModel"],
+            "num_target_layers": layers,
+        }
+        return own | {"block_size": 4, "dflash_config": options} | fields
     if form == PUBLISHED:
         if reads is not None:
             own["eagle_config"] = {"eagle_aux_hidden_state_layer_ids": [number - 1 for number in reads]}
         return own | {"draft_vocab_size": draft_vocab} | fields
+    kind = fields.get("speculators_model_type")
+    if kind == "dflash":
+        own |= {"model_type": "qwen3", "head_dim": 8}
+        fields = {"block_size": 4, "mask_token_id": mask} | fields
+        fields["aux_hidden_state_layer_ids"] = list(reads or (2, layers // 2))
+    elif kind == "peagle":
+        fields = {"mask_token_id": mask} | fields
     return {
         "speculators_model_type": "eagle3", "speculators_version": "0.3.0", "architectures": ["Eagle3Speculator"],
         "transformer_layer_config": {**own, "architectures": None}, "draft_vocab_size": draft_vocab,
@@ -39,7 +61,7 @@ def head_fields(target, form=PUBLISHED, *, draft_vocab=None, reads=None, layers=
         "eagle_aux_hidden_state_layer_ids": list(reads or (2, layers // 2, layers - 3)),
         "speculators_config": {
             "algorithm": "eagle3", "default_proposal_method": "greedy",
-            "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": 3}],
+            "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": 4}],
             "verifier": {"name_or_path": None, "architectures": ["LlamaForCausalLM"]},
         },
     } | fields  # fmt: skip
@@ -50,13 +72,15 @@ def head_tensors(fields, *, seed=0, scale=1.0, embeddings=False):
     generator = torch.Generator().manual_seed(seed)
     settings = head_settings(fields)
     shape = torch.empty(settings.vocab, settings.hidden)
+    shares = fields.get("dflash_config") or fields.get("speculators_model_type") == "dflash"
+    output = shape if shares and settings.draft_vocab == settings.vocab else None
     with torch.device("meta"):
-        head = Eagle3Head(settings, None if embeddings else shape)
+        head = head_class(settings)(settings, None if embeddings and not shares else shape, output)
     tensors = {}
     for name, empty in head.state_dict().items():
         drawn = torch.randn(empty.shape, generator=generator)
         tensors[name] = 1 + 0.1 * drawn if empty.dim() == 1 else scale * drawn / empty.shape[1] ** 0.5
-    if "transformer_layer_config" not in fields:
+    if "transformer_layer_config" not in fields and not shares:
         tensors = {name.replace("layers.0.", "midlayer."): tensor for name, tensor in tensors.items()}
     if settings.draft_vocab < settings.vocab:
         kept = torch.randperm(settings.vocab, generator=generator)[: settings.draft_vocab].sort().values
@@ -83,10 +107,10 @@ def load_head(folder, target):
     return read_head(find_head(locate(folder)), target)
 
 
-def random_head(target, *, seed=0, scale=1.0, reads=(1, 0), **fields):
+def random_head(target, *, seed=0, scale=1.0, reads=(1, 0), form=SPECULATORS, **fields):
     """Return a random head for a loaded model."""
     with tempfile.TemporaryDirectory() as folder:
-        own = head_fields(target.model, SPECULATORS, reads=reads, **fields)
+        own = head_fields(target.model, form, reads=reads, **fields)
         head = load_head(write_head(folder, own, head_tensors(own, seed=seed, scale=scale)), target.model)
     return HeadModel(head, f"head-{seed}", target)
 

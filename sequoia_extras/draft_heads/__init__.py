@@ -1,8 +1,9 @@
-"""Draft heads that read the target's hidden states: EAGLE-3 and MTP.
+"""Draft heads that read the target's hidden states: EAGLE-3, MTP, DFlash and P-EAGLE.
 
 Within this package, each module imports only those listed before it:
 
-    eagle3, head_config, head_files, mtp, features, compiled_head, session, head_wiring, loading, source
+    eagle3, blocks, head_config, head_files, mtp, features, block_session, compiled_head, session, head_wiring, loading,
+    source
 """
 
 NEEDS = ("cpu_kernels",)

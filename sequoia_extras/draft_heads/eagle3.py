@@ -1,6 +1,6 @@
 """EAGLE-3 heads as torch modules that support autograd. n = number of tokens, H = hidden size, d = head size."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,32 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 # Takes a layer index and new keys and values [.., heads, n, d]; returns those of all visible tokens, the new ones last.
 WriteCache = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSettings:
+    """Settings of a head that drafts a block in one pass: an anchor, which is the last committed token, and masks.
+
+    Attributes:
+        size: number of tokens in a block.
+        mask_token: id of the token whose embedding the masks read.
+        first_row: index in the block of the output that predicts the token after the anchor.
+        causal: for each layer, whether a block's tokens attend only to earlier ones of the block.
+        windows: for each layer, the number of context tokens that a block attends to; None for all.
+        target_layers: number of layers of the target; None if config.json does not contain it.
+    """
+
+    size: int
+    mask_token: int
+    first_row: int
+    causal: tuple[bool, ...]
+    windows: tuple[int | None, ...]
+    target_layers: int | None = None
+
+    @property
+    def rows(self) -> int:
+        """Number of depths that a block predicts."""
+        return self.size - self.first_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +61,7 @@ class HeadSettings:
         biases: whether the query, key and value projections have biases.
         tied: whether the output layer is the embedding, if the head has its own embedding.
         implied_head_dim: whether config.json lacks `head_dim`, so that it follows from the weights.
+        block: settings of a head that drafts all depths in one pass; None for one pass per depth.
     """
 
     form: str
@@ -59,6 +86,7 @@ class HeadSettings:
     biases: bool = False
     tied: bool = False
     implied_head_dim: bool = False
+    block: BlockSettings | None = None
 
     @property
     def states(self) -> int:
@@ -87,10 +115,13 @@ class HeadAttention(nn.Module):
         rotation: tuple[Tensor, Tensor],
         mask: Tensor | None,
         write: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
+        context: Tensor | None = None,
     ) -> Tensor:
-        projections = (self.q_proj, self.k_proj, self.v_proj)
-        queries, keys, values = (project(hidden).unflatten(-1, (-1, self.head_dim)) for project in projections)
-        queries = apply_rotary(self.q_norm(queries), rotation)
+        read = hidden if context is None else torch.cat([context, hidden], -2)
+        inputs = ((self.q_proj, hidden), (self.k_proj, read), (self.v_proj, read))
+        queries, keys, values = (project(given).unflatten(-1, (-1, self.head_dim)) for project, given in inputs)
+        cos, sin = (part[..., -hidden.shape[-2] :, :, :] for part in rotation)
+        queries = apply_rotary(self.q_norm(queries), (cos, sin))
         keys = apply_rotary(self.k_norm(keys), rotation)
         keys, values = write(keys.transpose(-2, -3), values.transpose(-2, -3))
         attended = F.scaled_dot_product_attention(
@@ -202,8 +233,9 @@ class Eagle3Head(nn.Module):
         embeddings: Tensor,
         features: Tensor,
         positions: Tensor,
-        mask: Tensor | None = None,
+        mask: Tensor | Sequence[Tensor] | None = None,
         write: WriteCache | None = None,
+        context: Tensor | None = None,
     ) -> Tensor:
         """Return the output before the final norm, [.., n, H].
 
@@ -211,20 +243,23 @@ class Eagle3Head(nn.Module):
             embeddings: [.., n, H], the tokens' embeddings.
             features: [.., n, H], features of the previous tokens: `project` applied to the target's states if the
                 target has read these tokens, otherwise `feedback` applied to the head's outputs.
-            positions: int64 [n].
-            mask: [n, tokens that `write` returns], added to attention scores; None if every token attends to all.
+            positions: int64 [n]; with a context, int64 [c + n].
+            mask: [n, tokens that `write` returns], added to attention scores; a list of one per layer if they differ;
+                None if every token attends to all.
             write: function that adds keys and values to a cache and returns all of them, like `TreeCache.write`; None
                 to use no cache.
+            context: [.., c, H], further tokens that only keys and values are computed from, in every layer.
         """
         angles = positions[..., None, None].float() * self.frequencies.to(positions.device)
         cos, sin = ((part * self.rotary_scaling).to(features.dtype) for part in (angles.cos(), angles.sin()))
         hidden = features
+        masks = mask if isinstance(mask, Sequence) else [mask] * len(self.layers)
         for index, layer in enumerate(self.layers):
 
             def write_layer(keys: Tensor, values: Tensor, index: int = index) -> tuple[Tensor, Tensor]:
                 return (keys, values) if write is None else write(index, keys, values)
 
-            hidden = layer(embeddings, hidden, (cos, sin), mask, write_layer)
+            hidden = layer(embeddings, hidden, (cos, sin), masks[index], write_layer, context)
         return hidden
 
     def feedback(self, output: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The config.json of an EAGLE-3 head, in the form first published or in the form of the `speculators` package."""
+"""The config.json of a draft head, in the form first published or in the form of the `speculators` package."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -10,10 +10,12 @@ from sequoia_core.files.json_models import validate_model
 from sequoia_core.models.architectures import check_rotation
 from sequoia_core.models.plain_decoder import FIXED_ROTATIONS
 
-from .eagle3 import HeadSettings
+from .eagle3 import BlockSettings, HeadSettings
 
 Size = Annotated[int, Field(ge=1, le=2**24)]
 LayerIds = Annotated[list[Annotated[int, Field(ge=0, le=10_000)]], Field(min_length=1, max_length=16)]
+Token = Annotated[int, Field(ge=0, le=2**24)]
+BlockSize = Annotated[int, Field(ge=2, le=256)]
 LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 ROPE_FIELDS = ("rope_theta", "rope_scaling", "rope_parameters")
 
@@ -39,6 +41,8 @@ class LayerFile(FileModel):
     tie_word_embeddings: bool = False
     mlp_bias: bool = False
     layer_types: list[str] | None = None
+    sliding_window: Size | None = None
+    use_sliding_window: bool = False
 
 
 class SharedOptions(FileModel):
@@ -67,15 +71,61 @@ class SpeculatorsFile(SharedOptions):
     transformer_layer_config: LayerFile
 
 
+class ProposalFile(FileModel):
+    speculative_tokens: BlockSize
+
+
+class ProposalsFile(FileModel):
+    proposal_methods: Annotated[list[ProposalFile], Field(min_length=1)]
+
+
+class PEagleFile(SpeculatorsFile):
+    mask_token_id: Token
+    speculators_config: ProposalsFile
+
+
+class DFlashOptions(FileModel):
+    target_layer_ids: LayerIds | None = None
+    mask_token_id: Token
+    block_size: BlockSize | None = None
+    causal_head: bool = False
+    target_hidden_size: Size | None = None
+
+
+class DFlashFile(LayerFile, SharedOptions):
+    """A DFlash head as its authors publish it, which is also JetSpec's form."""
+
+    dflash_config: DFlashOptions
+    block_size: BlockSize | None = None
+    num_target_layers: Size | None = None
+
+
+class SpeculatorsDFlashFile(SpeculatorsFile):
+    aux_hidden_state_layer_ids: LayerIds
+    block_size: BlockSize = 8
+    mask_token_id: Token
+    sliding_window_non_causal: bool = False
+    sample_from_anchor: bool = False
+
+
 def head_settings(fields: Mapping[str, Any]) -> HeadSettings:
-    """Return an EAGLE-3 head's settings, given the fields of its config.json."""
+    """Return a draft head's settings, given the fields of its config.json."""
     layer: LayerFile
-    file: PublishedFile | SpeculatorsFile
-    if fields.get("speculators_model_type"):
+    file: PublishedFile | SpeculatorsFile | DFlashFile
+    reads: list[int] | None
+    block = None
+    form = fields.get("speculators_model_type")
+    name = {"dflash": "DFlash", "peagle": "P-EAGLE"}.get(f"{form}", "EAGLE-3")
+    if form == "dflash":
+        file = validate_model(SpeculatorsDFlashFile, dict(fields))
+        layer = file.transformer_layer_config
+        reads = file.aux_hidden_state_layer_ids
+        block = _speculators_block(file, layer)
+    elif form:
         # `speculators` defaults to false, vLLM to true.
         if "norm_before_residual" not in fields:
             raise ValueError("norm_before_residual: found nothing, expected true or false (programs' defaults differ)")
-        file = validate_model(SpeculatorsFile, dict(fields))
+        file = validate_model(PEagleFile if form == "peagle" else SpeculatorsFile, dict(fields))
         layer = file.transformer_layer_config
         reads = file.eagle_aux_hidden_state_layer_ids
         if reads is None:
@@ -83,10 +133,18 @@ def head_settings(fields: Mapping[str, Any]) -> HeadSettings:
                 f"{LAYER_IDS}: found nothing, expected the indices of the target's states that the head reads (by "
                 "default, the package trains heads on 2, n // 2 and n - 3 of n layers)"
             )
+        if isinstance(file, PEagleFile):
+            layers = layer.num_hidden_layers
+            size = file.speculators_config.proposal_methods[0].speculative_tokens
+            block = BlockSettings(size, file.mask_token_id, 0, (True,) * layers, (None,) * layers)
+    elif "dflash_config" in fields:
+        name = "DFlash"
+        file = layer = validate_model(DFlashFile, dict(fields))
+        reads, block = _published_block(file)
     else:
         file = layer = validate_model(PublishedFile, dict(fields))
         reads = _published_ids(file)
-    _check_layer(layer)
+    _check_layer(layer, windowed=form == "dflash")
     heads = layer.num_attention_heads
     key_heads = layer.num_key_value_heads or heads
     if heads % key_heads:
@@ -99,7 +157,7 @@ def head_settings(fields: Mapping[str, Any]) -> HeadSettings:
     rotation = {name: value for name in ROPE_FIELDS if (value := getattr(layer, name)) is not None}
     check_rotation(rotation)
     return HeadSettings(
-        form="EAGLE-3" if file is layer else "EAGLE-3 (speculators)",
+        form=name if file is layer else f"{name} (speculators)",
         hidden=layer.hidden_size,
         inner=layer.intermediate_size,
         heads=heads,
@@ -117,11 +175,52 @@ def head_settings(fields: Mapping[str, Any]) -> HeadSettings:
         norm_before_fc=file.norm_before_fc,
         fc_norm=file.fc_norm,
         norm_output=file.norm_output,
-        head_norms=layer.model_type == "qwen3",
+        head_norms=layer.model_type == "qwen3" or name == "DFlash",
         biases=layer.attention_bias,
         tied=layer.tie_word_embeddings,
         implied_head_dim=layer.head_dim is None,
+        block=block,
     )
+
+
+def _speculators_block(file: SpeculatorsDFlashFile, layer: LayerFile) -> BlockSettings:
+    # Without `use_sliding_window`, the layers attend to everything, as in transformers.
+    window = layer.sliding_window if layer.use_sliding_window else None
+    layer_types = layer.layer_types or ["full_attention"] * layer.num_hidden_layers
+    windows = tuple(window if kind == "sliding_attention" else None for kind in layer_types)
+    return BlockSettings(
+        file.block_size,
+        file.mask_token_id,
+        0 if file.sample_from_anchor else 1,
+        tuple(each is not None and not file.sliding_window_non_causal for each in windows),
+        windows,
+    )
+
+
+def _published_block(file: DFlashFile) -> tuple[list[int], BlockSettings]:
+    """Return the states that a DFlash head reads and its block; by default, it reads one state per layer of its own."""
+    options = file.dflash_config
+    layers = file.num_hidden_layers
+    size = file.block_size or options.block_size
+    if size is None:
+        raise ValueError("block_size: found nothing, expected the number of tokens in a block")
+    if options.target_hidden_size not in (None, file.hidden_size):
+        raise ValueError(
+            f"dflash_config: target_hidden_size: found {options.target_hidden_size}, expected {file.hidden_size}, the "
+            "head's own: adapters between sizes are not supported"
+        )
+    ids = options.target_layer_ids
+    if ids is None:
+        if file.num_target_layers is None:
+            raise ValueError("num_target_layers: found nothing, expected it or dflash_config: target_layer_ids")
+        last = file.num_target_layers - 3
+        ids = [round(1 + index * (last - 1) / max(layers - 1, 1)) for index in range(layers)]
+        if layers == 1:
+            ids = [file.num_target_layers // 2]
+    causal = (options.causal_head,) * layers
+    block = BlockSettings(size, options.mask_token_id, 1, causal, (None,) * layers, file.num_target_layers)
+    # Layers are counted from 0, so that layer 1 gives the state after two layers.
+    return [number + 1 for number in ids], block
 
 
 def _published_ids(file: PublishedFile) -> list[int] | None:
@@ -155,15 +254,19 @@ def _published_ids(file: PublishedFile) -> list[int] | None:
     return [number + 1 for number in ids] if ids[0] == 1 else ids
 
 
-def _check_layer(layer: LayerFile) -> None:
-    """Reject layers that heads of neither form have."""
+def _check_layer(layer: LayerFile, *, windowed: bool) -> None:
+    """Reject layers that heads of no form have."""
+    layer_types = layer.layer_types or []
+    allowed = ("full_attention", "sliding_attention") if windowed else ("full_attention",)
+    if windowed and layer_types and len(layer_types) != layer.num_hidden_layers:
+        raise ValueError(f"layer_types: found {len(layer_types)}, expected {layer.num_hidden_layers}, one per layer")
     rotation = layer.rope_parameters or layer.rope_scaling or {}
     rope_type = rotation.get("rope_type", rotation.get("type", "default"))
     for name, found, expected in (
         ("model_type", layer.model_type, ("llama", "qwen3")),
         ("hidden_act", layer.hidden_act, ("silu",)),
         ("mlp_bias", layer.mlp_bias, (False,)),
-        *(("layer_types", layer_type, ("full_attention",)) for layer_type in layer.layer_types or ()),
+        *(("layer_types", layer_type, allowed) for layer_type in layer_types),
         ("rope_type", rope_type, FIXED_ROTATIONS),
     ):
         if found not in expected:

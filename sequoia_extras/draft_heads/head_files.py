@@ -1,4 +1,4 @@
-"""Reads an EAGLE-3 head for a target and checks the name and shape of every tensor."""
+"""Reads a draft head for a target and checks the name and shape of every tensor."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from transformers.utils import SAFE_WEIGHTS_NAME, WEIGHTS_NAME
 
 from sequoia_core.files.json_models import prefix_errors
 from sequoia_core.files.safe_files import load_torch, read_bytes
-from sequoia_core.models.architectures import CAUSAL_MODEL, EAGLE3, check_head, draft_head_type
+from sequoia_core.models.architectures import CAUSAL_MODEL, check_head, draft_head_type
 from sequoia_core.models.finite_weights import non_finite_message
 from sequoia_core.models.model_files import Source, explain_load_errors
 from sequoia_core.models.weight_files import read_tensors, stored_tensors, weight_files
 
+from .blocks import DFlashHead, head_class
 from .eagle3 import Eagle3Head, HeadSettings
 
 if TYPE_CHECKING:
@@ -31,10 +32,17 @@ EMBEDDING = "embed_tokens.weight"
 OUTPUT = "lm_head.weight"
 QUERIES = "layers.0.self_attn.q_proj.weight"
 MAX_FAULTS_SHOWN = 3
+SUPPORTED = ("eagle-3", "dflash", "peagle")
+# Reasons why similar heads are rejected, by type in lower case.
+UNSUPPORTED = {
+    "dspark": "each of its rows depends on the token drawn before it (Markov head), as does its confidence head",
+    "dflash2": "its selector depends on the tokens drawn before, and its layers contain convolutions",
+    "p-eagle": "P-EAGLE heads are read in the form of `speculators`, which contains the size of a block",
+}
 
 
 class HeadFiles(NamedTuple):
-    """Source, settings and weight files of an EAGLE-3 head that has not been read."""
+    """Source, settings and weight files of a draft head that has not been read."""
 
     source: Source
     settings: HeadSettings
@@ -46,12 +54,14 @@ class HeadFiles(NamedTuple):
 
 
 def find_head(source: Source) -> HeadFiles | None:
-    """Return the EAGLE-3 head in a model's folder; None if the folder contains a different model."""
+    """Return the draft head in a model's folder; None if the folder contains a different model."""
     fields = source.read_object("config.json", needed=True)
     stored = stored_tensors(source)
     assert fields is not None, "`needed` raises if the file is missing"
-    if draft_head_type(fields, stored) != EAGLE3:
-        check_head(source.name, fields, stored, f"{CAUSAL_MODEL} or an EAGLE-3 head")
+    head_type = draft_head_type(fields, stored).lower()
+    if head_type not in SUPPORTED:
+        reason = f": {UNSUPPORTED[head_type]}" if head_type in UNSUPPORTED else ""
+        check_head(source.name, fields, stored, f"{CAUSAL_MODEL} or an EAGLE-3, DFlash or P-EAGLE head{reason}")
         return None
     paths = tuple(weight_files(source, SAFE_WEIGHTS_NAME if stored else WEIGHTS_NAME))
     if not paths:
@@ -106,9 +116,11 @@ def _settings_for_target(
     config = target.config.get_text_config()
     layers = int(config.num_hidden_layers)
     width_field = "target_hidden_size" if settings.target_hidden != settings.hidden else "hidden_size"
+    block = settings.block
     for name, found, expected in (
         (width_field, settings.target_hidden, int(config.hidden_size)),
         ("vocab_size", settings.vocab, int(config.vocab_size)),
+        ("num_target_layers", (block and block.target_layers) or layers, layers),
     ):
         if found != expected:
             raise ValueError(
@@ -118,6 +130,8 @@ def _settings_for_target(
         raise ValueError(
             f"num_hidden_layers: found {settings.layers} with only {len(tensors)} stored tensors, expected fewer layers"
         )
+    if block and block.mask_token >= settings.vocab:
+        raise ValueError(f"mask_token_id: found {block.mask_token}, expected an id below {settings.vocab}")
     head_dim = settings.head_dim
     rows = len(tensors.get(QUERIES, ()))
     if rows not in (0, settings.heads * head_dim):
@@ -142,7 +156,7 @@ def _build_head(settings: HeadSettings, tensors: dict[str, Tensor], target: PreT
     has_all_tokens = settings.draft_vocab == settings.vocab
     _check_ends(settings, tensors, list(output.shape))
     with torch.device("meta"):
-        head = Eagle3Head(
+        head: Eagle3Head = head_class(settings)(
             settings,
             None if EMBEDDING in tensors else embedding.detach(),
             None if OUTPUT in tensors else output.detach(),
@@ -155,7 +169,7 @@ def _build_head(settings: HeadSettings, tensors: dict[str, Tensor], target: PreT
         if not tensor.isfinite().all():
             raise ValueError(non_finite_message(name, stored[name], target.dtype))
     head.load_state_dict(weights, assign=True)
-    if OUTPUT not in tensors:
+    if OUTPUT not in tensors and not isinstance(head, DFlashHead):
         head.remarks.append(f"The head has no {OUTPUT}, so it uses the target's output layer.")
     if has_all_tokens:
         head.remarks += _check_unused_tables(settings, tensors)

@@ -9,10 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sequoia_core.models.protocol import LanguageModel, causal_mask, parent_slots
+from sequoia_core.models.protocol import LanguageModel, causal_mask, parent_slots, prefill
 from sequoia_core.models.tree_cache import CacheSession
 
 from ..cpu_kernels import linear
+from .block_session import BlockSession
 from .compiled_head import CompiledHead, CompiledHeadSession
 from .eagle3 import Eagle3Head
 from .features import TargetFeatures
@@ -48,7 +49,8 @@ class HeadModel(LanguageModel):
         self.parameters = sum(weights.numel() for weights in head.parameters())
         linear.compile_layers(head)
         self._compiled: CompiledHead | None = None
-        if isinstance(head, Eagle3Head) and CompiledHead.supports(head):
+        self.drafts_at_once = settings.block is not None
+        if not self.drafts_at_once and isinstance(head, Eagle3Head) and CompiledHead.supports(head):
             self._compiled = CompiledHead(head)
 
     @property
@@ -61,7 +63,11 @@ class HeadModel(LanguageModel):
         code = linear.description(self.head) if self._compiled is None else self._compiled.description
         return ", ".join(filter(None, [f"{self.architecture} head of states {indices}", code]))
 
-    def open(self, capacity: int, state_indices: Sequence[int] = ()) -> HeadSession | CompiledHeadSession:
+    def open(
+        self, capacity: int, state_indices: Sequence[int] = ()
+    ) -> HeadSession | BlockSession | CompiledHeadSession:
+        if self.drafts_at_once:
+            return BlockSession(self, capacity)
         if self._compiled is None:
             return HeadSession(self, capacity)
         return CompiledHeadSession(self._compiled, capacity, self.vocab_size)
@@ -80,6 +86,10 @@ class HeadModel(LanguageModel):
         """Return logits for token ids, int64 [n], float32 [n, V], without a cache; runs a pass of the target first."""
         count = len(ids)
         mask = causal_mask(count)
+        if self.drafts_at_once:
+            reader = self.open(count)
+            prefill(self.target.open(count, self.state_indices), ids, reader=reader)
+            return reader.forward(ids, torch.arange(count), mask, keep=count)
         session = self.target.open(count, self.state_indices)
         session.forward(ids, torch.arange(count), mask, keep=1)
         assert session.states is not None, "requested in `open`"

@@ -125,9 +125,17 @@ def test_drafting_stops_at_the_heads_context():
         assert tokens_of(steps) == wanted and steps[-1].tree.size == 1
 
 
-@pytest.mark.parametrize("kind", ["eagle", "mtp", "dflash", "peagle"])
-def test_other_heads_are_rejected_as_drafts(kind, tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("eagle", "P-EAGLE head"),
+        ("mtp", "P-EAGLE head"),
+        ("dspark", "P-EAGLE head: each of its rows depends on the token drawn before it"),
+        ("dflash2", "P-EAGLE head: its selector depends on the tokens drawn before"),
+    ],
+)
+def test_other_heads_are_rejected_as_drafts(kind, reason, tmp_path):
     config = {"speculators_model_type": kind, "speculators_config": {"algorithm": kind}}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match=rf"found a draft head \({kind}\).*or an EAGLE-3 head$"):
+    with pytest.raises(ValueError, match=rf"found a draft head \({kind}\).*or an EAGLE-3, DFlash or {reason}"):
         load_pair(DEMO_PAIR / "target", tmp_path, device="cpu")
