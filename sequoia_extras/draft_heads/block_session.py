@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sequoia_core.models.tree_cache import CacheSession
 
-from .blocks import PEagleHead
+from .blocks import PEagleHead, block_masks
 from .features import TargetFeatures
 
 if TYPE_CHECKING:
@@ -121,14 +121,7 @@ class BlockSession(TargetFeatures, CacheSession):
             first = 0
             visible = torch.arange(stop) < anchors[:, None]
             positions = torch.cat([torch.arange(stop - new, stop), positions])
-        same_block = anchors[:, None] == anchors[first:]
-        masks = {}
-        for causal, window in zip(self.block.causal, self.block.windows, strict=True):
-            if (causal, window) not in masks:
-                near = visible if window is None else visible & (torch.arange(stop) >= anchors[:, None] - window)
-                inside = same_block & (depths[:, None] >= depths[first:]) if causal else same_block
-                hidden = ~torch.cat([near, inside], 1)
-                masks[causal, window] = torch.zeros(hidden.shape).masked_fill_(hidden, -torch.inf).to(embeddings)
+        masks = block_masks(self.block, anchors, depths, visible, first)
 
         def write(layer: int, *given: Tensor) -> tuple[Tensor, ...]:
             self.cache.slots = torch.arange(stop - new, stop, device=self.device)
@@ -144,7 +137,7 @@ class BlockSession(TargetFeatures, CacheSession):
             embeddings,
             embeddings if features is None else features,
             positions.to(self.device),
-            [masks[key] for key in zip(self.block.causal, self.block.windows, strict=True)],
+            [mask.to(embeddings) for mask in masks],
             write,
             context,
         )
