@@ -78,7 +78,8 @@ class StepRounds:
             raise ValueError(f"context: found {context}, expected 1 to {longest} for these models and trees")
         longer = min(3 * context, longest)
         self.longer = longer if longer >= 1.25 * context and not brief else None
-        chain = FixedTree(chain_tree(TREE_LEVELS))  # gives the time of one-token draft passes
+        # Gives the time of one-token draft passes.
+        chain = FixedTree(chain_tree(1 if draft.drafts_at_once else TREE_LEVELS))
         wanted: list[tuple[FixedTree, int, SamplingConfig]]
         wanted = [(tree, context, GREEDY_SAMPLING) for tree in (*trees, chain)]
         # Three sizes are enough for the effects of sampling and of a longer context.
@@ -161,12 +162,13 @@ class StepRounds:
         overhead = greedy[:, :k, 2]
         levels = [timer.widths for _, timer in self.timers[: k + 1]]
         sampling = np.maximum(np.median((sampled - greedy[:, compared]).sum(axis=2), axis=0), 0.0)
-        widths, width_sec = draft_pass_times(levels, np.median(drafting, axis=0))
-        by_round = np.array([np.maximum(draft_pass_times(levels, row)[1], 1e-9) for row in drafting])
+        at_once = self.draft.drafts_at_once
+        widths, width_sec, share = draft_pass_times(levels, np.median(drafting, axis=0), at_once)
+        by_round = np.array([np.maximum(draft_pass_times(levels, row, at_once)[1], 1e-9) for row in drafting])
         growth: dict = {}
         if self.longer is not None:
             more = (longer - greedy[:, compared]) / (self.longer - self.context)
-            passes = np.array([len(levels[i]) for i in compared[1:]])
+            passes = np.array([1 + share * (len(levels[i]) - 1) for i in compared[1:]])
             per_token = np.maximum(np.median(more, axis=0), 0.0)
             growth = {
                 "verify_growth_sec": np.interp(self.sizes, np.array(self.sizes)[compared], per_token[:, 1]),
@@ -181,6 +183,7 @@ class StepRounds:
             context=self.context,
             draft_widths=widths,
             draft_width_sec=width_sec,
+            deeper_draft_share=share,
             overhead_sec=np.median(overhead, axis=0),
             sampling_sec=np.interp(self.sizes, np.array(self.sizes)[compared], sampling),
             verify_samples=samples_by_size(verify),

@@ -117,7 +117,9 @@ def _phases(step: DecodeStep | None) -> tuple[float, float, float]:
     return (0.0, 0.0, 0.0) if step is None else (step.draft_sec, step.verify_sec, step.walk_sec + step.commit_sec)
 
 
-def draft_pass_times(levels: Sequence[Sequence[int]], seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def draft_pass_times(
+    levels: Sequence[Sequence[int]], seconds: np.ndarray, at_once: bool = False
+) -> tuple[np.ndarray, np.ndarray, float]:
     """Estimate the time of a draft pass over w tokens from the times of drafting whole trees.
 
     The fit is linear between `DRAFT_WIDTHS`, does not decrease with w, and minimises the squared relative errors.
@@ -125,10 +127,11 @@ def draft_pass_times(levels: Sequence[Sequence[int]], seconds: np.ndarray) -> tu
     Args:
         levels: number of tokens in each draft pass of each tree; trees without draft passes are ignored.
         seconds: time of drafting each tree, float64.
+        at_once: whether the first pass does most of the work of all (see `protocol.LanguageModel`).
 
     Returns:
-        Widths, int64 [j], which are 1 and those in `DRAFT_WIDTHS` that bound the timed widths; and seconds, float64
-        [j].
+        Widths, int64 [j], which are 1 and those in `DRAFT_WIDTHS` that bound the timed widths; seconds, float64 [j];
+        and the share of these seconds that passes after a tree's first take.
     """
     from scipy.optimize import nnls
 
@@ -138,12 +141,15 @@ def draft_pass_times(levels: Sequence[Sequence[int]], seconds: np.ndarray) -> tu
         if any(knots[-1] < w <= width for w in timed):
             knots.append(width)
     # The time of a pass is the one-token time plus the increase over the covered part of each interval between knots.
-    trees = [(tree, time) for tree, time in zip(levels, seconds, strict=True) if tree]
+    trees = [(tree[at_once:], time) for tree, time in zip(levels, seconds, strict=True) if tree]
     covered = [
         [sum(np.clip((w - low) / (high - low), 0.0, 1.0) for w in tree) for low, high in pairwise(knots)]
         for tree, _ in trees
     ]
-    terms = np.array([[len(tree), *parts] for (tree, _), parts in zip(trees, covered, strict=True)])
+    terms = np.array([[at_once, len(tree), *parts] for (tree, _), parts in zip(trees, covered, strict=True)])
     times = np.array([time for _, time in trees])
-    rises, _ = nnls(terms / times[:, None], np.ones(len(times)))
-    return np.array(knots), np.cumsum(rises)
+    (first, *rises), _ = nnls(terms / times[:, None], np.ones(len(times)))
+    passes = np.cumsum(rises)
+    # The bound keeps the times of wide passes finite if further passes take no time.
+    share = min(1.0, max(1e-3, passes[0] / first)) if first else 1.0
+    return np.array(knots), np.maximum(passes / share, first), share

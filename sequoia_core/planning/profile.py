@@ -64,6 +64,7 @@ class HardwareProfile:
     # float64 [2], additional seconds per step for growing a tree dynamically, compared with a static tree of the same
     # size and widths: first at temperature 0, then at higher temperatures.
     growing_sec: np.ndarray = field(default_factory=_empty)
+    deeper_draft_share: float = 1.0  # time of a step's further draft passes, relative to first passes of the same width
 
     def __post_init__(self) -> None:
         given = {name: getattr(self, name) for name in self.__dataclass_fields__}
@@ -143,6 +144,16 @@ class HardwareProfile:
                 sec = sec + slope * np.maximum(tokens - widths[-1], 0.0)
         grown = 0.0 if context is None else (check_context(context) - self.context) * self.draft_growth_sec
         return np.maximum(sec + grown, LEAST_SHARE * sec)
+
+    def drafting_at(self, widths: np.ndarray, context: float | None = None) -> np.ndarray:
+        """Return the seconds of all draft passes of a step, float64 [*S].
+
+        Args:
+            widths: int [*S, D], number of nodes in each pass, in order; 0 if there is no pass.
+        """
+        seconds = np.where(widths > 0, self.draft_at(widths, context), 0.0)
+        seconds[..., 1:] *= self.deeper_draft_share
+        return seconds.sum(axis=-1)
 
     def overhead_at(self, n: int | np.ndarray, *, greedy: bool = True) -> np.ndarray:
         """Return the seconds that a step with n nodes spends outside its passes; 0 if not timed."""
@@ -254,7 +265,7 @@ class HardwareProfile:
         fields = {"format": FORMAT, "version": VERSION}
         fields |= {name: getattr(self, name).tolist() for name in ARRAYS}
         fields |= {name: [list(row) for row in getattr(self, name)] for name in SAMPLES}
-        plain = ("draft_sec", "draft_growth_sec", "device", "dtype", "context", "meta")
+        plain = ("draft_sec", "draft_growth_sec", "deeper_draft_share", "device", "dtype", "context", "meta")
         return fields | {name: getattr(self, name) for name in plain}
 
     def to_bytes(self) -> bytes:

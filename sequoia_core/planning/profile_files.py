@@ -141,10 +141,10 @@ def _check_length(name: str, fields: dict[str, Any], length_field: str) -> None:
 
 
 def _check_plain_fields(fields: dict[str, Any]) -> None:
-    for name, least in (("draft_sec", MIN_SEC), ("draft_growth_sec", 0.0)):
+    for name, least in (("draft_sec", MIN_SEC), ("draft_growth_sec", 0.0), ("deeper_draft_share", 0.0)):
         value = fields[name]
         if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= MAX_SEC:
-            raise ValueError(f"{name}: found {shortened(value)}, expected {least:g} to {MAX_SEC:g} seconds")
+            raise ValueError(f"{name}: found {shortened(value)}, expected {least:g} to {MAX_SEC:g}")
     if type(fields["context"]) is not int:
         raise ValueError(f"context: found {shortened(fields['context'])}, expected a whole number of tokens")
     check_context(fields["context"])

@@ -48,7 +48,7 @@ def padded_widths(steps: Sequence[Sequence[int]]) -> np.ndarray:
 def step_time(
     tree: TokenTree, profile: HardwareProfile, *, context: float | None = None, greedy: bool = True
 ) -> StepTime:
-    """Return the seconds of a step with this tree: verify(n) + sum of draft(width) over levels + overhead(n)."""
+    """Return the seconds of a step with this tree: verify(n) + drafting(widths of levels) + overhead(n)."""
     widths = np.array(level_widths(tree), dtype=np.int64)
     return StepTime(*map(float, step_parts(np.array(tree.size), widths, profile, context=context, greedy=greedy)))
 
@@ -123,7 +123,7 @@ def step_parts(
         widths: int [*S, D], number of nodes in each level's draft pass; 0 if there is no pass.
         growing: whether the trees are grown dynamically while drafting.
     """
-    drafting = np.where(widths > 0, profile.draft_at(widths, context), 0.0).sum(axis=-1)
+    drafting = profile.drafting_at(widths, context)
     overhead = profile.overhead_at(sizes, greedy=greedy)
     if growing:
         overhead = overhead + profile.growing_at(greedy=greedy)

@@ -63,7 +63,7 @@ class BlockSession(TargetFeatures, CacheSession):
             self._blocks.update(zip(anchors.tolist(), outputs, strict=True))
             self._only = (committed - 1, self.model.target_logits(outputs[0])) if len(anchors) == 1 else None
         # Each token attends to all committed tokens up to its anchor.
-        covered = tree_mask[-keep:, : tree_mask.shape[1] - stop + committed]
+        covered = tree_mask[-keep:, : max(0, tree_mask.shape[1] - stop + committed)]
         ancestors = committed - 1 - (covered != 0).sum(1)
         depths = (positions[-keep:] - ancestors).clamp(max=self.block.rows - 1)
         if self._only is not None and bool((ancestors == self._only[0]).all()):

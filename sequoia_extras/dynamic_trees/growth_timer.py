@@ -67,7 +67,7 @@ class GrowthTimer(StepTimer):
     def excess_sec(self, profile: HardwareProfile, steps: Sequence[GrownStep]) -> float:
         """Return the mean extra seconds compared with steps of static trees of the same sizes and widths."""
         static = [
-            float(profile.draft_at(np.array(step.widths)).sum() + profile.overhead_at(step.size, greedy=self.greedy))
+            float(profile.drafting_at(np.array(step.widths)) + profile.overhead_at(step.size, greedy=self.greedy))
             for step in steps
         ]
         return float(np.mean([step.seconds - sec for step, sec in zip(steps, static, strict=True)]))

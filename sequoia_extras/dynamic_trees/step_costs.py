@@ -29,8 +29,9 @@ class StepCosts:
     Attributes:
         computing_sec: float64 [N + 1], time of the target's pass over n nodes, as `step_time.computing_sec` returns it.
         overhead_sec: float64 [N + 1], other time of a step with n nodes except drafting, including growing the tree.
-        draft_sec: float64 [B + 1], time of a draft pass over w nodes.
+        draft_sec: float64 [B + 1], time of a step's further draft passes over w nodes.
         streaming: how weights are streamed during a step; None if they are in memory.
+        first_sec: additional time of a step's first draft pass.
         step_sec: float64 [N + 1], time of a step with n nodes without drafting.
     """
 
@@ -38,6 +39,7 @@ class StepCosts:
     overhead_sec: np.ndarray
     draft_sec: np.ndarray
     streaming: Streaming | None = None
+    first_sec: float = 0.0
     step_sec: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:
@@ -58,16 +60,18 @@ class StepCosts:
         sizes = np.arange(1, bounds.max_size + 1)
         overhead = profile.overhead_at(sizes, greedy=greedy)
         draft = np.empty(0)
+        share = profile.deeper_draft_share
         if drafted:
             overhead = overhead + profile.growing_at(greedy=greedy)
-            draft = profile.draft_at(np.arange(1, bounds.beam + 1), context)
+            draft = share * profile.draft_at(np.arange(1, bounds.beam + 1), context)
         parts = (computing_sec(profile, sizes, context), overhead, draft)
         computing, overhead, draft = (np.append(0.0, part) for part in parts)
-        return cls(computing, overhead, draft, profile.streaming)
+        first_sec = (1.0 - share) * float(profile.draft_at(1, context))
+        return cls(computing, overhead, draft, profile.streaming, first_sec)
 
     def seconds(self, size: int, widths: Sequence[int]) -> float:
         """Return the seconds of a step with `size` nodes whose draft passes read `widths` nodes each."""
-        draft = self.draft_sec[list(widths)].sum()
+        draft = self.draft_sec[list(widths)].sum() + (self.first_sec if widths else 0.0)
         if self.streaming is None:
             return float(self.step_sec[size] + draft)
         return float(

@@ -116,6 +116,7 @@ class ClockedModel:
     offload = None
     state_indices = ()
     backend = "a clock"
+    drafts_at_once = False
 
     def __init__(self, name: str, bench: Bench) -> None:
         self.name, self.bench, self.last = name, bench, None
@@ -156,10 +157,22 @@ def test_draft_pass_times_are_fitted_to_tree_times():
         return 3.0 + 0.1 * width + max(0.0, 0.5 * (width - 8))
 
     seconds = np.array([sum(map(true_sec, tree)) for tree in levels])
-    widths, found = draft_pass_times(levels, seconds)
+    widths, found, _ = draft_pass_times(levels, seconds)
     assert widths.tolist() == [1, 2, 4, 8, 16, 32]
     np.testing.assert_allclose(found[:5], [true_sec(int(w)) for w in widths[:5]])
     assert true_sec(24) == pytest.approx(np.interp(24, widths, found))
+
+
+def test_drafting_all_depths_at_once_is_flat_in_depth(monkeypatch):
+    def at_once(model, count, turn, cached):
+        return cost(model, count, turn, cached) if model == "target" or cached == 6 else 0.01 * count
+
+    monkeypatch.setattr(ClockedModel, "drafts_at_once", True)
+    found = Bench(at_once, monkeypatch).measure(sizes=[2, 4, 9, 33])
+    assert found.draft_sec == pytest.approx(1.125) and found.deeper_draft_share == pytest.approx(0.01 / 1.125)
+    for passes in ([1], [1, 1, 1, 1], [1, 8, 8, 8], [1, 2, 4]):
+        assert found.drafting_at(np.array(passes)) == pytest.approx(1.125 + 0.01 * sum(passes[1:]))
+    assert HardwareProfile.loads(found.to_bytes(), "profile.json").deeper_draft_share == found.deeper_draft_share
 
 
 @pytest.mark.slow

@@ -45,6 +45,7 @@ def test_sizes_and_contexts_out_of_range_are_refused():
         ({"overhead_sec": [0.1, -0.1, 0.1]}, "overhead_sec: .*non-negative"),
         ({"growing_sec": [0.1]}, "growing_sec: found 1 times, expected 2"),
         ({"draft_growth_sec": -1.0}, "draft_growth_sec: found -1.0"),
+        ({"deeper_draft_share": -0.5}, "deeper_draft_share: found -0.5, expected 0 to"),
     ],
 )
 def test_invalid_fields_are_refused(changes, message):
@@ -92,7 +93,7 @@ WHOLE = {
     "draft_growth_sec": 1e-7, "draft_widths": [1, 4], "draft_width_sec": [0.001, 0.002],
     "verify_samples": ((0.01, 0.012, 0.011), (0.009, 0.01, 0.009), (0.02, 0.03, 0.02)),
     "draft_samples": ((0.001, 0.001, 0.002), (0.002, 0.002, 0.004)), "overhead_samples": ((0.0, 0.0, 0.001),) * 3,
-    "growing_sec": [0.001, 0.002],
+    "growing_sec": [0.001, 0.002], "deeper_draft_share": 0.5,
 }  # fmt: skip
 
 
@@ -117,7 +118,7 @@ def test_profile_round_trip(tmp_path):
 
 def test_version_1_is_read_and_unknown_versions_are_refused():
     content = json.loads(profile().to_bytes())
-    later = "overhead_sec sampling_sec verify_growth_sec draft_growth_sec draft_samples growing_sec"
+    later = "overhead_sec sampling_sec verify_growth_sec draft_growth_sec draft_samples growing_sec deeper_draft_share"
     for name in later.split():
         del content[name]
     old = HardwareProfile.loads(json.dumps(content | {"version": 1}).encode(), "p.json")

@@ -34,7 +34,11 @@ IN_MEMORY = replace(STREAMED, meta={})
 
 
 @pytest.mark.parametrize("greedy", [True, False])
-@pytest.mark.parametrize("profile", [STREAMED, IN_MEMORY], ids=["streamed", "in memory"])
+@pytest.mark.parametrize(
+    "profile",
+    [STREAMED, IN_MEMORY, replace(IN_MEMORY, deeper_draft_share=0.25)],
+    ids=["streamed", "in memory", "drafted at once"],
+)
 @pytest.mark.parametrize("size, passes", [(1, 0), (8, 3), (8, 12), (40, 3), (64, 3), (64, 12)])
 def test_step_seconds_match_the_predicted_parts(size, passes, profile, greedy):
     costs = StepCosts.from_profile(profile, TreeBounds(max_size=64, max_depth=12, beam=16, branch=8), greedy=greedy)
