@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 
 from sequoia_core.models.model_files import locate
-from sequoia_extras.draft_heads.blocks import head_class
+from sequoia_extras.draft_heads.blocks import head_class, read_blocks
 from sequoia_extras.draft_heads.head_config import head_settings
 from sequoia_extras.draft_heads.head_files import find_head, read_head
 from sequoia_extras.draft_heads.session import HeadModel
@@ -160,6 +160,22 @@ def teach(model, texts, steps=150):
             features = torch.cat([features[:, :1], head.feedback(output)[:, :-1]], 1)
         best.zero_grad()
         loss.backward()
+        best.step()
+    head.requires_grad_(False)
+    return model
+
+
+def teach_blocks(model, texts, steps=100, shift=0):
+    """Train a DFlash head on texts of its target, [m, n], at every depth of blocks at all positions."""
+    head, ids = model.head.requires_grad_(True), torch.tensor(texts)
+    best, block = torch.optim.Adam(head.parameters(), lr=5e-3), model.head.settings.block
+    states = states_along(model, texts)
+    anchors = torch.arange(ids.shape[1] - block.rows)
+    wanted = ids.unfold(1, block.rows, 1)[:, 1:]
+    for _ in range(steps):
+        outputs = read_blocks(head, ids, head.project(states), anchors, shift)[:, :, block.first_row :]
+        best.zero_grad()
+        F.cross_entropy(head.logits(outputs).flatten(0, 2), wanted.flatten()).backward()
         best.step()
     head.requires_grad_(False)
     return model

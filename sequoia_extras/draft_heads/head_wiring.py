@@ -15,6 +15,7 @@ from sequoia_core.models.language_model import ModelPair
 from sequoia_core.models.protocol import causal_mask
 from sequoia_core.models.threads import use_free_cores
 
+from .blocks import DFlashHead, read_blocks
 from .eagle3 import Eagle3Head
 from .session import HeadModel
 
@@ -26,7 +27,7 @@ MIN_TEXTS = 8
 MIN_STANDARD_ERRORS = 4.0
 MIN_GAIN = 0.01
 AS_FILED = ""
-NORM_OUTPUT = "the opposite norm_output"
+NORM_OUTPUT = "norm_output"
 
 
 class BetterWiring(NamedTuple):
@@ -47,7 +48,8 @@ class BetterWiring(NamedTuple):
 def find_better_wiring(texts: Sequence[Sequence[int]], pair: ModelPair) -> BetterWiring | None:
     """Return the best wiring if it beats the one in the head's files by more than the variation between texts.
 
-    At depth 1, the head reads the target's states for each token of a text; at depth 2, it reads its own outputs.
+    At depth 1, the head reads the target's states for each token of a text; at depth 2, it reads its own outputs. Heads
+    that draft blocks are compared at depth 1 only.
     """
     head = pair.draft
     if not isinstance(head, HeadModel) or not isinstance(head.head, Eagle3Head):
@@ -64,7 +66,7 @@ def find_better_wiring(texts: Sequence[Sequence[int]], pair: ModelPair) -> Bette
     better = []
     for wiring, rows in losses.items():
         # This norm changes only the outputs that are fed back, which are read at depth 2.
-        depth = int(wiring == NORM_OUTPUT)
+        depth = int(wiring.endswith(NORM_OUTPUT))
         other = np.array(rows)
         gains = filed[:, depth] - other[:, depth]
         gain = gains.sum() / tokens.sum()
@@ -80,18 +82,27 @@ def _losses(ids: Tensor, model: HeadModel) -> Iterator[tuple[str, np.ndarray]]:
     head = model.head
     layers = int(model.target.model.config.get_text_config().num_hidden_layers)
     assert isinstance(head, Eagle3Head), "checked by `find_better_wiring`"
+    block = head.settings.block
     states = _target_states(ids, model, model.state_indices)
-    yield AS_FILED, _loss(ids, head, states, model)
-    for norm in ("norm_before_residual", "norm_output"):
-        other = with_settings(head, **{norm: not getattr(head.settings, norm)})
-        yield f"the opposite {norm}", _loss(ids, other, states, model)
-    yield "each token's states given one token earlier", _loss(ids, head, torch.cat([states[1:], states[-1:]]), model)
-    yield "each token's states given one token later", _loss(ids, head, torch.cat([states[:1], states[:-1]]), model)
+    loss: Any = _block_loss if isinstance(head, DFlashHead) else _loss
+    yield AS_FILED, loss(ids, head, states, model)
+    if block is None or not isinstance(head, DFlashHead):
+        # A P-EAGLE head does not feed outputs back.
+        for norm in ("norm_before_residual", NORM_OUTPUT)[: 2 if block is None else 1]:
+            other = with_settings(head, **{norm: not getattr(head.settings, norm)})
+            yield f"the opposite {norm}", loss(ids, other, states, model)
+    else:
+        other = with_settings(head, block=replace(block, first_row=1 - block.first_row))
+        yield "the opposite sample_from_anchor", loss(ids, other, states, model)
+        yield "each block one position earlier", loss(ids, head, states, model, -1)
+        yield "each block one position later", loss(ids, head, states, model, 1)
+    yield "each token's states given one token earlier", loss(ids, head, torch.cat([states[1:], states[-1:]]), model)
+    yield "each token's states given one token later", loss(ids, head, torch.cat([states[:1], states[:-1]]), model)
     for step, where in ((1, "above"), (-1, "below")):
         indices = tuple(index + step for index in model.state_indices)
         if min(indices) >= 0 and max(indices) <= layers:
             wiring = f"the states one layer {where} ({', '.join(map(str, indices))})"
-            yield wiring, _loss(ids, head, _target_states(ids, model, indices), model)
+            yield wiring, loss(ids, head, _target_states(ids, model, indices), model)
 
 
 def _target_states(ids: Tensor, model: HeadModel, indices: Sequence[int]) -> Tensor:
@@ -137,3 +148,16 @@ def _loss(ids: Tensor, head: Eagle3Head, states: Tensor, model: HeadModel) -> np
             tokens = len(finite)
         features = F.pad(head.feedback(output)[:-1], (0, 0, 1, 0))
     return np.array([*sums, tokens])
+
+
+def _block_loss(ids: Tensor, head: DFlashHead, states: Tensor, model: HeadModel, shift: int = 0) -> np.ndarray:
+    """Return what `_loss` does for a DFlash head; `shift` is added to the positions of its blocks."""
+    block = head.settings.block
+    assert block is not None, "DFlash heads have blocks"
+    # Fewer blocks of a text cost about as much as reading the text once.
+    anchors = torch.arange(1, len(ids) - 1, max(1, block.size // 2), device=model.device)
+    ids = ids.to(model.device)
+    outputs = read_blocks(head, ids, head.project(states), anchors, shift)[:, block.first_row]
+    log_probs = model.target_logits(outputs).log_softmax(-1).gather(1, ids[anchors + 1, None])
+    finite = log_probs[log_probs.isfinite()].double()
+    return np.array([-float(finite.sum()), 0.0, len(finite)])

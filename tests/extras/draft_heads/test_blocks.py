@@ -5,15 +5,17 @@ import itertools
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 
 from sequoia_core.decoding.drafting import DraftRun, LevelDrafter, Reach
 from sequoia_core.decoding.loop import decode
 from sequoia_core.decoding.sampling import SamplingConfig, probabilities
 from sequoia_core.decoding.tree_policy import FixedTree
 from sequoia_core.decoding.verifiers import VERIFIERS, draft_sampling_config
+from sequoia_core.measuring import ranks_along_text
+from sequoia_core.measuring.measure_acceptance import measure_acceptance
 from sequoia_core.models.protocol import causal_mask, prefill
 from sequoia_core.trees.plain import chain_tree, k_ary_tree
+from sequoia_core.trees.replay import replay
 from sequoia_extras.draft_heads.blocks import read_blocks
 from sequoia_extras.dynamic_trees.policies import SpecExecTree
 from sequoia_extras.evaluation.losslessness import check_losslessness
@@ -28,6 +30,7 @@ from tests.head_folders import (
     load_head,
     random_head,
     states_along,
+    teach_blocks,
     write_head,
 )
 from tests.laws import DEPTH, law_after
@@ -82,24 +85,6 @@ HEADS = {
 each_head = pytest.mark.parametrize("kind", HEADS)
 
 
-def taught(target, text):
-    """Return a DFlash head that has learnt a text at every depth."""
-    model = random_head(target, **HEADS["dflash"])
-    head = model.head.requires_grad_(True)
-    optimizer = torch.optim.Adam(head.parameters(), lr=5e-3)
-    ids = torch.tensor(text)
-    states = states_along(model, text)
-    anchors = torch.arange(len(ids) - head.settings.block.rows)
-    wanted = ids.unfold(0, head.settings.block.size, 1)[:, 1:].flatten()
-    for _ in range(100):
-        outputs = read_blocks(head, ids, head.project(states), anchors)[:, 1:]
-        optimizer.zero_grad()
-        F.cross_entropy(head.logits(outputs.flatten(0, 1)), wanted).backward()
-        optimizer.step()
-    head.requires_grad_(False)
-    return model
-
-
 @pytest.fixture(scope="module")
 def text(tiny_target):
     return [*PROMPT, *greedy_reference(tiny_target, PROMPT, 60)]
@@ -107,7 +92,7 @@ def text(tiny_target):
 
 @pytest.fixture(scope="module")
 def dflash(tiny_target, text):
-    return taught(tiny_target, text)
+    return teach_blocks(random_head(tiny_target, **HEADS["dflash"]), [text])
 
 
 @pytest.mark.parametrize("tree", [chain_tree(5), k_ary_tree(2, 3), SPEC_EXEC], ids=["chain", "tree", "SpecExec"])
@@ -202,3 +187,21 @@ def test_sampled_text_follows_the_target(kind, tree, sampling):
         generator=torch.Generator().manual_seed(0),
     )
     assert report.passed and report.degrees_of_freedom > 5
+
+
+def test_one_reading_measures_all_depths_and_predicts_decoding(tiny_target, dflash):
+    """Blocks along a text have the acceptance by depth that decoding has, also across chunks of the text."""
+    passes = []
+    pair = pair_of(tiny_target, dflash)
+    hook = dflash.head.register_forward_hook(lambda *_: passes.append(1))
+    measured = measure_acceptance([PROMPT, [7, 8]], pair, width=8, max_new_tokens=60)
+    hook.remove()
+    assert len(passes) == 2 * 2, "one for each prompt and one for each text"
+    for tree in (chain_tree(3), k_ary_tree(2, 3)):
+        steps = [len(list(decode(prompt, pair, tree=tree, max_new_tokens=60))) for prompt in (PROMPT, [7, 8])]
+        assert replay(tree, measured).steps.tolist() == steps and steps[0] < 40
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ranks_along_text, "CHUNK", 7)
+        again = measure_acceptance([PROMPT, [7, 8]], pair, width=8, max_new_tokens=60)
+    for one, other in zip(measured.by_depth.prompt_ranks, again.by_depth.prompt_ranks, strict=True):
+        np.testing.assert_array_equal(one, other)

@@ -1,5 +1,7 @@
 """A head whose inputs differ from those in training is detected by a wiring that fits better."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -8,7 +10,7 @@ from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_extras.draft_heads.head_wiring import find_better_wiring, with_settings
 from tests import head_folders
 from tests.conftest import pair_of, tiny_llama, tokens_of
-from tests.head_folders import random_head, states_along, teach
+from tests.head_folders import DFLASH, SPECULATORS, random_head, states_along, teach, teach_blocks
 
 READS = (1, 2, 4)
 
@@ -72,3 +74,33 @@ def test_shifted_features_are_detected(shift, fits, texts, target, monkeypatch):
 def test_wrong_norm_is_detected(norms, head, texts, target, monkeypatch):
     monkeypatch.setattr(head, "head", with_settings(head.head, **{norms: True}))
     assert find_better_wiring(texts, pair_of(target, head)).wiring == f"the opposite {norms}"
+
+
+BLOCKS = {"form": DFLASH, "reads": READS, "layers": 1}
+FROM_ANCHOR = {
+    "form": SPECULATORS, "speculators_model_type": "dflash", "reads": READS, "sample_from_anchor": True,
+}  # fmt: skip
+
+
+@pytest.mark.slow
+def test_wrong_wirings_of_blocks_are_detected(texts, target, monkeypatch):
+    def found(head):
+        better = find_better_wiring(texts, pair_of(target, head))
+        return better and better.wiring
+
+    head = teach_blocks(random_head(target, **BLOCKS), texts)
+    assert found(head) is None
+    monkeypatch.setattr(head, "state_indices", (2, 3, 5))
+    assert found(head) == "the states one layer below (1, 2, 4)"
+    for shift, where in ((-1, "earlier"), (1, "later")):
+        seeded = teach_blocks(random_head(target, **BLOCKS), texts, shift=shift)
+        assert found(seeded) == f"each block one position {where}"
+    anchored = teach_blocks(random_head(target, **FROM_ANCHOR), texts)
+    assert found(anchored) is None
+    block = replace(anchored.head.settings.block, first_row=1)
+    monkeypatch.setattr(anchored, "head", with_settings(anchored.head, block=block))
+    assert found(anchored) == "the opposite sample_from_anchor"
+    parallel = teach(random_head(target, reads=READS, speculators_model_type="peagle"), texts, steps=60)
+    assert found(parallel) is None
+    monkeypatch.setattr(parallel, "state_indices", (2, 3, 5))
+    assert found(parallel) == "the states one layer below (1, 2, 4)"
