@@ -56,7 +56,7 @@ VERIFIER = typer.Option(
 MaxNewTokens = Annotated[int, typer.Option("--max-new-tokens", help="Number of tokens to generate per prompt.", min=1)]
 PAIR_HELP = {  # help text for each field of `PairSpec`
     "target": "Target model: local folder, hub id or GGUF file. Default: demo pair.",
-    "draft": "Draft model or EAGLE-3 head: local folder, hub id, GGUF file, mtp, or none. Default: demo pair.",
+    "draft": "Draft model or head: local folder, hub id, GGUF file, mtp, or none. Default: demo pair.",
     "device": "cpu, cuda, …; auto spreads the target over all GPUs. Default: CUDA if available.",
     "dtype": "float32, bfloat16 or float16.",
     "offload": "disk or host: where to stream the target's layers from. Default: no streaming.",

@@ -19,7 +19,7 @@ class PairSpec:
     Attributes:
         target, draft: local folders, hub ids or GGUF files; None and None for the demo pair. The draft `NO_DRAFT` means
             no draft, and a target of None is then the demo target; write "./none" for a folder named "none". `~` is the
-            home folder. The draft of a target that is not a GGUF file may be an EAGLE-3 head, or `MTP` for the target's
+            home folder. The draft of a target that is not a GGUF file may be a draft head, or `MTP` for the target's
             MTP layers.
         device: a device such as "cpu" or "cuda"; None uses CUDA if available; "auto" lets accelerate spread the target
             over several GPUs, then memory and disk. A GGUF file uses the device that llama.cpp was built for, or the

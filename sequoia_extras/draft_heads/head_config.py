@@ -1,7 +1,7 @@
 """The config.json of a draft head, in the form first published or in the form of the `speculators` package."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
@@ -108,43 +108,29 @@ class SpeculatorsDFlashFile(SpeculatorsFile):
     sample_from_anchor: bool = False
 
 
+class ParsedFile(NamedTuple):
+    """A head's config.json: its form, fields, layers, the states that it reads, and its block."""
+
+    form: str
+    file: PublishedFile | SpeculatorsFile | DFlashFile
+    layer: LayerFile
+    reads: list[int] | None
+    block: BlockSettings | None = None
+
+
 def head_settings(fields: Mapping[str, Any]) -> HeadSettings:
     """Return a draft head's settings, given the fields of its config.json."""
-    layer: LayerFile
-    file: PublishedFile | SpeculatorsFile | DFlashFile
-    reads: list[int] | None
-    block = None
-    form = fields.get("speculators_model_type")
-    name = {"dflash": "DFlash", "peagle": "P-EAGLE"}.get(f"{form}", "EAGLE-3")
-    if form == "dflash":
-        file = validate_model(SpeculatorsDFlashFile, dict(fields))
-        layer = file.transformer_layer_config
-        reads = file.aux_hidden_state_layer_ids
-        block = _speculators_block(file, layer)
-    elif form:
-        # `speculators` defaults to false, vLLM to true.
-        if "norm_before_residual" not in fields:
-            raise ValueError("norm_before_residual: found nothing, expected true or false (programs' defaults differ)")
-        file = validate_model(PEagleFile if form == "peagle" else SpeculatorsFile, dict(fields))
-        layer = file.transformer_layer_config
-        reads = file.eagle_aux_hidden_state_layer_ids
-        if reads is None:
-            raise ValueError(
-                f"{LAYER_IDS}: found nothing, expected the indices of the target's states that the head reads (by "
-                "default, the package trains heads on 2, n // 2 and n - 3 of n layers)"
-            )
-        if isinstance(file, PEagleFile):
-            layers = layer.num_hidden_layers
-            size = file.speculators_config.proposal_methods[0].speculative_tokens
-            block = BlockSettings(size, file.mask_token_id, 0, (True,) * layers, (None,) * layers)
+    kind = fields.get("speculators_model_type")
+    if kind:
+        parsed = _parse_speculators(fields, str(kind))
     elif "dflash_config" in fields:
-        name = "DFlash"
-        file = layer = validate_model(DFlashFile, dict(fields))
-        reads, block = _published_block(file)
+        published = validate_model(DFlashFile, dict(fields))
+        parsed = ParsedFile("DFlash", published, published, *_published_block(published))
     else:
-        file = layer = validate_model(PublishedFile, dict(fields))
-        reads = _published_ids(file)
-    _check_layer(layer, windowed=form == "dflash")
+        eagle = validate_model(PublishedFile, dict(fields))
+        parsed = ParsedFile("EAGLE-3", eagle, eagle, _published_ids(eagle))
+    form, file, layer, reads, block = parsed
+    _check_layer(layer, windowed=kind == "dflash")
     heads = layer.num_attention_heads
     key_heads = layer.num_key_value_heads or heads
     if heads % key_heads:
@@ -157,7 +143,7 @@ def head_settings(fields: Mapping[str, Any]) -> HeadSettings:
     rotation = {name: value for name in ROPE_FIELDS if (value := getattr(layer, name)) is not None}
     check_rotation(rotation)
     return HeadSettings(
-        form=name if file is layer else f"{name} (speculators)",
+        form=f"{form} (speculators)" if kind else form,
         hidden=layer.hidden_size,
         inner=layer.intermediate_size,
         heads=heads,
@@ -175,12 +161,36 @@ def head_settings(fields: Mapping[str, Any]) -> HeadSettings:
         norm_before_fc=file.norm_before_fc,
         fc_norm=file.fc_norm,
         norm_output=file.norm_output,
-        head_norms=layer.model_type == "qwen3" or name == "DFlash",
+        head_norms=layer.model_type == "qwen3" or form == "DFlash",
         biases=layer.attention_bias,
         tied=layer.tie_word_embeddings,
         implied_head_dim=layer.head_dim is None,
         block=block,
     )
+
+
+def _parse_speculators(fields: Mapping[str, Any], kind: str) -> ParsedFile:
+    if kind == "dflash":
+        dflash = validate_model(SpeculatorsDFlashFile, dict(fields))
+        layer = dflash.transformer_layer_config
+        return ParsedFile("DFlash", dflash, layer, dflash.aux_hidden_state_layer_ids, _speculators_block(dflash, layer))
+    # `speculators` defaults to false, vLLM to true.
+    if "norm_before_residual" not in fields:
+        raise ValueError("norm_before_residual: found nothing, expected true or false (programs' defaults differ)")
+    file = validate_model(PEagleFile if kind == "peagle" else SpeculatorsFile, dict(fields))
+    layer = file.transformer_layer_config
+    reads = file.eagle_aux_hidden_state_layer_ids
+    if reads is None:
+        raise ValueError(
+            f"{LAYER_IDS}: found nothing, expected the indices of the target's states that the head reads (by "
+            "default, the package trains heads on 2, n // 2 and n - 3 of n layers)"
+        )
+    if not isinstance(file, PEagleFile):
+        return ParsedFile("EAGLE-3", file, layer, reads)
+    size = file.speculators_config.proposal_methods[0].speculative_tokens
+    layers = layer.num_hidden_layers
+    block = BlockSettings(size, file.mask_token_id, 0, (True,) * layers, (None,) * layers)
+    return ParsedFile("P-EAGLE", file, layer, reads, block)
 
 
 def _speculators_block(file: SpeculatorsDFlashFile, layer: LayerFile) -> BlockSettings:
