@@ -124,14 +124,15 @@ def head_config(target, vocabulary: int, inner: int, key_heads: int, reads: list
 
 @torch.no_grad()
 def new_head(settings, target, tokens: torch.Tensor, last_scale: torch.Tensor) -> Eagle3Head:
-    """Return a head with the target's output layer and a decoder layer that initially contributes nothing."""
+    """Return a head with the target's output layer; an EAGLE-3 head's decoder layer initially contributes nothing."""
     torch.manual_seed(0)
     ends = [layer.weight.float() for layer in (target.get_input_embeddings(), target.get_output_embeddings())]
     head = head_class(settings)(settings, ends[0], ends[1] if settings.block else None).float().to(target.device)
-    head.layers[0].self_attn.o_proj.weight.zero_()
-    head.layers[0].mlp["down_proj"].weight.zero_()
     head.norm.weight.copy_(last_scale)
+    # The layer of a DFlash head contributes from the start: its masks' embeddings alone predict nothing.
     if not settings.block:
+        head.layers[0].self_attn.o_proj.weight.zero_()
+        head.layers[0].mlp["down_proj"].weight.zero_()
         head.tokens = tokens
         head.lm_head.weight.copy_(ends[1][tokens])
     return head
