@@ -164,7 +164,7 @@ class StepRounds:
         sampling = np.maximum(np.median((sampled - greedy[:, compared]).sum(axis=2), axis=0), 0.0)
         at_once = self.draft.drafts_at_once
         widths, width_sec, share = draft_pass_times(levels, np.median(drafting, axis=0), at_once)
-        by_round = np.array([np.maximum(draft_pass_times(levels, row, at_once)[1], 1e-9) for row in drafting])
+        by_round = np.maximum([draft_pass_times(levels, row, at_once)[1] for row in drafting], 1e-9)
         growth: dict = {}
         if self.longer is not None:
             more = (longer - greedy[:, compared]) / (self.longer - self.context)

@@ -131,7 +131,7 @@ def draft_pass_times(
 
     Returns:
         Widths, int64 [j], which are 1 and those in `DRAFT_WIDTHS` that bound the timed widths; seconds, float64 [j];
-        and the share of these seconds that passes after a tree's first take.
+        and the time of passes after a tree's first relative to the first, for one token.
     """
     from scipy.optimize import nnls
 
@@ -150,6 +150,5 @@ def draft_pass_times(
     times = np.array([time for _, time in trees])
     (first, *rises), _ = nnls(terms / times[:, None], np.ones(len(times)))
     passes = np.cumsum(rises)
-    # The bound keeps the times of wide passes finite if further passes take no time.
-    share = min(1.0, max(1e-3, passes[0] / first)) if first else 1.0
-    return np.array(knots), np.maximum(passes / share, first), share
+    first = max(first, passes[0])
+    return np.array(knots), passes + (first - passes[0]), passes[0] / first

@@ -64,7 +64,7 @@ class HardwareProfile:
     # float64 [2], additional seconds per step for growing a tree dynamically, compared with a static tree of the same
     # size and widths: first at temperature 0, then at higher temperatures.
     growing_sec: np.ndarray = field(default_factory=_empty)
-    deeper_draft_share: float = 1.0  # time of a step's further draft passes, relative to first passes of the same width
+    deeper_draft_share: float = 1.0  # time of a step's further draft passes over one token, relative to its first
 
     def __post_init__(self) -> None:
         given = {name: getattr(self, name) for name in self.__dataclass_fields__}
@@ -151,9 +151,9 @@ class HardwareProfile:
         Args:
             widths: int [*S, D], number of nodes in each pass, in order; 0 if there is no pass.
         """
-        seconds = np.where(widths > 0, self.draft_at(widths, context), 0.0)
-        seconds[..., 1:] *= self.deeper_draft_share
-        return seconds.sum(axis=-1)
+        seconds = self.draft_at(widths, context)
+        seconds[..., 1:] -= (1.0 - self.deeper_draft_share) * self.draft_at(1, context)
+        return np.sum(seconds, axis=-1, where=widths > 0)
 
     def overhead_at(self, n: int | np.ndarray, *, greedy: bool = True) -> np.ndarray:
         """Return the seconds that a step with n nodes spends outside its passes; 0 if not timed."""

@@ -60,13 +60,12 @@ class StepCosts:
         sizes = np.arange(1, bounds.max_size + 1)
         overhead = profile.overhead_at(sizes, greedy=greedy)
         draft = np.empty(0)
-        share = profile.deeper_draft_share
+        first_sec = (1.0 - profile.deeper_draft_share) * float(profile.draft_at(1, context))
         if drafted:
             overhead = overhead + profile.growing_at(greedy=greedy)
-            draft = share * profile.draft_at(np.arange(1, bounds.beam + 1), context)
+            draft = profile.draft_at(np.arange(1, bounds.beam + 1), context) - first_sec
         parts = (computing_sec(profile, sizes, context), overhead, draft)
         computing, overhead, draft = (np.append(0.0, part) for part in parts)
-        first_sec = (1.0 - share) * float(profile.draft_at(1, context))
         return cls(computing, overhead, draft, profile.streaming, first_sec)
 
     def seconds(self, size: int, widths: Sequence[int]) -> float:

@@ -31,7 +31,7 @@ def test_step_time_is_the_sum_of_its_parts():
     assert warm.overhead_sec == pytest.approx(0.67) and autoregressive_sec(PROFILE, greedy=False) == pytest.approx(1.01)
     assert PROFILE.draft_at(5) == pytest.approx(0.5)  # extrapolated beyond the widest pass
     shared = replace(PROFILE, deeper_draft_share=0.5)
-    assert step_time(TREE, shared).draft_sec == pytest.approx(0.1 + (0.2 + 0.1) / 2)
+    assert step_time(TREE, shared).draft_sec == pytest.approx(0.1 + (0.2 - 0.05) + 0.05)
     assert autoregressive_sec(shared) == pytest.approx(1.01)
     longer = step_time(TREE, PROFILE, context=300)
     assert longer.verify_sec == pytest.approx(2.8) and longer.draft_sec == pytest.approx(0.4 + 3 * 0.1)
