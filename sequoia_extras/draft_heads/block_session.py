@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,9 +12,6 @@ from sequoia_core.models.tree_cache import CacheSession
 
 from .blocks import PEagleHead, block_masks
 from .features import TargetFeatures
-
-if TYPE_CHECKING:
-    from .session import HeadModel
 
 # Blocks further back are dropped; a measurement looks up those of the last few depths.
 KEPT_ANCHORS = 64
@@ -26,9 +23,12 @@ class BlockSession(TargetFeatures, CacheSession):
     A pass over committed tokens computes a block below each token whose row is requested. Drafted tokens need no
     computation: their rows are those of the block below their last committed ancestor, at their depth. Tokens deeper
     than the block have its last row. The cache contains only what committed tokens or the target's states give.
+
+    Args:
+        model: a `HeadModel`.
     """
 
-    def __init__(self, model: HeadModel, capacity: int) -> None:
+    def __init__(self, model: Any, capacity: int) -> None:
         settings = model.head.settings
         super().__init__(
             settings.layers,
