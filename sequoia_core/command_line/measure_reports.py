@@ -112,7 +112,7 @@ def _by_depth(vector: AcceptanceVector) -> Parts:
         rows.append((str(depth), first, format_percent(row.sum()), f"+{tokens - before:.2f}"))
         before = tokens
     yield table(("depth", "first choice, 95 % interval", "any choice", "tokens added to a chain"), rows)
-    yield "Beyond the first depth, the head reads its own outputs; plans use the acceptance measured at each depth."
+    yield "Below the first depth, a head predicts without the target's states; plans use the acceptance at each depth."
 
 
 def profile_report(
