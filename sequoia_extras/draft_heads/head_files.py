@@ -147,6 +147,11 @@ def _settings_for_target(
             f"found a head that reads the target's states {', '.join(map(str, reads))}, expected indices from 0 to "
             f"{layers}, the number of layers: the head is for another target"
         )
+    if settings.form == "DFlash" and layers in reads:
+        raise ValueError(
+            f"target_layer_ids: found {layers - 1}, the target's last layer, expected earlier ones: programs disagree "
+            "on whether its state is normalized"
+        )
     return replace(settings, reads=reads, head_dim=head_dim)
 
 

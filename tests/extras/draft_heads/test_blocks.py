@@ -48,7 +48,7 @@ def test_published_ids_count_layers_and_default_to_even_steps(target, tmp_path):
         fields = head_fields(target.model, DFLASH, **fields)
         return load_head(write_head(tmp_path / name, fields, head_tensors(fields)), target.model).settings.reads
 
-    assert reads("given", reads=(1, 4, 6)) == (1, 4, 6)
+    assert reads("given", reads=(1, 4, 5)) == (1, 4, 5)
     assert reads("one") == (4,) and reads("three", layers=3) == (2, 3, 4)  # [3] and [1, 2, 3] in the authors' code
     inside = {"dflash_config": {"mask_token_id": 5, "block_size": 3}, "block_size": None}
     assert reads("inside", **inside) == (4,)
@@ -60,6 +60,7 @@ FAULTS = {
     "dflash_config.mask_token_id: found nothing": {"dflash_config": {"target_layer_ids": [1]}},
     "block_size: found nothing, expected the number of tokens": {"block_size": None},
     "num_target_layers: found 8, expected 6 as in this target": {"num_target_layers": 8, "reads": (1,)},
+    "target_layer_ids: found 5, the target's last layer": {"reads": (1, 6)},
     "num_target_layers: found nothing, expected it or dflash_config": {"num_target_layers": None},
     "target_hidden_size: found 8, expected 32": {"dflash_config": {"mask_token_id": 5, "target_hidden_size": 8}},
     "layer_types: found 'sliding_attention', expected full": {"layer": {"layer_types": ["sliding_attention"]}},
@@ -74,7 +75,7 @@ FAULTS = {
 def test_faulty_configs_are_rejected(message, target, tmp_path):
     fields = head_fields(target.model, **({"form": DFLASH} | FAULTS[message]))
     with pytest.raises(ValueError, match=message):
-        load_head(write_head(tmp_path, fields, {"fc.weight": torch.ones(1)}), target.model)
+        load_head(write_head(tmp_path, fields, head_tensors(fields)), target.model)
 
 
 HEADS = {
