@@ -89,14 +89,14 @@ function placeWords(view, pen, tone, step, nodes) {
   const visibleNodes = nodes.filter((each) => each.x > -column && each.x < view.width + 20 && each.y > -row && each.y < view.height + row)
   const dots = new Map(visibleNodes.map((each) => [each.node, occupy(dotOf(each))]))
   if (step.wordless) return [...dots.values()]
-  pen.font = fontOf(tone, size)
+  useFont(pen, fontOf(tone, size))
   for (const each of visibleNodes.toReversed()) {
     const own = dots.get(each.node)
     const text = each.node === "bonus" ? step.bonus : step.tokens[each.node]
     if (text === undefined) continue
     let gauge = !each.node || step.draft[each.node] === undefined || column < 64 ? 0 : GAUGE
     const odds = tall && gauge ? oddsOf(step, each.node) : ""
-    const bare = Math.max(pen.measureText(visible(text)).width, odds ? 6 * size : 0) + 2 * pad
+    const bare = Math.max(widthOf(pen, visible(text)), odds ? 6 * size : 0) + 2 * pad
     const isLeaf = typeof each.node !== "number" || !shapeOf(view, step).children[each.node].length
     let room = Math.min(view.fullWidth * view.camera.across + view.camera.x - each.x - 4, isLeaf ? 2.5 * column : Math.max(column - gap, 24))
     let blocked = false
@@ -109,7 +109,7 @@ function placeWords(view, pen, tone, step, nodes) {
     if (bare <= room && bare + gauge > room) gauge = 0 // a whole word is worth more than the bars
     const word = shorten(pen, text, room - 2 * pad - gauge)
     if (blocked || word === null) continue
-    const width = Math.min(room, Math.max(pen.measureText(word).width, odds ? 6 * size : 0, 8) + 2 * pad + gauge)
+    const width = Math.min(room, Math.max(widthOf(pen, word), odds ? 6 * size : 0, 8) + 2 * pad + gauge)
     Object.assign(own, { dot: false, x: each.x, width, height, text: word, odds, gauge, size, pad })
   }
   return visibleNodes.map((each) => dots.get(each.node))

@@ -43,12 +43,34 @@ function colours(view) {
 }
 
 function sized(canvas, width, height) {
+  // A blank canvas of this size. Its memory is allocated again only if the size has changed.
   const ratio = window.devicePixelRatio || 1
-  canvas.width = Math.round(width * ratio)
-  canvas.height = Math.round(height * ratio)
+  const size = { width: Math.round(width * ratio), height: Math.round(height * ratio) }
   const pen = canvas.getContext("2d")
+  if (canvas.width !== size.width || canvas.height !== size.height) {
+    Object.assign(canvas, size)
+    pen.face = null
+  }
   pen.setTransform(ratio, 0, 0, ratio, 0, 0)
+  pen.clearRect(0, 0, width + 1, height + 1)
   return pen
+}
+
+const faces = new Map() // of each font, the widths of the texts measured so far
+const MOST_WIDTHS = 20_000
+document.fonts.addEventListener("loadingdone", () => faces.clear())
+
+function useFont(pen, font) {
+  if (pen.face?.font === font) return
+  if (!faces.has(font)) faces.set(font, { font, widths: new Map() })
+  pen.face = faces.get(font)
+  pen.font = font
+}
+
+function widthOf(pen, text) {
+  const { widths } = pen.face
+  if (widths.size > MOST_WIDTHS) widths.clear()
+  return widths.get(text) ?? widths.set(text, pen.measureText(text).width).get(text)
 }
 
 function drawEdge(pen, tone, from, to) {
@@ -71,7 +93,7 @@ const fontOf = (tone, size, bold = false) => `${bold ? "600 " : ""}${size}px ${t
 function shorten(pen, text, room) {
   // The text, or its beginning and "…"; null if there is no room for at least some letters.
   const letters = Array.from(visible(text))
-  const fits = (end) => pen.measureText(letters.join("") + end).width <= room
+  const fits = (end) => widthOf(pen, letters.join("") + end) <= room
   if (fits("")) return letters.join("")
   if (letters.length > 2 && letters[0] === "·") letters.shift()
   if (fits("")) return letters.join("")
@@ -108,10 +130,10 @@ function drawWords(pen, tone, step, box, colour) {
   const bottom = box.y + box.height / 2
   pen.fillStyle = tone(colour ? `--st-${colour}-text-color` : "--st-text-color")
   pen.textBaseline = "middle"
-  pen.font = fontOf(tone, box.size, Boolean(colour) && box.state !== "rejected")
+  useFont(pen, fontOf(tone, box.size, Boolean(colour) && box.state !== "rejected"))
   pen.fillText(box.text, box.x + box.pad, box.odds ? box.y - box.size * 0.55 : box.y + 0.5, Math.max(box.width - 2 * box.pad - box.gauge + 2, 1))
   if (box.odds) {
-    pen.font = fontOf(tone, box.size - 2)
+    useFont(pen, fontOf(tone, box.size - 2))
     pen.fillText(box.odds, box.x + box.pad, box.y + box.size * 0.7)
   }
   if (!box.gauge) return

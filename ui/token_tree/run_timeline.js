@@ -89,7 +89,9 @@ function update(view) {
   if (!measure(view)) return
   if (view.hasEnded && followed) moveCamera(view, HOME)
   else if (view.running && followed) moveCamera(view, { zoom: Math.max(1, TYPICAL / view.fit), x: -Infinity, follows: true })
+  view.usual = longestUsual(view.runs.flatMap((run) => run.steps.map(secondsOf)))
   Object.assign(view, { isStale: false, hasEnded: false })
+  describeField(view)
   showAt(view, view.clock ?? Infinity)
   if (view.plays && !isCalm()) play(view, true)
   view.plays = false

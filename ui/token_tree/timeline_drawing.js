@@ -16,7 +16,7 @@ function draw(view, pen) {
   view.runs.forEach((run, at) => run.ends?.length && drawRun(view, look, run, bands[at], view.runs.length > 1 ? "AB"[at] : ""))
   drawAxis(view, look, bands.at(-1).floor)
   if (pen.canvas !== view.el.field) write(look, [...view.el.figures.children].map((figure) => figure.textContent).join("  ·  "), 12, view.height - 14, { size: NORMAL }) // a saved picture
-  describeField(view)
+  Object.assign(view.el.field, { placed: view.placed, ticks: view.ticks })
 }
 
 function nearness(column) {
@@ -38,9 +38,9 @@ function drawRun(view, look, run, band, name) {
     hang(step, shapeOf(run, step))
     if (isDense) drawFringe(view, look, run, step, band)
     else drawThreads(view, look, run, step, band, strokes, dots, boxes)
-    drawLine(view, look, run, step, band, strokes, dots, boxes)
   }
   strokeAll(look, strokes)
+  for (const step of steps) drawLine(view, look, run, step, band, dots, boxes)
   fillAll(look, dots)
   for (const { step, box } of boxes) drawNode(view, look.pen, look.canvas, step, box)
   for (const step of steps) drawLeap(view, look, step, band)
@@ -50,11 +50,11 @@ function drawRun(view, look, run, band, name) {
 
 function write({ pen, tone }, text, x, y, { size = SMALL, bold = false, colour = "text-color", alpha = 1, align = 0 } = {}) {
   // `align`: share of the text that is left of x.
-  pen.font = `${bold ? "600 " : ""}${size}px ${tone("font")}`
+  useFont(pen, `${bold ? "600 " : ""}${size}px ${tone("font")}`)
   pen.textBaseline = "middle"
   pen.fillStyle = tone(colour)
   pen.globalAlpha = alpha
-  pen.fillText(text, x - align * pen.measureText(text).width, y)
+  pen.fillText(text, align ? x - align * widthOf(pen, text) : x, y)
   pen.globalAlpha = 1
 }
 
@@ -147,15 +147,15 @@ function wordIn(pen, canvas, step, box, room, tallest, withOdds) {
   const pad = 5
   const gauge = hasOdds && room >= 56 ? 11 : 0
   const odds = hasOdds && withOdds && tallest >= 27 ? oddsOf(step, box.node) : ""
-  pen.font = fontOf(canvas, size)
+  useFont(pen, fontOf(canvas, size))
   const text = shorten(pen, box.node === "bonus" ? step.bonus : step.tokens[box.node], room - 2 * pad - gauge)
   if (text === null) return false
-  const width = Math.min(room, Math.max(pen.measureText(text).width, odds ? 6 * size : 0, 8) + 2 * pad + gauge)
+  const width = Math.min(room, Math.max(widthOf(pen, text), odds ? 6 * size : 0, 8) + 2 * pad + gauge)
   Object.assign(box, { width, height: Math.min(tallest, odds ? 30 : 20), text, odds, gauge, size, pad })
   return true
 }
 
-function drawLine(view, { pen, canvas, column, near }, run, step, band, strokes, dots, boxes) {
+function drawLine(view, { pen, tone, canvas, column, near }, run, step, band, dots, boxes) {
   // The accepted path on the line, as thick as it was likely, with the bonus token as a joint.
   const { path } = step
   const tokens = [...path.slice(1), ...(step.bonus === null ? [] : ["bonus"])].slice(0, step.pieces.length)
@@ -164,7 +164,9 @@ function drawLine(view, { pen, canvas, column, near }, run, step, band, strokes,
     const chance = isBonus ? 0.02 : step.nodes[node].chance
     const x = xOf(view, step.start + at)
     if (x < -column || x > view.width + column) return
-    strokeFor(strokes, isBonus ? "violet" : "green", ROPE + breadth(chance) * (column < DENSE ? 0.7 : 1), 1, []).push([x - column, band.line, x - column / 2, band.line, x - column / 2, band.line, x, band.line])
+    const thick = ROPE + breadth(chance) * (column < DENSE ? 0.7 : 1)
+    pen.fillStyle = tone(isBonus ? "violet-color" : "green-color")
+    pen.fillRect(x - column, band.line - thick / 2, column + 0.5, thick) // without a gap before the next one
     const id = step.first + (isBonus ? step.tokens.length : node)
     const isHere = isMarked(view, id)
     const box = { id, node, state: isBonus ? "bonus" : "accepted", opacity: 1, square: !isBonus && foundAt(step, node) !== null, token: step.start + at, x: x - column / 2 + 4, y: band.line }
@@ -207,8 +209,7 @@ function strokeFor(strokes, colour, width, alpha, dash) {
 }
 
 function strokeAll({ pen, tone }, strokes) {
-  const order = ["gray", "red", "green", "violet"]
-  for (const { colour, wide, clear, dash, edges } of [...strokes.values()].sort((one, other) => order.indexOf(one.colour) - order.indexOf(other.colour))) {
+  for (const { colour, wide, clear, dash, edges } of [...strokes.values()].sort((one, other) => (one.colour < other.colour ? -1 : 1))) {
     pen.beginPath()
     for (const [x, y, ...curve] of edges) {
       pen.moveTo(x, y)
@@ -242,7 +243,7 @@ function fillAll({ pen, tone }, dots) {
 
 function drawLeap(view, look, step, band) {
   // A pass of the target leaps from one joint to the next: a tick where it begins, and the number of tokens.
-  const { pen, tone, column, near } = look
+  const { pen, tone, canvas, column, near } = look
   const [left, right] = [xOf(view, step.start - 1), xOf(view, step.start + step.pieces.length - 1)]
   const foot = band.line - 7 - near * (LINE - 2)
   const wide = right - left
@@ -260,24 +261,19 @@ function drawLeap(view, look, step, band) {
   const [from, to] = [Math.max(left, 0), Math.min(right, view.width)]
   if (to - from >= 16) write(look, String(step.pieces.length), (from + to) / 2, foot - top * 0.45, { align: 0.5, bold: true, colour: few ? "red-text-color" : "text-color" })
   if (to - from < 46 || column >= FAR) return
-  pen.font = `${SMALL}px ${tone("code-font")}`
+  useFont(pen, fontOf(canvas, SMALL))
   const text = shorten(pen, step.pieces.join(""), to - from - 4)?.replaceAll("·", " ")
   if (!text) return
   pen.fillStyle = tone("text-color")
   pen.textBaseline = "middle"
   pen.globalAlpha = 0.75
-  pen.fillText(text, (from + to - pen.measureText(text).width) / 2, foot - top - 8)
+  pen.fillText(text, (from + to - widthOf(pen, text)) / 2, foot - top - 8)
   pen.globalAlpha = 1
-}
-
-function scaleOf(view, times) {
-  // Pixels per second.
-  return (times - 16) / longestUsual(view.runs.flatMap((run) => run.steps.map(secondsOf)))
 }
 
 function drawTimes(view, look, run, steps, band) {
   const { pen, tone, column } = look
-  const scale = scaleOf(view, band.times)
+  const scale = (band.times - 16) / view.usual // pixels per second
   const plain = plainSecondsOf(run)
   for (const step of steps) {
     const left = xOf(view, step.start - 0.5)
@@ -328,7 +324,5 @@ function describeField(view) {
     const yields = run.steps.map((step) => step.pieces.length)
     return `${count(run.ends.at(-1), "token")} in ${count(yields.length, "target pass", "target passes")}, from ${Math.min(...yields)} to ${Math.max(...yields)} tokens per pass`
   })
-  const { field } = view.el
-  field.setAttribute("aria-label", `Timeline of ${said.join("; and of ")}`)
-  Object.assign(field, { placed: view.placed, ticks: view.ticks })
+  view.el.field.setAttribute("aria-label", `Timeline of ${said.join("; and of ")}`)
 }

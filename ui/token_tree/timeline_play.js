@@ -57,8 +57,7 @@ function stepBy(view, by) {
 
 function rateOf(view) {
   // Seconds of the run per second of playback.
-  const usual = longestUsual(view.runs.flatMap((run) => run.steps.map(secondsOf)))
-  return PACES[view.el.speed.value] || usual / SLOW_STEP_SEC
+  return PACES[view.el.speed.value] || view.usual / SLOW_STEP_SEC
 }
 
 function play(view, on) {
