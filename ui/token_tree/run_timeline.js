@@ -92,7 +92,7 @@ function update(view) {
   view.usual = longestUsual(view.runs.flatMap((run) => run.steps.map(secondsOf)))
   Object.assign(view, { isStale: false, hasEnded: false })
   describeField(view)
-  showAt(view, view.clock ?? Infinity)
+  showAt(view, view.clock ?? Infinity, true)
   if (view.plays && !isCalm()) play(view, true)
   view.plays = false
 }
@@ -113,7 +113,7 @@ function receiveRun(view, run, message, at) {
 
 function begin(view) {
   play(view, false)
-  Object.assign(view, { clock: null, step: { tokens: [], bonus: null }, owners: [], range: null, chosen: null, found: null, linked: null, camera: { ...HOME, follows: true } })
+  Object.assign(view, { clock: null, step: { tokens: [], bonus: null }, owners: [], range: null, chosen: null, found: null, linked: null, seen: null, glide: null, camera: { ...HOME, follows: true } })
   for (const run of view.runs) for (const step of run.steps) number(view, run, step)
   view.el.details.hidden = true
 }
@@ -177,6 +177,7 @@ function measure(view) {
   const { stage } = view.el
   if (!view.runs.some((run) => run.steps.length) || !stage.clientWidth) return false
   Object.assign(view, { width: stage.clientWidth, height: stage.clientHeight })
+  endGlide(view)
   const fit = view.fit
   view.tokens = view.runs.reduce((most, run) => Math.max(most, run.ends?.at(-1) ?? 0), 1)
   view.fit = Math.min(CLOSEST, (view.width - LEFT - RIGHT) / (view.tokens + 1))
@@ -291,9 +292,9 @@ function sumStretch(view, range) {
 const plainSecondsOf = ({ baseline }) => (baseline?.tokens ? baseline.seconds / baseline.tokens : null)
 
 function stretchOf(view, run) {
-  // Whole steps, because a step's time cannot be divided among its tokens; without a stretch, those played so far.
-  const { range } = view
-  return range ? run.steps.filter((step) => step.start < range[1] && step.start + step.pieces.length > range[0]) : run.steps.slice(0, stepsShown(view, run))
+  // Whole steps that have been played, because a step's time cannot be divided among its tokens.
+  const [from, to] = view.range ?? [0, Infinity]
+  return run.steps.slice(0, stepsShown(view, run)).filter((step) => step.start < to && step.start + step.pieces.length > from)
 }
 
 function writeSums(view) {

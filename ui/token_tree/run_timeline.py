@@ -13,7 +13,8 @@ from ui.token_tree import CSS, next_message, read_asset, read_html, read_script,
 
 HTML = read_html("run_timeline")
 STYLE = CSS + read_asset("run_timeline.css")
-SCRIPT = read_script("run_timeline timeline_play timeline_drawing history stage pen clock words story rows marginal")
+PARTS = "run_timeline timeline_play timeline_drawing timeline_marks"
+SCRIPT = read_script(f"{PARTS} history stage pen clock words story rows marginal")
 _COMPONENT = st.components.v2.component("sequoia_run_timeline", html=HTML, css=STYLE, js=SCRIPT)
 
 

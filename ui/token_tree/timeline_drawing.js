@@ -1,7 +1,5 @@
 // Draw timelines with the methods of a canvas.
 
-const LEAP = 26 // px, the highest leap
-const AXIS_GAP = 70 // px between numbers of the axis
 const [SMALL, NORMAL] = [11, 12] // px of text
 const MOST_NODES = 1500 // more are drawn as fringes
 const ROPE = 1.6 // px added to an edge on the line
@@ -9,14 +7,16 @@ const ROPE = 1.6 // px added to an edge on the line
 function draw(view, pen) {
   const canvas = colours(view)
   const tone = (name) => canvas(`--st-${name}`) || "monospace"
-  Object.assign(view, { placed: [], ticks: 0 })
+  Object.assign(view, { placed: [], ticks: [] })
   const column = columnOf(view)
-  const look = { pen, tone, canvas, column, near: nearness(column) }
+  const isSaved = pen.canvas !== view.el.field
+  const look = { pen, tone, canvas, column, near: nearness(column), glide: isSaved ? null : view.glide }
   const bands = bandsOf(view)
   view.runs.forEach((run, at) => run.ends?.length && drawRun(view, look, run, bands[at], view.runs.length > 1 ? "AB"[at] : ""))
   drawAxis(view, look, bands.at(-1).floor)
-  if (pen.canvas !== view.el.field) write(look, [...view.el.figures.children].map((figure) => figure.textContent).join("  ·  "), 12, view.height - 14, { size: NORMAL }) // a saved picture
+  if (isSaved) write(look, [...view.el.figures.children].map((figure) => figure.textContent).join("  ·  "), 12, view.height - 14, { size: NORMAL }) // a saved picture
   Object.assign(view.el.field, { placed: view.placed, ticks: view.ticks })
+  if (!isSaved) view.seen = { column, x: view.camera.x, steps: new Map(view.runs.map((run) => [run, stepsShown(view, run)])) }
 }
 
 function nearness(column) {
@@ -30,13 +30,32 @@ function drawRun(view, look, run, band, name) {
   const to = stepsBy(run.ends, tokenAt(view, view.width + 40))
   const steps = run.steps.slice(Math.max(0, from - 1), Math.min(to + 1, stepsShown(view, run)))
   drawRange(view, look, band)
+  look.isDense = look.column < DENSE || steps.reduce((sum, step) => sum + step.tokens.length, 0) > MOST_NODES
+  const { pen, glide } = look
+  const fresh = glide ? steps.filter((step) => step.index >= glide.had.get(run)) : []
+  drawSteps(view, look, run, steps.slice(0, steps.length - fresh.length), band)
+  if (fresh.length) {
+    // The line runs on to the right while the trees below it grow.
+    const from = xOf(view, fresh[0].start - 1)
+    pen.save()
+    pen.beginPath()
+    pen.rect(0, 0, from + (xOf(view, run.ends.at(-1) + 1) - from) * glide.share, view.height)
+    pen.clip()
+    drawSteps(view, { ...look, grown: glide.share }, run, fresh, band)
+    pen.restore()
+    pen.face = null // `restore` has also restored the font
+  }
+  drawPlainTime(view, look, run, band)
+  if (name) write(look, name, 5, band.line - HEAD + 10, { size: 13, bold: true })
+}
+
+function drawSteps(view, look, run, steps, band) {
   const strokes = new Map()
   const dots = new Map()
   const boxes = []
-  const isDense = look.column < DENSE || steps.reduce((sum, step) => sum + step.tokens.length, 0) > MOST_NODES
   for (const step of steps) {
     hang(step, shapeOf(run, step))
-    if (isDense) drawFringe(view, look, run, step, band)
+    if (look.isDense) drawFringe(view, look, run, step, band)
     else drawThreads(view, look, run, step, band, strokes, dots, boxes)
   }
   strokeAll(look, strokes)
@@ -45,7 +64,6 @@ function drawRun(view, look, run, band, name) {
   for (const { step, box } of boxes) drawNode(view, look.pen, look.canvas, step, box)
   for (const step of steps) drawLeap(view, look, step, band)
   drawTimes(view, look, run, steps, band)
-  if (name) write(look, name, 5, band.line - HEAD + 10, { size: 13, bold: true })
 }
 
 function write({ pen, tone }, text, x, y, { size = SMALL, bold = false, colour = "text-color", alpha = 1, align = 0 } = {}) {
@@ -58,7 +76,7 @@ function write({ pen, tone }, text, x, y, { size = SMALL, bold = false, colour =
   pen.globalAlpha = 1
 }
 
-function spotOf(view, run, step, node, band) {
+function spotOf(view, run, step, node, band, grown = 1) {
   // A node's place: on the line, on a thread below it, or in a list.
   const column = columnOf(view)
   if (node === "bonus") return { x: xOf(view, step.start + step.path.length - 1), y: band.line }
@@ -75,7 +93,7 @@ function spotOf(view, run, step, node, band) {
     x: x - column / 2 + 8 + (each.below - 1) * Math.min(9, column * 0.07),
     y: band.line + LINE + 10 + each.row * rows.tall + each.deep * rows.deep + (each.below > 1 ? rows.deep : rows.tall) / 2,
   }
-  return { x: thread.x + (list.x - thread.x) * share, y: thread.y + (list.y - thread.y) * share }
+  return { x: thread.x + (list.x - thread.x) * share, y: band.line + (thread.y + (list.y - thread.y) * share - band.line) * grown }
 }
 
 function rowsOf({ rows, deep }, band) {
@@ -91,7 +109,7 @@ function drawThreads(view, look, run, step, band, strokes, dots, boxes) {
   const spots = []
   for (const { nodes: those } of step.columns.filter(Boolean)) for (const node of those) {
     const each = step.nodes[node]
-    const spot = spotOf(view, run, step, node, band)
+    const spot = spotOf(view, run, step, node, band, look.grown)
     spots[node] = spot
     const parent = shape.parents[node]
     const isRejected = each.state === "rejected"
@@ -158,7 +176,7 @@ function wordIn(pen, canvas, step, box, room, tallest, withOdds) {
 function drawLine(view, { pen, tone, canvas, column, near }, run, step, band, dots, boxes) {
   // The accepted path on the line, as thick as it was likely, with the bonus token as a joint.
   const { path } = step
-  const tokens = [...path.slice(1), ...(step.bonus === null ? [] : ["bonus"])].slice(0, step.pieces.length)
+  const tokens = [...path.slice(1), ...(step.bonus === null ? [] : ["bonus"])]
   tokens.forEach((node, at) => {
     const isBonus = node === "bonus"
     const chance = isBonus ? 0.02 : step.nodes[node].chance
@@ -181,9 +199,9 @@ function drawLine(view, { pen, tone, canvas, column, near }, run, step, band, do
   })
 }
 
-function drawFringe(view, { pen, tone, column }, run, step, band) {
+function drawFringe(view, { pen, tone, column, grown = 1 }, run, step, band) {
   // Seen from afar: one fringe per token, as long as the longest thread and as dark as there are many.
-  const level = Math.min(LEVEL, (band.forest - 8) / run.deepest)
+  const level = Math.min(LEVEL, (band.forest - 8) / run.deepest) * grown
   const wide = Math.max(0.6, column * 0.6)
   step.columns.forEach((each, at) => {
     if (!each) return
@@ -239,83 +257,6 @@ function fillAll({ pen, tone }, dots) {
     pen.fill()
   }
   pen.globalAlpha = 1
-}
-
-function drawLeap(view, look, step, band) {
-  // A pass of the target leaps from one joint to the next: a tick where it begins, and the number of tokens.
-  const { pen, tone, canvas, column, near } = look
-  const [left, right] = [xOf(view, step.start - 1), xOf(view, step.start + step.pieces.length - 1)]
-  const foot = band.line - 7 - near * (LINE - 2)
-  const wide = right - left
-  const top = Math.min(LEAP, 3 + 1.9 * Math.sqrt(wide)) + (near > 0.5 ? 0 : 2)
-  const few = step.pieces.length === 1
-  pen.beginPath()
-  pen.moveTo(left, foot)
-  pen.bezierCurveTo(left + wide * 0.2, foot - top * 1.33, right - wide * 0.2, foot - top * 1.33, right, foot)
-  pen.moveTo(left, foot + 3)
-  pen.lineTo(left, foot - 4)
-  view.ticks++
-  Object.assign(pen, { strokeStyle: tone(few ? "red-color" : "text-color"), lineWidth: column < DENSE ? 0.8 : 1.4, globalAlpha: 0.75 })
-  pen.stroke()
-  pen.globalAlpha = 1
-  const [from, to] = [Math.max(left, 0), Math.min(right, view.width)]
-  if (to - from >= 16) write(look, String(step.pieces.length), (from + to) / 2, foot - top * 0.45, { align: 0.5, bold: true, colour: few ? "red-text-color" : "text-color" })
-  if (to - from < 46 || column >= FAR) return
-  useFont(pen, fontOf(canvas, SMALL))
-  const text = shorten(pen, step.pieces.join(""), to - from - 4)?.replaceAll("·", " ")
-  if (!text) return
-  pen.fillStyle = tone("text-color")
-  pen.textBaseline = "middle"
-  pen.globalAlpha = 0.75
-  pen.fillText(text, (from + to - widthOf(pen, text)) / 2, foot - top - 8)
-  pen.globalAlpha = 1
-}
-
-function drawTimes(view, look, run, steps, band) {
-  const { pen, tone, column } = look
-  const scale = (band.times - 16) / view.usual // pixels per second
-  const plain = plainSecondsOf(run)
-  for (const step of steps) {
-    const left = xOf(view, step.start - 0.5)
-    const wide = column * step.pieces.length - (column * step.pieces.length > 6 ? 1.5 : 0)
-    let floor = band.floor
-    phaseSeconds(step).forEach((seconds, phase) => {
-      const tall = Math.min(seconds * scale, Math.max(0, floor - (band.floor - band.times + 14)))
-      pen.fillStyle = tone(`${PHASES[phase][1]}-color`)
-      pen.fillRect(left, floor - tall, wide, tall)
-      floor -= tall
-    })
-    const speed = plain ? (plain * step.pieces.length) / secondsOf(step) : null
-    const label = speed === null ? milliseconds(secondsOf(step)) : `${speed.toFixed(1)}×`
-    const [from, to] = [Math.max(left, 0), Math.min(left + wide, view.width)]
-    if (to - from >= 9 * label.length - 8) write(look, label, (from + to) / 2, floor - 7, { align: 0.5, bold: true, colour: label.startsWith("0") ? "red-text-color" : "text-color" })
-  }
-  if (!plain) return
-  pen.beginPath()
-  pen.moveTo(0, band.floor - plain * scale)
-  pen.lineTo(view.width, band.floor - plain * scale)
-  Object.assign(pen, { strokeStyle: tone("text-color"), lineWidth: 1, globalAlpha: 0.7 })
-  pen.setLineDash([2, 3])
-  pen.stroke()
-  pen.setLineDash([])
-  pen.globalAlpha = 1
-}
-
-function drawRange(view, { pen, tone }, band) {
-  if (!view.range) return
-  const [from, to] = view.range
-  pen.fillStyle = tone("primary-color")
-  pen.globalAlpha = 0.13
-  pen.fillRect(xOf(view, from - 0.5), band.line - HEAD + 2, xOf(view, to - 0.5) - xOf(view, from - 0.5), band.floor - band.line + HEAD - 2)
-  pen.globalAlpha = 1
-}
-
-function drawAxis(view, look, floor) {
-  const unit = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000].find((each) => each * look.column >= AXIS_GAP) ?? 2000
-  const [first, last] = [Math.max(0, tokenAt(view, 0)), Math.min(view.tokens, tokenAt(view, view.width) + 1)]
-  for (let token = Math.ceil((first + 1) / unit) * unit; token <= last; token += unit) {
-    write(look, `${token}${token === unit ? (unit === 1 ? " token" : " tokens") : ""}`, xOf(view, token - 1), floor + 9, { align: token === unit ? 0.1 : 0.5, alpha: 0.7 })
-  }
 }
 
 function describeField(view) {

@@ -5,6 +5,7 @@ const SLOW_STEP_SEC = 0.7 // duration of a usual step at slow speed
 const BEAT_MS = 40 // between frames
 const FRAMES = 90 // of an animation, at most
 const LAST_FRAME_MS = 2500
+const GROW_MS = 220 // of a step that appears
 
 function preparePlay(view) {
   const { el } = view
@@ -33,17 +34,48 @@ function setClock(view, clock) {
   view.el.at.textContent = milliseconds(view.clock ?? length)
 }
 
-function showAt(view, clock) {
+function showAt(view, clock, isSmooth = false) {
+  endGlide(view)
   setClock(view, clock)
   const tip = Math.max(...view.runs.map((run) => run.ends[stepsShown(view, run) - 1] ?? 0))
   if (view.clock !== null && view.camera.zoom > 1.001) moveCamera(view, { ...view.camera, x: view.width / 2 - LEFT - tip * columnOf(view), follows: false })
   writeSums(view)
-  repaint(view)
+  if (isSmooth) glide(view)
+  else repaint(view)
 }
 
-function pauseAt(view, clock) {
+function glide(view) {
+  // Let new steps grow, and the camera move to where it is now. Nothing is drawn again after that.
+  const { seen, camera } = view
+  const isNew = (run) => stepsShown(view, run) > (seen?.steps.get(run) ?? Infinity)
+  const to = { column: columnOf(view), x: camera.x }
+  if (!seen || isCalm() || !(view.runs.some(isNew) || to.x !== seen.x || to.column !== seen.column)) return repaint(view)
+  const glide = { had: seen.steps, began: performance.now(), goal: camera, camera, share: 0 }
+  const frame = () => {
+    if (view.glide !== glide) return
+    const passed = Math.min(1, (performance.now() - glide.began) / GROW_MS)
+    glide.share = 1 - (1 - passed) ** 2
+    if (view.camera === glide.camera) { // nobody has moved it since
+      const between = (part) => seen[part] + (to[part] - seen[part]) * glide.share
+      moveCamera(view, { zoom: between("column") / view.fit, x: between("x"), follows: camera.follows })
+      glide.camera = view.camera
+    } else glide.goal = null
+    if (passed === 1) view.glide = null
+    else requestAnimationFrame(frame)
+    repaint(view)
+  }
+  view.glide = glide
+  frame()
+}
+
+function endGlide(view) {
+  if (view.glide?.goal) moveCamera(view, view.glide.goal)
+  view.glide = null
+}
+
+function pauseAt(view, clock, isSmooth = false) {
   play(view, false)
-  showAt(view, clock)
+  showAt(view, clock, isSmooth)
 }
 
 const endsOf = (view) => [...new Set([0, ...view.runs.flatMap((run) => run.times)])].sort((one, other) => one - other)
@@ -52,7 +84,7 @@ function stepBy(view, by) {
   // Go to the end of the next or previous step of any run.
   const ends = endsOf(view)
   const now = view.clock ?? lengthOf(view)
-  pauseAt(view, (by > 0 ? ends.find((end) => end > now + 1e-9) : ends.findLast((end) => end < now - 1e-9)) ?? now)
+  pauseAt(view, (by > 0 ? ends.find((end) => end > now + 1e-9) : ends.findLast((end) => end < now - 1e-9)) ?? now, true)
 }
 
 function rateOf(view) {
@@ -76,7 +108,7 @@ function tick(view, last) {
   const counts = () => view.runs.map((run) => stepsShown(view, run)).join()
   const had = counts()
   setClock(view, view.clock + (Math.min(now - last, 100) / 1000) * rateOf(view))
-  if (counts() !== had) showAt(view, view.clock ?? Infinity)
+  if (counts() !== had) showAt(view, view.clock ?? Infinity, true)
   if (view.clock === null) play(view, false)
   else view.beat = setTimeout(tick, BEAT_MS, view, now)
 }
