@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
+import pytest
+
 from tests.e2e.browser import drawn, point_at
 from ui.token_tree import CSS, HTML, SCRIPT
 
@@ -274,15 +276,20 @@ def test_on_a_phone_the_tree_shows_the_end_of_the_path(page) -> None:
     assert page.evaluate("document.documentElement.scrollWidth <= 390")
 
 
-def test_the_bonus_token_overlaps_no_node(page) -> None:
-    star = {"index": 0, "parents": [-1, 0, 0, 1, 2], "across": [0.5, 0, 1, 0, 1]}
+STAR = [-1, 0, 0, 1, 2], [0.5, 0, 1, 0, 1], "AARRN", [0, 1]
+CHAIN = [*range(-1, 23)], [0] * 24, "A" * 24, [*range(24)]  # its columns are narrower than its words
+
+
+@pytest.mark.parametrize(("parents", "across", "outcomes", "path"), [STAR, CHAIN])
+def test_the_bonus_token_and_the_words_overlap_nothing(parents, across, outcomes, path, page) -> None:
+    words = [f"word{node}" for node in range(len(parents))]
     step = {
-        "tokens": list("rabcd"), "outcomes": "AARRN", "draft": [0.5] * 5, "target": [0.5] * 5, "path": [0, 1],
-        "pieces": ["a", "bonus"], "trials": [[1, 0, 1, 1], [3, 1, 0, 1]],
+        "tokens": words, "outcomes": outcomes, "draft": [0.5] * len(words), "target": [0.5] * len(words),
+        "path": path, "pieces": [*words[1 : len(path)], "bonus"], "trials": [],
     }  # fmt: skip
-    start(page, recorded(step, tree=star))
+    start(page, recorded(step, tree={"index": 0, "parents": parents, "across": across}))
     boxes, height = drawn(page), page.locator(".field").bounding_box()["height"]
-    assert len(boxes) == 6
+    assert {box["text"] for box in boxes} == {*words, "bonus"} and len(boxes) == len(words) + 1
     for i, one in enumerate(boxes):
         assert one["height"] / 2 <= one["y"] <= height - one["height"] / 2
         for other in boxes[:i]:

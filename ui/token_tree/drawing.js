@@ -4,7 +4,9 @@ const GLIDE_LIMIT = 300 // nodes; moving more would stutter
 const GLIDE_MS = 220
 const [SMALLEST_TEXT, LARGEST_TEXT] = [11, 17] // px
 const GAP = 14 // px between a word and the next column, where the edges are seen
+const [SHORT_ASIDE, LONGEST_ASIDE] = [56, 140] // px of a word above or below the path
 const GAUGE = 11 // px for the bars of both probabilities
+const STORIES = 4 // rows of words above and below a path whose columns are too narrow for them
 const ORDER = { unreached: 0, planned: 0, rejected: 1, accepted: 2, bonus: 3 } // later ones are drawn over earlier ones
 
 function showsBonus(view, step) {
@@ -107,6 +109,15 @@ function placeWords(view, pen, tone, step, nodes) {
       else room = Math.min(room, other.x - each.x - 4)
     }
     if (bare <= room && bare + gauge > room) gauge = 0 // a whole word is worth more than the bars
+    if (each.named && (blocked || bare + gauge > room)) {
+      const aside = (width) => width <= Math.min(bare, LONGEST_ASIDE) && placeAside(view, each, width, height, { near, occupy })
+      const place = aside(bare) || aside(SHORT_ASIDE)
+      if (place) {
+        Object.assign(own, place, { dot: false, height, text: shorten(pen, text, place.width - 2 * pad), odds: "", gauge: 0, size, pad, stem: { x: each.x + 5, y: each.y, radius } })
+        occupy(own)
+        continue
+      }
+    }
     const word = shorten(pen, text, room - 2 * pad - gauge)
     if (blocked || word === null) continue
     const width = Math.min(room, Math.max(widthOf(pen, word), odds ? 6 * size : 0, 8) + 2 * pad + gauge)
@@ -121,6 +132,27 @@ function keepChosen(view, shape) {
   const key = keyOf(view.drawnShape, view.chosen)
   const same = shape.parents.findIndex((_, node) => keyOf(shape, node) === key)
   view.chosen = same < 0 ? null : same
+}
+
+function placeAside(view, each, width, height, { near, occupy }) {
+  // A free place above or below a node of the path, joined to it by a stem that crosses no other word.
+  const story = height + 3
+  const x = Math.max(2, Math.min(each.x + 5 - width / 2, view.fullWidth * view.camera.across + view.camera.x - width - 2))
+  const isFree = (left, right, y) => near(y).every((other) => other.x >= right || other.x + other.width <= left || Math.abs(other.y - y) >= (other.height + height) / 2)
+  const ways = new Map([[-1, []], [1, []]]) // the stem's parts
+  for (let level = 1; level <= STORIES; level++) {
+    for (const [way, stem] of ways) {
+      const y = each.y + way * level * story
+      const isInside = y > height && y < view.height - (view.below ?? 0) - height
+      if (isInside && isFree(x, x + width, y)) {
+        for (const part of stem) occupy(part)
+        return { x, y, width }
+      }
+      if (isInside && isFree(each.x + 4, each.x + 6, y)) stem.push({ x: each.x + 4, width: 2, y, height: story })
+      else ways.delete(way)
+    }
+  }
+  return null
 }
 
 function keyOf(shape, node) {

@@ -110,6 +110,7 @@ function drawNode(view, pen, tone, step, box) {
   const isHere = isMarked(view, id)
   const top = box.y - box.height / 2
   pen.globalAlpha = box.opacity
+  if (box.stem) drawStem(pen, tone(colour ? `--st-${colour}-color` : "--st-gray-color"), box)
   pen.beginPath()
   pen.roundRect(box.x, top, box.width, box.height, box.square ? 0 : box.dot ? box.height / 2 : 5)
   pen.fillStyle = tone("--st-background-color") // no edge shows through a box
@@ -124,6 +125,18 @@ function drawNode(view, pen, tone, step, box) {
   pen.setLineDash([])
   if (!box.dot) drawWords(pen, tone, step, box, colour)
   pen.globalAlpha = 1
+}
+
+function drawStem(pen, colour, { stem: { x, y, radius }, square, y: end }) {
+  // Join a word above or below the path to its node.
+  pen.beginPath()
+  pen.moveTo(x, y)
+  pen.lineTo(x, end)
+  Object.assign(pen, { strokeStyle: colour, fillStyle: colour, lineWidth: 1 })
+  pen.stroke()
+  pen.beginPath()
+  pen.roundRect(x - radius, y - radius, 2 * radius, 2 * radius, square ? 0 : radius)
+  pen.fill()
 }
 
 function drawWords(pen, tone, step, box, colour) {
