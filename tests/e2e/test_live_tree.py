@@ -214,8 +214,10 @@ def test_a_token_is_found_and_the_picture_is_saved(page, tmp_path) -> None:
             page.get_by_role("button", name=name).click()
         download.value.save_as(tmp_path / name)
         saved[name] = (tmp_path / name).read_bytes()
-    words = ["".join(text.itertext()) for text in ElementTree.fromstring(saved["SVG"]) if text.tag.endswith("text")]
-    assert {"r", "wrong", "right", "below", "bonus"} < {*words} and "q .30 p .10" in words
+    texts = [each for each in ElementTree.fromstring(saved["SVG"]) if each.tag.endswith("text")]
+    lengths = {"".join(text.itertext()): float(text.get("textLength")) for text in texts}
+    assert {"r", "wrong", "right", "below", "bonus", "q .30 p .10"} < {*lengths}
+    assert all(0 < lengths[box["text"]] < box["width"] for box in drawn(page))
     assert saved["PNG"][1:4] == b"PNG"
 
 

@@ -252,8 +252,10 @@ function svgPen(root) {
     stroke: () => add("path", { d: path, fill: "none", stroke: pen.strokeStyle, "stroke-width": pen.lineWidth, "stroke-dasharray": dash.join(" ") || "none" }),
     fill: () => add("path", { d: path, fill: pen.fillStyle }),
     fillRect: (x, y, width, height) => add("rect", { x, y, width, height, fill: pen.fillStyle }),
-    fillText: (text, x, y) => {
-      const element = add("text", { x, y, fill: pen.fillStyle, "dominant-baseline": "central" })
+    fillText: (text, x, y, widest = Infinity) => {
+      // Another viewer may have other fonts, so the length is fixed.
+      const length = { textLength: Math.min(pen.measureText(text).width, widest), lengthAdjust: "spacingAndGlyphs" }
+      const element = add("text", { x, y, fill: pen.fillStyle, "dominant-baseline": "central", ...length })
       element.style.font = pen.font
       element.style.whiteSpace = "pre"
       element.textContent = text
