@@ -8,7 +8,7 @@ const [NEAR, FAR] = [84, 36] // px per token: from here on, nodes are words in l
 const CLOSEST = 190 // px per token at the highest zoom
 const TYPICAL = 30 // px per token while a run is growing
 const DENSE = 4 // px per token; below, threads are drawn as one fringe per token
-const LEVEL = 32 // px between the levels of a thread
+const [LEVEL, LEAST_LEVEL] = [48, 28] // px between the levels of a thread, and what texts above the line leave them
 const PAN = 0.2 // share of the width per key
 const [ROW, DEEP_ROW, WORD_ROW] = [32, 19, 15] // px; words need at least the last
 const HOME = { zoom: 1, x: 0 } // the whole text
@@ -37,7 +37,7 @@ export default function runTimeline({ data, parentElement, setTriggerValue }) {
 
 function createView(parent) {
   const find = (name) => parent.querySelector("." + name)
-  const view = { el: Object.fromEntries([...STAGE_PARTS, "prev", "play", "next", "speed", "scrub", "at", "figures", "details", "head", "said", "arithmetic", "sums", "phases", "plain-key"].map((name) => [name, find(name)])) }
+  const view = { el: Object.fromEntries([...STAGE_PARTS, "prev", "play", "next", "speed", "scrub", "at", "figures", "summary", "details", "head", "said", "arithmetic", "sums", "phases", "plain-key"].map((name) => [name, find(name)])) }
   prepareStage(view, [["space", "play or pause"], ["← →", "previous or next step"], ["R", "next rejected guess"], ["Shift + ← →", "move along the text"], ["Shift + drag", "sum a stretch"]])
   Object.assign(view, { runs: [], clock: null, beat: null, step: { tokens: [], bonus: null }, owners: [], range: null, file: "timeline", camera: { ...HOME } })
   view.el.map = null
@@ -92,6 +92,7 @@ function update(view) {
   view.usual = longestUsual(view.runs.flatMap((run) => run.steps.map(secondsOf)))
   Object.assign(view, { isStale: false, hasEnded: false })
   describeField(view)
+  writeSummary(view)
   showAt(view, view.clock ?? Infinity, true)
   if (view.plays && !isCalm()) play(view, true)
   view.plays = false
@@ -102,7 +103,7 @@ function receiveRun(view, run, message, at) {
   Object.assign(run, { wanted: message.epoch, baseline: message.baseline }) // decoding without the tree goes on during the run
   if (run.wanted !== run.epoch) {
     if (!message.about) return request(run, 0)
-    Object.assign(run, { epoch: message.epoch, about: message.about, steps: [], shapes: [], ends: [], times: [], asked: {} })
+    Object.assign(run, { epoch: message.epoch, about: message.about, steps: [], shapes: [], ends: [], times: [], letters: 0, missed: [], asked: {} })
   }
   for (const shape of message.shapes) run.shapes[shape.index] ??= readShape(shape)
   run.deepest = run.shapes.reduce((most, shape) => Math.max(most, shape.depth), 1)
@@ -122,7 +123,10 @@ function append(view, run, step) {
   step.start = run.ends.at(-1) ?? 0
   run.ends.push(step.start + step.pieces.length)
   run.times.push((run.times.at(-1) ?? 0) + secondsOf(step))
+  run.letters = (run.letters ?? 0) + step.pieces.join("").length
   run.steps.push(step)
+  const wrong = shapeOf(run, step).children[step.path.at(-1)].find((child) => step.outcomes[child] === "R")
+  if (wrong !== undefined) step.missed = { text: step.tokens[wrong], index: run.missed.push(step) - 1 }
   number(view, run, step)
 }
 
@@ -213,9 +217,11 @@ function bandsOf(view) {
   // The vertical parts of each run: the line of text, the room for its trees, and the times.
   const each = (view.height - TOP - BOTTOM) / view.runs.length
   const times = Math.max(30, Math.min(72, each * 0.18))
-  return view.runs.map((_, at) => {
-    const line = TOP + at * each + HEAD
-    return { line, forest: each - HEAD - times - 14, floor: TOP + (at + 1) * each - 6, times }
+  return view.runs.map((run, at) => {
+    const rows = textRows(run, columnOf(view), each - HEAD - times - 22 - run.deepest * LEAST_LEVEL)
+    const head = HEAD + TEXT_ROW * Math.max(0, rows - 1)
+    const top = TOP + at * each
+    return { top, line: top + head, forest: each - head - times - 14, floor: top + each - 6, times, rows: Math.floor(rows) }
   })
 }
 
@@ -281,48 +287,6 @@ function followStretch(view) {
     event.preventDefault()
     moveTo(view, view.camera.x - event.deltaX)
   }
-}
-
-function sumStretch(view, range) {
-  view.range = range
-  writeSums(view)
-  repaint(view)
-}
-
-const plainSecondsOf = ({ baseline }) => (baseline?.tokens ? baseline.seconds / baseline.tokens : null)
-
-function stretchOf(view, run) {
-  // Whole steps that have been played, because a step's time cannot be divided among its tokens.
-  const [from, to] = view.range ?? [0, Infinity]
-  return run.steps.slice(0, stepsShown(view, run)).filter((step) => step.start < to && step.start + step.pieces.length > from)
-}
-
-function writeSums(view) {
-  // Tokens, passes and time of the selected steps, or of the whole text.
-  writeFigures(view, view.runs.flatMap((run, at) => {
-    const steps = stretchOf(view, run)
-    const tokens = steps.reduce((sum, step) => sum + step.pieces.length, 0)
-    const seconds = steps.reduce((sum, step) => sum + secondsOf(step), 0)
-    const plain = plainSecondsOf(run)
-    const speed = plain && seconds ? (plain * tokens) / seconds : null
-    const name = view.runs.length > 1 ? `${"AB"[at]}: ` : ""
-    return [
-      [tokens === 1 ? "token" : "tokens", name + tokens, false],
-      [steps.length === 1 ? "target pass" : "target passes", String(steps.length), false],
-      ["", milliseconds(seconds), false],
-      ...(speed ? [["as fast as without the tree", `${speed.toFixed(2)}×`, speed < 1]] : []),
-      ...(at === view.runs.length - 1 && view.range ? [["selected: Esc shows the whole text", "", false]] : []),
-    ]
-  }))
-  const hasWaited = view.runs.some((run) => run.steps.some((step) => step.read_wait_sec > 0))
-  view.el.phases.replaceChildren(...PHASES.filter((_, phase) => phase !== READ || hasWaited).map(([name, colour]) => {
-    const [item, mark] = [make("span"), make("i")]
-    mark.style.background = `var(--st-${colour}-color)`
-    item.append(mark, name)
-    return item
-  }))
-  const plain = [...new Set(view.runs.map(plainSecondsOf).filter(Boolean).map(milliseconds))]
-  view.el["plain-key"].textContent = plain.length ? `dotted line: a token without the tree, ${plain.join(" and ")}` : ""
 }
 
 function hover(view, id) {

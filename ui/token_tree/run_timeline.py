@@ -13,7 +13,7 @@ from ui.token_tree import CSS, next_message, read_asset, read_html, read_script,
 
 HTML = read_html("run_timeline")
 STYLE = CSS + read_asset("run_timeline.css")
-PARTS = "run_timeline timeline_play timeline_drawing timeline_marks"
+PARTS = "run_timeline timeline_play timeline_drawing timeline_marks timeline_sums"
 SCRIPT = read_script(f"{PARTS} history stage pen clock words story rows marginal")
 _COMPONENT = st.components.v2.component("sequoia_run_timeline", html=HTML, css=STYLE, js=SCRIPT)
 

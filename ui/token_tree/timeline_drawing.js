@@ -46,7 +46,7 @@ function drawRun(view, look, run, band, name) {
     pen.face = null // `restore` has also restored the font
   }
   drawPlainTime(view, look, run, band)
-  if (name) write(look, name, 5, band.line - HEAD + 10, { size: 13, bold: true })
+  if (name) write(look, name, 5, band.top + 10, { size: 13, bold: true })
 }
 
 function drawSteps(view, look, run, steps, band) {
@@ -62,7 +62,10 @@ function drawSteps(view, look, run, steps, band) {
   for (const step of steps) drawLine(view, look, run, step, band, dots, boxes)
   fillAll(look, dots)
   for (const { step, box } of boxes) drawNode(view, look.pen, look.canvas, step, box)
-  for (const step of steps) drawLeap(view, look, step, band)
+  for (const step of steps) {
+    drawLeap(view, look, run, step, band)
+    drawMissed(view, look, run, step, band)
+  }
   drawTimes(view, look, run, steps, band)
 }
 
@@ -85,7 +88,7 @@ function spotOf(view, run, step, node, band, grown = 1) {
   if (!each.below) return { x, y: band.line }
   const share = nearness(column)
   const { leaves } = step.columns[each.at]
-  const level = Math.min(LEVEL, (band.forest - 8) / run.deepest)
+  const level = levelOf(run, band)
   const spread = Math.max(column * 0.7, Math.min(leaves * 3.5, column * 4))
   const thread = { x: x + ((each.leaf + 0.5) / leaves - 0.5) * spread, y: band.line + 6 + (each.below - 0.3) * level }
   const rows = rowsOf(step.columns[each.at], band)
@@ -95,6 +98,9 @@ function spotOf(view, run, step, node, band, grown = 1) {
   }
   return { x: thread.x + (list.x - thread.x) * share, y: band.line + (thread.y + (list.y - thread.y) * share - band.line) * grown }
 }
+
+// Below the trees there is room for two rows of wrong guesses.
+const levelOf = (run, band) => Math.min(LEVEL, (band.forest - 3 * TEXT_ROW - 8) / run.deepest)
 
 function rowsOf({ rows, deep }, band) {
   // The heights of a list's rows: tokens that compete for this place, and those after them.
@@ -201,7 +207,7 @@ function drawLine(view, { pen, tone, canvas, column, near }, run, step, band, do
 
 function drawFringe(view, { pen, tone, column, grown = 1 }, run, step, band) {
   // Seen from afar: one fringe per token, as long as the longest thread and as dark as there are many.
-  const level = Math.min(LEVEL, (band.forest - 8) / run.deepest) * grown
+  const level = levelOf(run, band) * grown
   const wide = Math.max(0.6, column * 0.6)
   step.columns.forEach((each, at) => {
     if (!each) return
