@@ -163,3 +163,7 @@ def test_everything_drawn_is_in_the_record(kind, width, page) -> None:
         expected = [key[:3] for key in expected if width > 80 or key[0] in ON_LINE]
         found = [key[:3] for key in found]
     assert Counter(found) == Counter(expected)
+    whole = [len(step["pieces"]) for step in run["steps"] if step["bonus"]]
+    said = page.locator(".summary").inner_text()
+    named = [f": {size} token" in said for size in (max(whole), min(whole))]
+    assert named == [max(whole) > min(whole)] * 2
