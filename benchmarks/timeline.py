@@ -1,6 +1,6 @@
 """Time the frames of the run timeline in Chromium while a long run scrolls and zooms, beside an empty canvas.
 
-    python benchmarks/timeline.py            # prints a table, then one JSON line
+    python benchmarks/timeline.py            # prints a table, then one JSON line; writes benchmarks/results/
 
 The run is synthetic: its walks are drawn from a measured acceptance vector, and it is validated like a run file. Per
 frame, one wheel event reaches the timeline. "Script" is the time of its handlers and animation frames, "processor" the
@@ -9,13 +9,14 @@ views alternate with an empty canvas of the same size, which shows the limit of 
 """
 
 import json
+import os
 import shutil
 from typing import Any
 
 import numpy as np
 import psutil
 
-from benchmarks.common import ROOT, Options, require, unavailable
+from benchmarks.common import ROOT, Options, require, unavailable, write_record
 from sequoia_core import AcceptanceVector, optimal_tree
 from tests.served_app import QUIET
 from ui.runs.run_files import run_from_bytes, run_to_bytes
@@ -24,7 +25,7 @@ from ui.token_tree import run_about, to_wire, whole_shapes
 from ui.token_tree.run_timeline import HTML, SCRIPT, STYLE
 
 WORDS = (ROOT / "README.md").read_text(encoding="utf-8").split()
-COLUMNS = {"rope": 2, "threads": 12, "middle": 30, "words": 120}  # px per token
+COLUMNS = {"rope": 2, "threads": 13, "middle": 30, "words": 120}  # px per token
 FIGURES = ("script min", "median", "95 %", "processor", "interval", "95 % interval")
 SIZE = {"width": 1280, "height": 900}
 PREPARE = """
@@ -182,9 +183,12 @@ def main() -> None:
     for name, frames in found.items():
         script, interval, cpu = np.array(frames).T
         figures = [script.min(), *np.percentile(script, [50, 95]), cpu.mean(), *np.percentile(interval, [50, 95])]
-        record[name] = dict(zip(FIGURES, map(float, figures), strict=True))
+        record[name] = dict(zip(FIGURES, (round(float(figure), 2) for figure in figures), strict=True))
         print(f"{name:16}" + "".join(f"{figure:13.1f}" for figure in figures))
-    print(json.dumps({"first_ms": first_ms, "frames": record}))
+    whole = {"tokens": options.tokens, "nodes": options.nodes, "load": os.getloadavg()[0], "cores": psutil.cpu_count()}
+    whole |= {"first_ms": first_ms, "frames": record}
+    write_record("timeline", whole, options)
+    print(json.dumps(whole))
 
 
 if __name__ == "__main__":

@@ -103,7 +103,7 @@ function receiveRun(view, run, message, at) {
   Object.assign(run, { wanted: message.epoch, baseline: message.baseline }) // decoding without the tree goes on during the run
   if (run.wanted !== run.epoch) {
     if (!message.about) return request(run, 0)
-    Object.assign(run, { epoch: message.epoch, about: message.about, steps: [], shapes: [], ends: [], times: [], letters: 0, missed: [], asked: {} })
+    Object.assign(run, { epoch: message.epoch, about: message.about, steps: [], shapes: [], ends: [], times: [], letters: 0, nodes: 0, missed: [], asked: {} })
   }
   for (const shape of message.shapes) run.shapes[shape.index] ??= readShape(shape)
   run.deepest = run.shapes.reduce((most, shape) => Math.max(most, shape.depth), 1)
@@ -123,7 +123,8 @@ function append(view, run, step) {
   step.start = run.ends.at(-1) ?? 0
   run.ends.push(step.start + step.pieces.length)
   run.times.push((run.times.at(-1) ?? 0) + secondsOf(step))
-  run.letters = (run.letters ?? 0) + step.pieces.join("").length
+  run.letters += step.pieces.join("").length
+  run.nodes += step.tokens.length
   run.steps.push(step)
   const wrong = shapeOf(run, step).children[step.path.at(-1)].find((child) => step.outcomes[child] === "R")
   if (wrong !== undefined) step.missed = { text: step.tokens[wrong], index: run.missed.push(step) - 1 }

@@ -1,7 +1,7 @@
 // Draw timelines with the methods of a canvas.
 
 const [SMALL, NORMAL] = [11, 12] // px of text
-const MOST_NODES = 1500 // more are drawn as fringes
+const MOST_NODES = 1500 // more on the stage are drawn as fringes
 const ROPE = 1.6 // px added to an edge on the line
 
 function draw(view, pen) {
@@ -30,7 +30,8 @@ function drawRun(view, look, run, band, name) {
   const to = stepsBy(run.ends, tokenAt(view, view.width + 40))
   const steps = run.steps.slice(Math.max(0, from - 1), Math.min(to + 1, stepsShown(view, run)))
   drawRange(view, look, band)
-  look.isDense = look.column < DENSE || steps.reduce((sum, step) => sum + step.tokens.length, 0) > MOST_NODES
+  // Depends on the zoom and not on the visible steps, so that scrolling does not change how they are drawn.
+  look.isDense = look.column < DENSE || ((run.nodes / run.ends.at(-1)) * view.width) / look.column > MOST_NODES
   const { pen, glide } = look
   const fresh = glide ? steps.filter((step) => step.index >= glide.had.get(run)) : []
   drawSteps(view, look, run, steps.slice(0, steps.length - fresh.length), band)
