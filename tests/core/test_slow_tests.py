@@ -25,8 +25,11 @@ def test_a_change_runs_the_slow_tests_of_its_package_and_of_extras_that_import_i
         ("c0", "v1", "", ""),
     ],
 )
-def test_changes_count_from_where_the_branch_left_main_or_from_the_release(left, tag, changed, tests, monkeypatch):
+def test_changes_count_from_where_the_branch_left_main_or_from_the_release(
+    left, tag, changed, tests, monkeypatch, tmp_path
+):
     answers = {"rev-parse": "c1", "merge-base": left, "describe": tag, "diff": changed}
+    monkeypatch.setitem(select.__globals__, "ROOT", tmp_path)  # it has no .ci/passed
     monkeypatch.setitem(select.__globals__, "git", lambda *call: answers[call[0]])
     assert select()[0] == tests
 
