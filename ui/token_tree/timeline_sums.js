@@ -74,6 +74,11 @@ function stretchButton(view, steps) {
   const pieces = steps.flatMap((step) => step.pieces)
   const text = pieces.join("").trim()
   const button = make("button", `“${isolated(text.length > SUMMARY_LETTERS ? `${text.slice(0, SUMMARY_LETTERS)}…` : text || visible(pieces.join("")))}”`)
-  Object.assign(button, { type: "button", title: "Select this stretch", onclick: () => sumStretch(view, [steps[0].start, steps[0].start + pieces.length]) })
+  const range = [steps[0].start, steps[0].start + pieces.length]
+  const select = () => {
+    sumStretch(view, range)
+    moveTo(view, view.camera.x + view.width / 2 - xOf(view, (range[0] + range[1]) / 2))
+  }
+  Object.assign(button, { type: "button", title: "Select this stretch", onclick: select })
   return button
 }
