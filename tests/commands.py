@@ -25,7 +25,8 @@ NEEDED = {
     "lookup": ["--responses", "LOG"],
     "server-plan": ["--after", "METRICS"],
     "doctor": ["--after", "METRICS"],
-    "audit": ["--server", "http://127.0.0.1:1"],
+    "audit": ["--server", "http://127.0.0.1:1", "--against", "http://127.0.0.1:2"],
+    "beam-plan": ["--acceptance", str(VECTOR), "--profile", str(PROFILE)],
     "sweep": ["PLAN", "--out", "new"],
     "plan": ["--acceptance", str(VECTOR), "--profile", str(PROFILE)],
 }

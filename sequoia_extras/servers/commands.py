@@ -136,9 +136,12 @@ def server_plan_command(
     _check_bench_draft(profile, draft_profile)
     bounds = parse_draft_cost(draft_cost, alone=timed is None and profile is None)
     check_output_path(out)
+    given = parse_cells(cell or ())
+    if given and not row:
+        raise ValueError("--cell: found it without --row, expected both")
     counts = _read_files(after, before, ReadOptions(engine, model, rates, rule))
     if row:
-        cells = result_row(counts, parse_timed(timed), parse_cells(cell or ()))
+        cells = result_row(counts, parse_timed(timed), given)
         return report(cells, as_json, map(Verbatim, markdown_table(cells)))
     try:
         chains = plan_acceptance(exclude_collapse(counts), new_tokens=new_tokens, draft_length=draft_length)

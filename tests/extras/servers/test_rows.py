@@ -42,6 +42,7 @@ def test_cells_can_be_given(row, refusal):
     for cell in ("speedup=3", "hardware=", "hardware"):
         said = refusal("server-plan", "--after", SOURCE, "--row", "--cell", cell)
         assert f"--cell: found '{cell}', expected one of model, engine" in said
+    assert "without --row" in refusal("server-plan", "--after", SOURCE, "--cell", "hardware=H100")
 
 
 def test_speeds_are_compared_at_one_load_only(row):
