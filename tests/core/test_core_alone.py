@@ -69,6 +69,7 @@ def test_core_commands_run(command, python):
     python("-m", "sequoia_core", *command.split())
 
 
+@pytest.mark.timeout(1800)  # on a busy machine
 @pytest.mark.parametrize("tests", ["tests/app/test_pages.py", pytest.param("tests/core", marks=pytest.mark.slow)])
 def test_core_tests_pass(tests, python):
     ours = "--deselect=tests/core/test_core_alone.py"
