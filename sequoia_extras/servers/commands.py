@@ -136,9 +136,7 @@ def server_plan_command(
     _check_bench_draft(profile, draft_profile)
     bounds = parse_draft_cost(draft_cost, alone=timed is None and profile is None)
     check_output_path(out)
-    given = parse_cells(cell or ())
-    if given and not row:
-        raise ValueError("--cell: found it without --row, expected both")
+    given = parse_cells(cell or (), row=row)
     counts = _read_files(after, before, ReadOptions(engine, model, rates, rule))
     if row:
         cells = result_row(counts, parse_timed(timed), given)

@@ -16,8 +16,10 @@ GIVEN_COLUMNS = ("model", "engine", "version", "hardware", "drafter", "date", "s
 Timed = Sequence[tuple[int, float, int, int | None]]  # K, tokens per second, batch size, context
 
 
-def parse_cells(cells: Sequence[str]) -> dict[str, str]:
-    """Return the cells given as name=value."""
+def parse_cells(cells: Sequence[str], *, row: bool) -> dict[str, str]:
+    """Return the cells given as name=value; `row`: whether a row is printed."""
+    if cells and not row:
+        raise ValueError("--cell: found it without --row, expected both")
     given = {}
     for cell in cells:
         name, _, value = map(str.strip, cell.partition("="))
