@@ -142,6 +142,8 @@ def profile_report(
         f"t(n) is the time of a target pass over n tokens, in units of a one-token pass{ratio}. "
         f"The cache contained {profile.context} tokens."
     )
+    if has_draft and profile.deeper_draft_share < 1:
+        yield f"Draft passes after the first of a step take {profile.deeper_draft_share:.0%} of these times."
     tokens, further = idle
     beyond = (
         f"; each further token costs {further:.2f} one-token passes" if further else " (n is the largest size timed)"

@@ -54,6 +54,8 @@ def costs_section(profile: HardwareProfile, best: BestShape) -> None:
             if len(profile.draft_widths) > 1
             else "Only one-token draft passes were timed; wider levels are assumed to cost the same."
         )
+        if profile.deeper_draft_share < 1:
+            st.caption(f"Passes after the first of a step take {profile.deeper_draft_share:.0%} of this time.")
 
 
 def verify_time_figure(

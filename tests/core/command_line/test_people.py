@@ -107,6 +107,12 @@ def test_a_profile_taken_on_a_busy_machine_is_marked(shown):
     assert "the machine" not in shown(profile_report(replace(profile, meta={}), (1, 0.5), None))
 
 
+@pytest.mark.parametrize(("share", "said"), [(1.0, False), (0.05, True)])
+def test_a_profile_says_that_the_first_pass_drafts_all_depths(share, said, shown):
+    profile = HardwareProfile([1, 8], [0.01, 0.02], 0.001, deeper_draft_share=share)
+    assert ("first of a step take 5% of" in shown(profile_report(profile, (1, 0.5), None))) == said
+
+
 def test_bench_lists_methods_by_speed(shown):
     rates = {"autoregressive": 100.0, "chain": 180.0, "sequoia": 210.0, "hf_generate": 40.0}
     record = {name: {"tokens_per_sec": rate, "tokens_per_step": rate / 80} for name, rate in rates.items()}
