@@ -177,7 +177,9 @@ def test_the_type_of_rates_can_be_changed(assets) -> None:
     assert metrics(page)["Tokens per step"][0] == "2.60" and "read as survival" in words(page)
     settled(page.selectbox(key="server_rates").select("conditional").run())
     assert metrics(page)["Tokens per step"][0] == "2.32" and "conditional on the position before" in words(page)
-    assert "Only 26% of steps have a draft" in words(with_files(vllm_text(*NGRAM)))
+    page = with_files(vllm_text(*NGRAM))
+    assert "Only 26% of steps have a draft" in words(page)
+    assert metrics(page)["Tokens per step"][1] == "in steps with a draft"
 
 
 def test_an_address_is_read_twice_and_other_hosts_are_refused(assets, monkeypatch) -> None:

@@ -36,6 +36,13 @@ def draw_comparison(counts: ServerCounts, chains: ChainAcceptance | None = None,
         hide_index=True,
         placeholder="",
         column_order=dict.fromkeys(["", "model", "k", *NUMBERS, *COLUMNS]),
-        column_config={name: st.column_config.NumberColumn(label, format="%.2f") for name, label in NUMBERS.items()},
+        column_config={
+            "": st.column_config.TextColumn(width=90),
+            "k": "K",
+            **{name: st.column_config.NumberColumn(label, format="%.2f") for name, label in NUMBERS.items()},
+        },
     )
-    table.caption("Speeds of different machines, loads and texts are not comparable; acceptance depends on the texts.")
+    table.caption(
+        "Tokens per step are as the server counts them, including those that the end of an answer cuts off. Acceptance "
+        "depends on the texts; speeds of different machines, loads and texts are not comparable."
+    )

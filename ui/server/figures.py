@@ -44,7 +44,7 @@ def draw_key_figures(chains: ChainAcceptance) -> None:
     if not chains.counts.published and chains.counts.drafts is not None:
         basis = f"Of {count(chains.counts.drafts, 'draft')}"
     tokens = number(now.value)
-    present = f"K = {longest}, vs 1.00 without"
+    present = f"K = {longest}, vs 1.00 without" if chains.drafted_share == 1 else "in steps with a draft"
     guesses = "of checked guesses"
     if chains.fitted is not None:
         tokens = number(chains.counts.tokens_per_step)
