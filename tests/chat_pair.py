@@ -38,11 +38,13 @@ def chat_tokenizer(template: str | None = CHATML) -> PreTrainedTokenizerFast:
     return marked
 
 
-def save_chat_pair(folder: Path, template: str | None = CHATML, *, context: int = 512) -> tuple[str, str]:
+def save_chat_pair(
+    folder: Path, template: str | None = CHATML, *, context: int = 512, layers: int = 1
+) -> tuple[str, str]:
     """Write a target and a draft with random weights; return their folders."""
     names = []
     for seed, name in enumerate(("target", "draft"), start=1):
         chat_tokenizer(template).save_pretrained(folder / name)
-        tiny_llama(seed, vocab=258, layers=1, context=context).model.save_pretrained(folder / name)
+        tiny_llama(seed, vocab=258, layers=layers, context=context).model.save_pretrained(folder / name)
         names.append(str(folder / name))
     return names[0], names[1]

@@ -38,7 +38,8 @@ def noise(tmp_path_factory: pytest.TempPathFactory) -> RandomPair:
     export_tree(tree, "native", folder / "tree.json")
     from tests.chat_pair import save_chat_pair  # transformers takes seconds
 
-    return RandomPair(*save_chat_pair(folder, template=None, context=4_096), folder / "tree.json")
+    # With four layers, a run is still under way after ten seconds offline.
+    return RandomPair(*save_chat_pair(folder, template=None, context=4_096, layers=4), folder / "tree.json")
 
 
 def prepare(tab, address: str, noise: RandomPair, *, tokens: int = 512) -> None:
