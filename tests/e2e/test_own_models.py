@@ -29,7 +29,7 @@ def wait_for_plan(page, limit_sec: float) -> float:
     while not any(verdict in seen for verdict in VERDICTS):
         assert time.monotonic() - began < limit_sec, seen
         said = page.get_by_test_id("stMain").inner_text()
-        bars = [bar.get_attribute("aria-valuenow") for bar in page.get_by_role("progressbar").all()]
+        bars = page.get_by_role("progressbar").evaluate_all("bars => bars.map((bar) => bar.ariaValueNow)")
         if (now := f"{said} {bars}") != seen:
             longest = max(longest, time.monotonic() - changed)
             changed = time.monotonic()
