@@ -92,6 +92,7 @@ function update(view) {
   view.usual = longestUsual(view.runs.flatMap((run) => run.steps.map(secondsOf)))
   Object.assign(view, { isStale: false, hasEnded: false })
   describeField(view)
+  writeKey(view)
   writeSummary(view)
   showAt(view, view.clock ?? Infinity, true)
   if (view.plays && !isCalm()) play(view, true)

@@ -33,6 +33,10 @@ function writeSums(view) {
       ...(at === view.runs.length - 1 && view.range ? [["selected: Esc shows the whole text", "", false]] : []),
     ]
   }))
+}
+
+function writeKey(view) {
+  // The colours of the phases that occur, and the meaning of the dotted line.
   const hasWaited = view.runs.some((run) => run.steps.some((step) => step.read_wait_sec > 0))
   view.el.phases.replaceChildren(...PHASES.filter((_, phase) => phase !== READ || hasWaited).map(([name, colour]) => {
     const [item, mark] = [make("span"), make("i")]

@@ -53,13 +53,19 @@ def written(folder, target, name):
     return write_head(folder, fields, head_tensors(fields, embeddings=True)), states
 
 
-@pytest.mark.parametrize("name", FORMS)
-def test_logits_match_the_package(name, tmp_path):
+def opened(path, name):
+    """Return such a head, and a session that has read the states."""
     target = tiny_llama(0, layers=8)
-    folder, states = written(tmp_path, target, name)
+    folder, states = written(path, target, name)
     model = HeadModel(load_head(folder, target.model), name, target)
     session = model.open(40)
     session.observe_states(0, states)
+    return model, session
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_logits_match_the_package(name, tmp_path):
+    model, session = opened(tmp_path, name)
     found = next(_logits_along(torch.tensor(TEXT), 0, session, None, Event(), depths=DEPTHS))
     recorded = json.loads(RECORDED.read_text())["logits"][name]
     for depth, (logits, wanted) in enumerate(zip(found, recorded, strict=True)):
@@ -69,11 +75,7 @@ def test_logits_match_the_package(name, tmp_path):
 
 @pytest.mark.parametrize("name", BLOCKS)
 def test_rows_of_blocks_match_the_package(name, tmp_path):
-    target = tiny_llama(0, layers=8)
-    folder, states = written(tmp_path, target, name)
-    model = HeadModel(load_head(folder, target.model), name, target)
-    session = model.open(40)
-    session.observe_states(0, states)
+    model, session = opened(tmp_path, name)
     depths = model.head.settings.block.rows
     found = next(_logits_along(torch.tensor(TEXT), 0, session, None, Event(), depths=depths))
     recorded = json.loads(RECORDED.read_text())["blocks"][name]
