@@ -5,6 +5,7 @@ beyond the step follow the target's distribution. The tests are deterministic.
 """
 
 import itertools
+from functools import partial
 
 import numpy as np
 import pytest
@@ -176,6 +177,22 @@ def law_of_a_step(expansion, verifier, target, draft, vocab, reach=None, samplin
             return law, shapes
 
 
+def trees_with_exact_laws(expansion_of, verifier, seeds, *, vocab=3, atol=2e-7, **options):
+    """Check a step's law for random models by seed, and return the trees that occurred.
+
+    The default tolerance is for rows of the draft in float32; see `law_of_a_step` for `options`.
+    """
+    seen = set()
+    for seed in range(seeds):
+        target = random_law(vocab, seed)
+        law, shapes = law_of_a_step(
+            expansion_of(seed), verifier, target, random_law(vocab, 100 + seed), vocab, **options
+        )
+        np.testing.assert_allclose(law, law_after(target, (), vocab), atol=atol)
+        seen |= shapes
+    return seen
+
+
 class ErraticChances:
     """Erratic chances, which make decisions depend on every drawn token."""
 
@@ -216,39 +233,21 @@ def top_k_expansion(seed, vocab):
 @pytest.mark.sample(1, cover=False)
 @pytest.mark.parametrize("sampling", [PLAIN, CUT], ids=["plain", "top-p"])
 def test_sampled_recipe_is_exact_when_decisions_depend_on_drawn_tokens(sampling):
-    seen = set()
-    for seed in range(8):
-        target = random_law(3, seed)
-        draft = random_law(3, 100 + seed)
-        law, shapes = law_of_a_step(sampled_expansion(seed), "sequoia", target, draft, 3, sampling=sampling)
-        np.testing.assert_allclose(law, law_after(target, (), 3), atol=2e-7)  # the draft's rows are float32
-        seen |= shapes
+    seen = trees_with_exact_laws(sampled_expansion, "sequoia", 8, sampling=sampling)
     assert len(seen) > 3, "the decisions should differ"
 
 
 @pytest.mark.parametrize("vocab", [3, 4])
 def test_deterministic_recipe_is_exact_however_it_prunes(vocab):
-    seen = set()
-    for seed in range(20):
-        target = random_law(vocab, seed)
-        draft = random_law(vocab, 100 + seed)
-        law, shapes = law_of_a_step(top_k_expansion(seed, vocab), "topk", target, draft, vocab)
-        np.testing.assert_allclose(law, law_after(target, (), vocab), atol=1e-12)
-        seen |= shapes
-    assert len(seen) > 3
+    expansion_of = partial(top_k_expansion, vocab=vocab)
+    assert len(trees_with_exact_laws(expansion_of, "topk", 20, vocab=vocab, atol=1e-12)) > 3
 
 
 @pytest.mark.parametrize("reach", [Reach(99, 0), Reach(99, 1), Reach(3, 99)], ids=["full", "nearly full", "target"])
 def test_trees_cut_at_the_end_of_a_context_are_exact(reach):
-    depths = set()
-    for seed in range(6):
-        target = random_law(3, seed)
-        draft = random_law(3, 100 + seed)
-        for expansion, verifier in ((sampled_expansion(seed), "sequoia"), (top_k_expansion(seed, 3), "topk")):
-            law, shapes = law_of_a_step(expansion, verifier, target, draft, 3, reach)
-            np.testing.assert_allclose(law, law_after(target, (), 3), atol=2e-7)
-            depths |= {tree.depth for tree in shapes}
-    assert max(depths) == reach.draft_depth(1)
+    seen = trees_with_exact_laws(sampled_expansion, "sequoia", 6, reach=reach)
+    seen |= trees_with_exact_laws(partial(top_k_expansion, vocab=3), "topk", 6, reach=reach)
+    assert max(tree.depth for tree in seen) == reach.draft_depth(1)
 
 
 @pytest.mark.slow
