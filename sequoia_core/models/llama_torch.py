@@ -105,7 +105,7 @@ class TorchLlamaSession(CacheSession):
             state_indices=state_indices,
         )
         self.model = model
-        self.any_slot = not state_indices
+        self.any_slot = True
 
     def _logits(self, ids: torch.Tensor, positions: torch.Tensor, tree_mask: torch.Tensor, keep: int) -> torch.Tensor:
         model = self.model

@@ -30,9 +30,13 @@ class TransformersBackend:
                 f"found layers of type {', '.join(sorted(unknown))}, expected full or sliding-window attention "
                 "(a tree needs a mask over cached tokens)"
             )
-        self.window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
-        self.mixed = self.window is not None and len(layer_types) == 2  # each layer type needs its own mask
-        self.windowed = self.window is not None and "full_attention" not in layer_types
+        window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
+        # The windows of layers with full attention and of those with sliding windows; each needs its own mask.
+        self.windows: tuple[int | None, ...] = (None,)
+        if window is not None and len(layer_types) == 2:
+            self.windows = (None, window)
+        elif "full_attention" not in layer_types:
+            self.windows = (window,)
         self.shares = layers_by_device(model) if is_spread(model) else None
 
     @property
@@ -95,21 +99,17 @@ class TransformersSession(CacheSession):
             state_indices=state_indices,
         )
         self.passes = passes
-        unlimited = passes.window is None or capacity <= passes.window
-        self.any_slot = unlimited and passes.shares is None and not state_indices
+        self.any_slot = passes.shares is None
+        self.windows = passes.windows
 
     def _logits(self, ids: torch.Tensor, positions: torch.Tensor, tree_mask: torch.Tensor, keep: int) -> torch.Tensor:
         passes = self.passes
-        mask: torch.Tensor | dict[str, torch.Tensor]
-        if passes.mixed:
-            mask = {"full_attention": self.mask(tree_mask), "sliding_attention": self.mask(tree_mask, passes.window)}
-        else:
-            mask = self.mask(tree_mask, passes.window if passes.windowed else None)
+        mask, *others = (self.mask(tree_mask, window) for window in self.windows)
         with record_states(passes.model, self.state_indices) as recorded:
             logits = passes.model(
                 input_ids=ids[None].to(self.device),
                 position_ids=positions[None].to(self.device),
-                attention_mask=mask,
+                attention_mask={"full_attention": mask, "sliding_attention": others[0]} if others else mask,
                 past_key_values=self.cache,
                 use_cache=True,
                 logits_to_keep=keep,

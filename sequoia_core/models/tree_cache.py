@@ -52,6 +52,7 @@ class TreeCache(Cache):
         self.pending = 0
         self.positions = torch.zeros(capacity, dtype=torch.int64)
         self.slots: torch.Tensor | None = None  # slots to write in a pass of fixed shape; None to append
+        self.visible = capacity  # number of slots that such a pass attends to
         self._shares = shares
         self._buffers: dict[torch.device, torch.Tensor] = {}
         self._pairs: dict[int, torch.Tensor] = {}  # layer -> view of its two rows, keys and values
@@ -91,7 +92,7 @@ class TreeCache(Cache):
         if self.slots is not None:
             pair[0].index_copy_(1, self.slots, keys[0])
             pair[1].index_copy_(1, self.slots, values[0])
-            return pair[0:1], pair[1:2]
+            return pair[0:1, :, : self.visible], pair[1:2, :, : self.visible]
         stop = self.length + keys.shape[2]
         pair[0, :, self.length : stop] = keys[0]
         pair[1, :, self.length : stop] = values[0]
@@ -140,6 +141,8 @@ class CacheSession:
     read_wait_sec = 0.0
     states: torch.Tensor | None = None
     any_slot = False  # whether passes can write and attend to arbitrary slots (see `logits_at`)
+    rereads_paths = False  # whether accepted drafted tokens are read again, as by draft heads
+    windows: tuple[int | None, ...] = (None,)  # sizes of the layers' sliding windows in positions; None for no window
 
     def __init__(
         self,
@@ -161,6 +164,7 @@ class CacheSession:
             torch.backends.cuda.enable_cudnn_sdp(False)  # cuDNN would plan for 40 ms at every new length (H200)
         self.logits_dtype = logits_dtype or dtype
         self.vocab_size = vocab_size
+        self._masks: Mapping[int | None, torch.Tensor] = {}  # window -> mask of a pass of fixed shape
 
     @property
     def length(self) -> int:
@@ -180,13 +184,22 @@ class CacheSession:
         raise NotImplementedError
 
     def logits_at(
-        self, slots: torch.Tensor, ids: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor
+        self,
+        slots: torch.Tensor,
+        ids: torch.Tensor,
+        positions: torch.Tensor,
+        masks: Mapping[int | None, torch.Tensor],
     ) -> torch.Tensor:
         """Return the logits [q, V] of tokens in arbitrary slots, without changing `length`.
 
-        `slots`, `ids` and `positions` are int64 [q] on the device; `mask` is [1, 1, q, capacity] of the model's dtype.
+        Args:
+            slots, ids, positions: int64 [q], on the device.
+            masks: for each of `windows`, an additive mask [1, 1, q, v] over the first v slots, in the model's dtype.
         """
         self.cache.slots = slots
+        self._masks = masks
+        mask = masks[self.windows[0]]
+        self.cache.visible = mask.shape[-1]
         try:
             return self._logits(ids, positions, mask, len(ids))[:, : self.vocab_size]
         finally:
@@ -209,7 +222,7 @@ class CacheSession:
         `window` is the size of a sliding window in positions.
         """
         if self.cache.slots is not None:
-            return tree_mask  # the mask already covers all slots
+            return self._masks[window]
         queries, covered = tree_mask.shape
         total = self.cache.length + queries
         mask = torch.zeros(1, 1, queries, total, dtype=self.dtype)

@@ -1,9 +1,8 @@
-"""Drafter for fixed trees on GPUs: each level is a phase with a fixed shape, and tokens stay on the device."""
+"""Drafter for fixed trees on GPUs: all levels are one phase with fixed shapes, and tokens stay on the device."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -16,14 +15,14 @@ from sequoia_core.decoding.sampling import draft_probabilities, sample_without_r
 from sequoia_core.models.protocol import causal_mask
 from sequoia_core.models.tree_cache import CacheSession
 
-from .phases import Phase, StaticPass, is_static
+from .phases import Phase, StaticPass, is_static, visible_slots
 
 
 class StaticDrafter(LevelDrafter):
     """Drafts like `LevelDrafter`, but in phases; the judge checks that the draft's logits are finite.
 
-    The first level's pass always reads the token before the root again: whether the draft has already read it depends
-    on the accepted path, but the shape of the pass must not.
+    The first level's pass always reads the same number of tokens again: how many of them the draft has already read
+    depends on the accepted path, but the shape of the pass must not.
     """
 
     reusable = True
@@ -47,20 +46,25 @@ class StaticDrafter(LevelDrafter):
         self._first_rows = None if run.sampling.plain else torch.zeros_like(self._static_rows)
         self._first_uniforms = torch.zeros(inner, 1, dtype=torch.float64, device=device)
         self._path = torch.zeros(plan.tree.depth + 1, dtype=torch.int64, device=device)
-        # There is one pass and one phase per level.
+        # A draft model has read all tokens but the last two; a head reads an accepted path again.
+        self._rereads_paths = session.rereads_paths
+        self._reread = plan.tree.depth + 2 if session.rereads_paths else 2
+        # There is one pass per level.
         self.passes: list[StaticPass] = []
-        self._levels: list[Phase] = []
+        self._levels: list[_LevelOnDevice] = []
         start = 0
+        depths = torch.empty(0, dtype=torch.int64)
         for depth, level in enumerate(plan.levels):
             if depth == 0:
-                level_pass = StaticPass(session, causal_mask(2), torch.arange(2), first=self._before)
-            else:
-                depths = torch.full((len(level.nodes),), depth)
+                reread = torch.arange(self._reread)
+                level_pass = StaticPass(session, causal_mask(self._reread), reread, first=self._before)
+            depths = torch.cat([depths, torch.full((len(level.nodes),), depth)])
+            if depth:
                 level_pass = StaticPass(session, level.tree_mask, depths, first=self._first)
-            on_device = _LevelOnDevice.from_level(level, start, device)
-            start += len(level.nodes)
             self.passes.append(level_pass)
-            self._levels.append(Phase(partial(self._fill, depth, level_pass, on_device), device))
+            self._levels.append(_LevelOnDevice.from_level(level, start, device))
+            start += len(level.nodes)
+        self._fill_levels = Phase(self._fill_all, device)
         self._commit_path = Phase(self._gather_path, device)
 
     @staticmethod
@@ -74,20 +78,19 @@ class StaticDrafter(LevelDrafter):
 
     @torch.inference_mode()
     def grow(self, sequence: Sequence[int]) -> DraftTree:
-        # The phases cannot be used if no token precedes the root or if the context is nearly full.
-        if len(sequence) == 1 or self.plan_below(sequence) is not self._plan:
+        # The phases cannot be used if too few tokens precede the root or if the context is nearly full.
+        if len(sequence) < self._reread or self.plan_below(sequence) is not self._plan:
             return super().grow(sequence)
         root_position = len(sequence) - 1
         self._first.fill_(root_position)
-        self._before.fill_(root_position - 1)
+        self._before.fill_(len(sequence) - self._reread)
         self._tokens[:1] = sequence[-1]
-        self.passes[0].ids.copy_(torch.tensor(sequence[-2:]))
+        self.passes[0].ids.copy_(torch.tensor(sequence[-self._reread :]))
         if self._noise is not None:
             self._noise.copy_(exponential(self._noise, self.run.generator))
         if self._first_rows is not None:
             self._first_uniforms.copy_(row_uniforms(self._first_uniforms, self.run.generator))
-        for fill_level in self._levels:
-            fill_level()
+        self._fill_levels(visible_slots(root_position + len(self._static_rows), self._cache.capacity))
         return DraftTree(
             self._plan,
             root_position,
@@ -98,11 +101,17 @@ class StaticDrafter(LevelDrafter):
             first_rows=self._first_rows,
         )
 
-    def _fill(self, depth: int, level_pass: StaticPass, level: _LevelOnDevice) -> Tensor:
-        """Run one level's pass and draw its children."""
-        if depth:
-            level_pass.ids.copy_(self._tokens[level.nodes])
-        probs, first = draft_probabilities(level_pass.logits()[-len(level.nodes) :], self.run.sampling)
+    def _fill_all(self, visible: int) -> Tensor:
+        """Run all levels' passes, each over the tokens drawn by the previous one, and return the tree's tokens."""
+        for depth, (level_pass, level) in enumerate(zip(self.passes, self._levels, strict=True)):
+            if depth:
+                level_pass.ids.copy_(self._tokens[level.nodes])
+            self._draw(level_pass.logits(visible)[-len(level.nodes) :], level)
+        return self._tokens
+
+    def _draw(self, logits: Tensor, level: _LevelOnDevice) -> None:
+        """Draw one level's children, given the logits of its nodes."""
+        probs, first = draft_probabilities(logits, self.run.sampling)
         if self._noise is None:
             drawn = take_most_likely(probs, level.most_children)
         else:
@@ -117,15 +126,14 @@ class StaticDrafter(LevelDrafter):
         self._tokens[level.children] = drawn
         self._probs[level.children] = probs.take(level.parents * self._vocab + drawn)
         self._static_rows[level.rows] = probs
-        return drawn
 
     def _gather_path(self) -> Tensor:
         return self._cache.gather(self._first, self._path)
 
     @torch.inference_mode()
     def commit(self, draft: DraftTree, path: tuple[int, ...]) -> None:
-        # This tree was drafted by the base class.
-        if draft.probs is not self._probs:
+        # The base class drafted this tree, or commits more than slots.
+        if draft.probs is not self._probs or self._rereads_paths:
             return super().commit(draft, path)
         read = [position for position in draft.cache_positions[list(path)].tolist() if position >= 0]
         self._path[: len(read)] = torch.tensor(read)

@@ -15,7 +15,7 @@ from sequoia_core.decoding.walk import Trial, Walk
 from sequoia_core.models.protocol import Session
 from sequoia_core.models.tree_cache import CacheSession
 
-from .phases import Phase, StaticPass, is_static
+from .phases import Phase, StaticPass, is_static, visible_slots
 from .walk_by_rank import Decision, RankedTree, follow_by_rank, walk_by_rank
 
 
@@ -66,8 +66,11 @@ class StaticJudge(RowJudge):
         self._buffers.load_tree(draft)
         self.passes = self._buffers.tree_pass
         self.first.fill_(draft.root_position)
-        self._buffers.logits = self._buffers.score()
+        stop = draft.root_position + self._buffers.size
+        self._buffers.logits = self._buffers.score(visible_slots(stop, self.static_session.cache.capacity))
         self.logits = self._buffers.logits[: plan.tree.size]
+        if self.passes.states is not None:
+            draft.states = self.passes.states[: plan.tree.size]
         self._rows.clear()
 
     @torch.inference_mode()

@@ -6,6 +6,7 @@ q = number of tokens in one pass, t = number of slots covered by its tree mask, 
 import gc
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -38,6 +39,15 @@ def capture_graph(work: Callable[[], Tensor]) -> tuple[ReplayGraph, Tensor]:
 
 # Functions that capture work, by device type.
 GRAPH_CAPTURE = {"cuda": capture_graph}
+MIN_VISIBLE = 512  # slots
+
+
+def visible_slots(stop: int, capacity: int) -> int:
+    """Return the number of slots that a pass attends to if the first `stop` are in use.
+
+    Each number needs graphs of its own, so these are powers of two, up to the cache's capacity.
+    """
+    return min(capacity, max(MIN_VISIBLE, 1 << (stop - 1).bit_length()))
 
 
 class Phase:
@@ -47,50 +57,54 @@ class Phase:
     warning is issued and the work continues to run without a graph.
 
     Args:
-        work: function that does the work and returns its result.
+        work: function that does the work and returns its result; its arguments are numbers on which shapes depend.
         device: device on which it runs.
-        inputs: function that returns the tensors that `work` reads but does not own. The work is captured only if they
-            are the same as in the previous call, and the graph is replayed only if they are the same as at capture.
+        inputs: function that returns the tensors that `work` reads but does not own. The work is captured only if these
+            and the numbers are the same as in the previous call; each combination of them has its own graph.
     """
 
     def __init__(
         self,
-        work: Callable[[], Tensor],
+        work: Callable[..., Tensor],
         device: torch.device,
         inputs: Callable[[], Sequence[Tensor]] = tuple,
     ) -> None:
         self.work = work
         self.inputs = inputs
         self._capture = GRAPH_CAPTURE.get(device.type)
-        self._last_inputs: Sequence[Tensor] | None = None
-        self._graph: tuple[Sequence[Tensor], ReplayGraph, Tensor] | None = None
+        self._last: tuple[int | Tensor, ...] | None = None
+        self._graphs: list[tuple[tuple[int | Tensor, ...], ReplayGraph, Tensor]] = []
 
     @torch.inference_mode()
-    def __call__(self) -> Tensor:
+    def __call__(self, *shape: int) -> Tensor:
         if self._capture is None:
-            return self.work()
-        inputs = self.inputs()
-        last = self._last_inputs
-        self._last_inputs = inputs
-        if self._graph is None and last is not None and _are_same(inputs, last):
-            self._graph = self._try_capture(self._capture, inputs)
-        if self._graph is None or not _are_same(inputs, self._graph[0]):
-            return self.work()
-        _, replay, result = self._graph
+            return self.work(*shape)
+        given: tuple[int | Tensor, ...] = (*shape, *self.inputs())
+        last = self._last
+        self._last = given
+        graph = next((graph for graph in self._graphs if _are_same(graph[0], given)), None)
+        if graph is None and last is not None and _are_same(last, given):
+            graph = self._try_capture(self._capture, shape, given)
+        if graph is None:
+            return self.work(*shape)
+        _, replay, result = graph
         replay()
         return result
 
-    def _try_capture(self, capture: Callable, inputs: Sequence[Tensor]) -> tuple | None:
+    def _try_capture(self, capture: Callable, shape: tuple[int, ...], given: tuple) -> tuple | None:
         try:
-            return (inputs, *capture(self.work))
+            self._graphs.append((given, *capture(partial(self.work, *shape))))
+            return self._graphs[-1]
         except RuntimeError as error:
             warnings.warn(f"a decoding phase runs without a CUDA graph, which is slower: {error}", stacklevel=3)
             self._capture = None
             return None
 
 
-def _are_same(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
-    return all(a is b for a, b in zip(one, other, strict=True))
+def _are_same(one: Sequence[int | Tensor], other: Sequence[int | Tensor]) -> bool:
+    return len(one) == len(other) and all(
+        a is b or (isinstance(a, int) and a == b) for a, b in zip(one, other, strict=True)
+    )
 
 
 class StaticPass:
@@ -99,12 +113,13 @@ class StaticPass:
     Args:
         session: a session that `is_static` accepts.
         tree_mask: float32 [q, t], over t slots starting at `first`; the last q slots are those of this pass. All slots
-            before `first` are visible.
-        depths: int64 [q], positions relative to `first`.
+            before `first` are visible, except outside a layer's sliding window.
+        depths: int64 [t], positions relative to `first`.
         first: int64 [1] on the device, a slot; the caller changes it between steps.
 
     Attributes:
         ids, depths, tree_mask: inputs of the next pass, on the device.
+        states: the hidden states that the session was asked to record in the last pass; None if there are none.
     """
 
     def __init__(self, session: CacheSession, tree_mask: Tensor, depths: Tensor, *, first: Tensor) -> None:
@@ -115,15 +130,35 @@ class StaticPass:
         self.ids = torch.zeros(width, dtype=torch.int64, device=device)
         self.tree_mask = tree_mask.to(device, session.dtype, copy=True)
         self.depths = depths.to(device, copy=True)
+        self.states: Tensor | None = None
         self._covered = torch.arange(covered, device=device)
         self._slots = torch.arange(session.cache.capacity, device=device)
-        self._hidden = torch.full((width, len(self._slots)), -torch.inf, dtype=session.dtype, device=device)
 
-    def logits(self) -> Tensor:
-        """Run the model over `ids` and return logits, [q, V]."""
+    def logits(self, visible: int | None = None) -> Tensor:
+        """Run the model over `ids` and return logits, [q, V].
+
+        Args:
+            visible: number of slots to attend to, at least those in use; None for all of the cache's.
+        """
         covered = self.first + self._covered
-        mask = self._hidden.masked_fill(self._slots < self.first, 0.0).index_copy_(1, covered, self.tree_mask)
-        return self.session.logits_at(covered[-len(self.ids) :], self.ids, self.first + self.depths, mask[None, None])
+        count = len(self.ids)
+        slots = self._slots[:visible]
+        mask = torch.where(slots < self.first, 0.0, -torch.inf).to(self.tree_mask.dtype)
+        mask = mask.repeat(count, 1).index_copy_(1, covered, self.tree_mask)
+        # The slots of committed tokens are their positions.
+        positions = slots.index_copy(0, covered, self.first + self.depths)
+        own = self.first + self.depths[-count:]
+        masks = {
+            window: mask if window is None else mask.masked_fill(positions <= own[:, None] - window, -torch.inf)
+            for window in self.session.windows
+        }
+        masks = {window: each[None, None] for window, each in masks.items()}
+        logits = self.session.logits_at(covered[-count:], self.ids, own, masks)
+        if self.session.states is not None:
+            # A graph writes into the same buffer in every step.
+            self.states = torch.empty_like(self.session.states) if self.states is None else self.states
+            self.states.copy_(self.session.states)
+        return logits
 
 
 def is_static(session: object) -> bool:

@@ -87,7 +87,7 @@ def test_captured_and_replayed_phases_give_the_same_text(case, monkeypatch):
             assert captures == [before] or tree.fixed is None
             texts.append(text(own[1], PROMPT, 40))
     assert texts == 4 * texts[:1]
-    assert captures[0] >= {"SpecExec": 2, "alone": 3}.get(case, 6)
+    assert captures[0] >= {"SpecExec": 2, "alone": 3}.get(case, 5)
 
 
 def test_failed_capture_warns_and_runs_uncaptured(monkeypatch):
