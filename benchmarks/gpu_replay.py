@@ -28,7 +28,7 @@ from sequoia_core.models.protocol import prefill
 from sequoia_core.trees.tree import TokenTree
 from sequoia_extras.cuda_graphs.drafting import StaticDrafter
 from sequoia_extras.cuda_graphs.judging import StaticJudge
-from sequoia_extras.cuda_graphs.phases import StaticPass
+from sequoia_extras.cuda_graphs.phases import StaticPass, visible_slots
 
 WARM_UP = 4  # number of untimed steps at the beginning of each text; those of the first text capture graphs
 SAMPLING = SamplingConfig(0.6)
@@ -70,8 +70,7 @@ class Steps(NamedTuple):
     Attributes:
         each: seconds of each step.
         tokens: number of tokens committed by all steps.
-        context: number of cache slots if steps run in graphs, which attend to all slots; otherwise the mean number of
-            tokens before a step.
+        context: mean number of slots that a step attends to: the tokens before it, rounded up if it runs in graphs.
         passes: passes of the last text's steps, if they have static shapes.
         first: seconds of each text's first steps; those of the first text capture the graphs.
     """
@@ -129,13 +128,14 @@ def replayed(
                 first.append(found.seconds)
             else:
                 each.append(found.seconds)
-                lengths.append(before)
+                static = isinstance(judge, StaticJudge)
+                lengths.append(visible_slots(before + tree.size, length) if static else before)
                 tokens += len(found.new_tokens)
         if isinstance(drafter, StaticDrafter) and isinstance(judge, StaticJudge):
             passes = [*drafter.passes, judge.passes]
         if texts > 1:
             store_run(parts)
-    return Steps(each, tokens, float(length if isinstance(judge, StaticJudge) else np.mean(lengths)), passes, first)
+    return Steps(each, tokens, float(np.mean(lengths)), passes, first)
 
 
 class CompiledForward:
@@ -156,7 +156,7 @@ class CompiledForward:
         mask[:, : cache.length + count - covered] = 0.0
         mask[:, cache.length + count - covered : cache.length + count] = tree_mask
         mask = mask.to(device, self.session.dtype)[None, None]
-        logits = self.passes(slots.to(device), ids.to(device), positions.to(device), mask)
+        logits = self.passes(slots.to(device), ids.to(device), positions.to(device), {None: mask})
         cache.end()
         # Copy the logits, since the next call overwrites them.
         return logits[-keep:].clone()

@@ -30,7 +30,7 @@ from sequoia_core.planning.profile import HardwareProfile
 from sequoia_core.planning.step_time import autoregressive_sec, step_time
 from sequoia_core.trees.optimal import expected_tokens, optimal_tree
 from sequoia_extras.cuda_graphs import drafting, judging, phases
-from sequoia_extras.cuda_graphs.phases import Phase, StaticPass
+from sequoia_extras.cuda_graphs.phases import Phase, StaticPass, visible_slots
 
 PAIRS = (("Llama-2-7B", "Llama-68M"), ("Llama-2-13B", "Llama-68M"), ("Llama-2-7B", "Llama-160M"))
 PLAIN_TOKENS, STEPS = 64, 128
@@ -121,7 +121,11 @@ def outside(machine: Machine) -> list[Row]:
         sampling = SamplingConfig(temperature)
         steps = replayed(machine, target, draft, tree, ACCEPTANCE, steps=4 if machine.rehearse else STEPS,
                          sampling=sampling)  # fmt: skip
-        passes = [machine.seconds(Phase(one.logits, machine.device)) for one in steps.passes]
+        visible = [visible_slots(machine.context + tree.size, one.session.cache.capacity) for one in steps.passes]
+        passes = [
+            machine.seconds(partial(Phase(one.logits, machine.device), slots))
+            for one, slots in zip(steps.passes, visible, strict=True)
+        ]
         median = float(np.median(steps.each))
         share = 1.0 - sum(passes) / median
         name = f"outside the passes, n = {tree.size}, T = {temperature}"

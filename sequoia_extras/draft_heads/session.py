@@ -109,6 +109,9 @@ class HeadSession(TargetFeatures, CacheSession):
     attends to it.
     """
 
+    any_slot = True
+    rereads_paths = True
+
     def __init__(self, model: HeadModel, capacity: int) -> None:
         super().__init__(
             model.head.settings.layers,
@@ -123,8 +126,19 @@ class HeadSession(TargetFeatures, CacheSession):
         self._init_features(model.head, features)
         # Fed-back outputs by slot: each is the feature of the token's children.
         self._outputs = torch.zeros_like(features)
+        self._last_known_on_device = torch.zeros(1, dtype=torch.int64, device=self.device)
+
+    def observe_states(self, start: int, states: Tensor) -> None:
+        super().observe_states(start, states)
+        self._last_known_on_device.fill_(self._last_known.value)
+
+    def commit(self, start: int, slots: Sequence[int]) -> None:
+        super().commit(start, slots)
+        self._last_known_on_device.fill_(self._last_known.value)
 
     def _logits(self, ids: Tensor, positions: Tensor, tree_mask: Tensor, keep: int) -> Tensor:
+        if self.cache.slots is not None:
+            return self._static_logits(ids, positions, self.cache.slots, tree_mask[0, 0])
         head = self.model.head
         start = self.cache.length
         count = len(ids)
@@ -159,6 +173,19 @@ class HeadSession(TargetFeatures, CacheSession):
             self._outputs[slots] = head.feedback(output)
             outputs[rows] = output
         return self.model.target_logits(outputs[-keep:])
+
+    def _static_logits(self, ids: Tensor, positions: Tensor, slots: Tensor, mask: Tensor) -> Tensor:
+        """Run a pass of fixed shape, without reading from the device; the parents are not in the same pass."""
+        head = self.model.head
+        every_slot = torch.arange(mask.shape[1], device=self.device)
+        # A token's parent is in the last slot that it attends to besides its own.
+        parents = torch.where((mask == 0) & (every_slot != slots[:, None]), every_slot, 0).amax(1)
+        hidden = (positions > 0)[:, None] & (every_slot == 0)
+        is_drafted = (positions > self._last_known_on_device)[:, None]
+        features = torch.where(is_drafted, self._outputs[parents], self._features[positions])
+        output = head(head.embed(ids), features, positions, mask.masked_fill(hidden, -torch.inf), self._write)
+        self._outputs.index_copy_(0, slots, head.feedback(output))
+        return self.model.target_logits(output)
 
     def _write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         keys, values = self.cache.write(layer, keys[None], values[None])

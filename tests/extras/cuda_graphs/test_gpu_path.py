@@ -7,6 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from sequoia_core.decoding.cutting import cut
 from sequoia_core.decoding.drafting import DraftTree
@@ -18,6 +20,7 @@ from sequoia_core.decoding.verifiers import VERIFIERS, sequoia_rule
 from sequoia_core.decoding.walk import walk_greedily
 from sequoia_core.files.extras import provided
 from sequoia_core.models.language_model import HuggingFaceModel
+from sequoia_core.models.loading import load_pair
 from sequoia_core.models.transformers_passes import TransformersBackend
 from sequoia_core.models.tree_cache import CacheSession
 from sequoia_core.trees.plain import branching_tree, chain_tree, k_ary_tree
@@ -30,6 +33,8 @@ from sequoia_extras.dynamic_trees.text_index import TextIndex
 from sequoia_extras.evaluation.losslessness import check_losslessness
 from tests.conftest import pair_of, tiny_llama
 from tests.core.decoding.test_loop import PROMPT, TREES
+from tests.head_folders import random_head
+from tests.mtp_folders import FORMS, write_target
 
 
 @pytest.fixture
@@ -111,28 +116,79 @@ LOOKED_UP = LookupTree(TextIndex(), max_size=13, max_depth=5)
 @pytest.mark.parametrize("tree", [TREES["ragged"], SPEC_EXEC, LOOKED_UP], ids=["static", "growing", "lookup"])
 def test_greedy_steps_match_the_plain_path_until_the_context_ends(tree, monkeypatch):
     """The last trees are cut so that no position, including padding, exceeds the context."""
-    context = 40
+    target = tiny_llama(1, context=40)
+    drafts = tiny_llama(2, layers=1, context=40), tiny_llama(1, context=40)
+    _, plain = assert_steps_match([pair_of(target, draft) for draft in drafts], tree, 40, monkeypatch)
+    assert len({len(step.tokens) for step in plain}) > 1
+
+
+HEADS = {"EAGLE-3": {"norm_output": True}, "two layers": {"layers": 2}, "small vocabulary": {"draft_vocab": 20}}
+
+
+@pytest.mark.parametrize("head", [*HEADS, *FORMS])
+def test_heads_draft_in_phases(head, monkeypatch, tmp_path, tiny_target, tiny_head):
+    if head in FORMS:
+        pair = load_pair(write_target(tmp_path / head, head), "mtp", device="cpu", dtype="float32")
+    else:
+        pair = pair_of(tiny_target, random_head(tiny_target, **HEADS[head]))
+        pair.draft._compiled = tiny_head._compiled = None
+    pairs = [pair] if head in FORMS else [pair, pair_of(tiny_target, tiny_head)]
+    used, _ = assert_steps_match(pairs, TREES["ragged"], 24, monkeypatch)
+    assert used["StaticDrafter._fill_all"] > 4 * len(pairs)
+
+
+def assert_steps_match(pairs, tree, context, monkeypatch):
+    """Compare greedy steps with those of the plain path; return how often each phase ran, and the plain steps."""
     run_pass = phases.StaticPass.logits
-    target = tiny_llama(1, context=context)
-    other = tiny_llama(2, layers=1, context=context)
-    drafts = other, tiny_llama(1, context=context)
 
     def steps():
         options = {"tree": tree, "max_new_tokens": context, "details": StepDetails(likely=3)}
-        return [step for draft in drafts for step in decode(PROMPT, pair_of(target, draft), **options)]
+        return [step for pair in pairs for step in decode(PROMPT, pair, **options)]
 
     def checked_pass(self, visible=None):
-        assert int((self.first + self.depths).max()) < context
+        assert int((self.first + self.depths).max()) < max(pair.target.max_context for pair in pairs)
         return run_pass(self, visible)
 
     plain = steps()
     run_on_cpu(monkeypatch)
+    monkeypatch.setattr(phases, "MIN_VISIBLE", 8)
+    used = count_phases(monkeypatch)
     monkeypatch.setattr(phases.StaticPass, "logits", checked_pass)
     found = steps()
-    assert said(found) == said(plain) and len({len(step.tokens) for step in plain}) > 1
+    assert said(found) == said(plain)
     for name in ("draft_probs", "target_probs"):
         numbers = [[value or 0.0 for step in each for value in getattr(step, name)] for each in (found, plain)]
         np.testing.assert_allclose(*numbers, atol=1e-4)
+    return used, plain
+
+
+def test_cost_and_text_do_not_depend_on_the_capacity(used, monkeypatch):
+    monkeypatch.setattr(phases, "MIN_VISIBLE", 16)
+    pair = pair_of(tiny_llama(1, context=4096), by_transformers(tiny_llama(2, context=4096)))
+    run_phase = Phase.__call__
+    allocated = []
+
+    class Allocations(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            found = func(*args, **(kwargs or {}))
+            allocated.extend(
+                (str(func), part.numel())
+                for part, returned in zip(tree_leaves(found), func._schema.returns, strict=False)
+                if isinstance(part, torch.Tensor) and not returned.alias_info
+            )
+            return found
+
+    def counted(phase, *shape):
+        with Allocations():
+            return run_phase(phase, *shape)
+
+    monkeypatch.setattr(Phase, "__call__", counted)
+    runs = []
+    for limit in (60, 3000):
+        allocated.clear()
+        steps = list(itertools.islice(decode(PROMPT, pair, tree=TREES["ragged"], max_new_tokens=limit), 6))
+        runs.append((said(steps), list(allocated)))
+    assert used["StaticDrafter._fill_all"] and len(allocated) > 100 and runs[0] == runs[1]
 
 
 def test_padding_resets_depths_of_a_larger_tree(used, tiny_target):
