@@ -28,7 +28,8 @@ from .ranks_along_text import ask_on_text, calibration_question, outcome_questio
 
 TARGET_TEXT = "measured on text the target wrote"
 OWN_TEXT = "measured on the user's own text"
-HEAD_DEPTHS = 8  # number of levels measured for a draft head; acceptance falls beyond its trained depth
+# Number of levels measured for a draft head, or one more than it drafts at once. Acceptance falls beyond these depths.
+HEAD_DEPTHS = 8
 
 
 class CannotResume(ValueError):
@@ -134,7 +135,8 @@ class _Study:
 
     @property
     def depths(self) -> int:
-        return HEAD_DEPTHS if self.pair.draft is not None and self.pair.draft.state_indices else 1
+        draft = self.pair.draft
+        return max(HEAD_DEPTHS, draft.depths_per_pass + 1) if draft is not None and draft.state_indices else 1
 
     def check(self) -> None:
         """Refuse settings and prompts that cannot be measured."""

@@ -79,7 +79,7 @@ class StepRounds:
         longer = min(3 * context, longest)
         self.longer = longer if longer >= 1.25 * context and not brief else None
         # Gives the time of one-token draft passes.
-        chain = FixedTree(chain_tree(1 if draft.drafts_at_once else TREE_LEVELS))
+        chain = FixedTree(chain_tree(1 if draft.depths_per_pass > 1 else TREE_LEVELS))
         wanted: list[tuple[FixedTree, int, SamplingConfig]]
         wanted = [(tree, context, GREEDY_SAMPLING) for tree in (*trees, chain)]
         # Three sizes are enough for the effects of sampling and of a longer context.
@@ -162,7 +162,7 @@ class StepRounds:
         overhead = greedy[:, :k, 2]
         levels = [timer.widths for _, timer in self.timers[: k + 1]]
         sampling = np.maximum(np.median((sampled - greedy[:, compared]).sum(axis=2), axis=0), 0.0)
-        at_once = self.draft.drafts_at_once
+        at_once = self.draft.depths_per_pass > 1
         widths, width_sec, share = draft_pass_times(levels, np.median(drafting, axis=0), at_once)
         by_round = np.maximum([draft_pass_times(levels, row, at_once)[1] for row in drafting], 1e-9)
         growth: dict = {}

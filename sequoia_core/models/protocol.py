@@ -84,8 +84,8 @@ class LanguageModel(ABC):
         is_exact: whether it computes in float32 with unquantized weights.
         takes_any_positions: whether a pass accepts positions that cannot occur in a text.
         bytes_read: total number of bytes read for streamed weights; 0 for a model in memory.
-        drafts_at_once: whether a step's first draft pass computes the rows of all depths, so that later passes take
-            almost no time.
+        depths_per_pass: number of depths whose rows a step's first draft pass computes; if it is more than one, later
+            passes take almost no time.
         remarks: notes about its files to show to the user.
     """
 
@@ -100,7 +100,7 @@ class LanguageModel(ABC):
     state_indices: tuple[int, ...] = ()
     bytes_read: int = 0
     remarks: tuple[str, ...] = ()
-    drafts_at_once = False
+    depths_per_pass: int = 1
     takes_any_positions = True
 
     @property

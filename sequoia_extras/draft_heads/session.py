@@ -49,8 +49,8 @@ class HeadModel(LanguageModel):
         self.parameters = sum(weights.numel() for weights in head.parameters())
         linear.compile_layers(head)
         self._compiled: CompiledHead | None = None
-        self.drafts_at_once = settings.block is not None
-        if not self.drafts_at_once and isinstance(head, Eagle3Head) and CompiledHead.supports(head):
+        self.depths_per_pass = 1 if settings.block is None else settings.block.rows
+        if settings.block is None and isinstance(head, Eagle3Head) and CompiledHead.supports(head):
             self._compiled = CompiledHead(head)
 
     @property
@@ -66,7 +66,7 @@ class HeadModel(LanguageModel):
     def open(
         self, capacity: int, state_indices: Sequence[int] = ()
     ) -> HeadSession | BlockSession | CompiledHeadSession:
-        if self.drafts_at_once:
+        if self.head.settings.block is not None:
             return BlockSession(self, capacity)
         if self._compiled is None:
             return HeadSession(self, capacity)
@@ -86,7 +86,7 @@ class HeadModel(LanguageModel):
         """Return logits for token ids, int64 [n], float32 [n, V], without a cache; runs a pass of the target first."""
         count = len(ids)
         mask = causal_mask(count)
-        if self.drafts_at_once:
+        if self.head.settings.block is not None:
             reader = self.open(count)
             prefill(self.target.open(count, self.state_indices), ids, reader=reader)
             return reader.forward(ids, torch.arange(count), mask, keep=count)

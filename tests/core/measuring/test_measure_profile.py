@@ -116,7 +116,7 @@ class ClockedModel:
     offload = None
     state_indices = ()
     backend = "a clock"
-    drafts_at_once = False
+    depths_per_pass = 1
 
     def __init__(self, name: str, bench: Bench) -> None:
         self.name, self.bench, self.last = name, bench, None
@@ -167,7 +167,7 @@ def test_drafting_all_depths_at_once_is_flat_in_depth(monkeypatch):
     def at_once(model, count, turn, cached):
         return cost(model, count, turn, cached) if model == "target" or cached == 6 else 0.01 * count
 
-    monkeypatch.setattr(ClockedModel, "drafts_at_once", True)
+    monkeypatch.setattr(ClockedModel, "depths_per_pass", 7)
     found = Bench(at_once, monkeypatch).measure(sizes=[2, 4, 9, 33])
     assert found.draft_sec == pytest.approx(1.125) and found.deeper_draft_share == pytest.approx(0.01 / 1.125)
     for passes in ([1], [1, 1, 1, 1], [1, 8, 8, 8], [1, 2, 4]):

@@ -206,3 +206,9 @@ def test_one_reading_measures_all_depths_and_predicts_decoding(tiny_target, dfla
         again = measure_acceptance([PROMPT, [7, 8]], pair, width=8, max_new_tokens=60)
     for one, other in zip(measured.by_depth.prompt_ranks, again.by_depth.prompt_ranks, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_all_depths_of_a_block_and_one_more_are_measured(tiny_target):
+    head = random_head(tiny_target, form=DFLASH, reads=(1,), block_size=12)
+    measured = measure_acceptance([PROMPT], pair_of(tiny_target, head), width=4, max_new_tokens=30)
+    assert head.depths_per_pass == 11 and measured.levels.shape == (12, 4)
