@@ -23,7 +23,7 @@ from sequoia_extras.dynamic_trees.sampled_expansion import SampledExpansion
 from sequoia_extras.dynamic_trees.top_k_expansion import TopKExpansion
 from tests.conftest import RecalledSession, tiny_llama
 from tests.core.decoding.test_traversal import endings
-from tests.head_folders import random_head
+from tests.head_folders import DFLASH, SPECULATORS, random_head
 from tests.laws import DEPTH, law_after, random_law
 
 PLAIN = SamplingConfig(1.0)
@@ -253,14 +253,16 @@ def test_trees_cut_at_the_end_of_a_context_are_exact(reach):
 @pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.6, 1.0])
 @pytest.mark.parametrize("recipe", ["drawn", "most likely"])
-def test_drafting_with_a_head_is_exact(recipe, temperature):
+@pytest.mark.parametrize("form", [SPECULATORS, DFLASH])
+def test_drafting_with_a_head_is_exact(form, recipe, temperature):
     """A random target and head of three tokens; the head has read a text with the target's states."""
     text = [1, 2, 0]
     sampling = SamplingConfig(temperature)
     seen = set()
     for seed in range(4 if recipe == "drawn" else 12):
         target = tiny_llama(seed, vocab=3, scale=0.5)
-        head = random_head(target, seed=seed, scale=3.0, draft_vocab=3 - seed % 2)
+        fields = {"reads": (1,)} if form == DFLASH else {"draft_vocab": 3 - seed % 2}
+        head = random_head(target, seed=seed, scale=3.0, form=form, **fields)
         paths = itertools.chain(*(itertools.product(range(3), repeat=length) for length in range(DEPTH + 1)))
         logits = {path: target.plain_logits(torch.tensor([*text, *path]))[-1].detach() for path in paths}
         law = {path: row.div(temperature).double().softmax(-1).numpy() for path, row in logits.items()}
