@@ -2,29 +2,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from transformers import PreTrainedModel
 
 from ..files.extras import provided
-from .plain_decoder import has_biases, has_head_norms, head_size, is_plain_decoder
+from .plain_decoder import head_size, is_plain_decoder
 from .tree_cache import CacheSession
-
-Linear = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Layer(NamedTuple):
-    """One decoder layer: the weights of its two norms, and its linear layers."""
+    """The weights of one decoder layer.
+
+    Attributes:
+        query_key_value: the stacked weights of the query, key and value projections; `bias` holds their biases.
+        head_norms: [heads + key heads, head_dim], the weights of the norms of queries and keys, as in Qwen3.
+    """
 
     norm: torch.Tensor
-    query_key_value: Linear
-    output: Linear
+    query_key_value: torch.Tensor
+    bias: torch.Tensor | None
+    head_norms: torch.Tensor | None
+    output: torch.Tensor
     mlp_norm: torch.Tensor
-    gate_up: Linear
-    down: Linear
+    gate_up: torch.Tensor
+    down: torch.Tensor
+
+
+def run_layer(
+    hidden: torch.Tensor,
+    layer: Layer,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    slots: torch.Tensor | slice,
+    mask: torch.Tensor | None,
+    eps: float,
+) -> torch.Tensor:
+    """Run one layer over q tokens and store their keys and values; return the hidden states, [q, hidden].
+
+    It depends only on its arguments, so that one compilation serves all layers of a model.
+
+    Args:
+        hidden: [q, hidden].
+        cos, sin: [q, 1, head_dim]; the first half of `sin` has the opposite sign.
+        keys, values: [key heads, capacity, head_dim], written in place.
+        slots: slots of these tokens, int64 [q] or a slice.
+        mask: [1, 1, q, kv], over the first kv slots; None if the tokens see all slots up to the end of the slice.
+    """
+    count = len(hidden)
+    key_heads, _, head_dim = keys.shape
+    normed = F.rms_norm(hidden, hidden.shape[1:], layer.norm, eps)
+    heads = F.linear(normed, layer.query_key_value, layer.bias).view(count, -1, head_dim)
+    unturned = heads[:, :-key_heads]
+    if layer.head_norms is not None:
+        unturned = F.rms_norm(unturned, (head_dim,), eps=eps) * layer.head_norms
+    turned = torch.addcmul(unturned * cos, unturned.roll(head_dim // 2, -1), sin)
+    new_keys = turned[:, -key_heads:].transpose(0, 1)
+    new_values = heads[:, -key_heads:].transpose(0, 1)
+    if isinstance(slots, slice):
+        keys[:, slots] = new_keys
+        values[:, slots] = new_values
+        seen = slots.stop
+    else:
+        assert mask is not None, "only the mask tells how many slots are visible"
+        keys.index_copy_(1, slots, new_keys)
+        values.index_copy_(1, slots, new_values)
+        seen = mask.shape[-1]
+    queries = turned[:, :-key_heads].transpose(0, 1)[None]
+    attended = F.scaled_dot_product_attention(
+        queries, keys[None, :, :seen], values[None, :, :seen], attn_mask=mask, enable_gqa=queries.shape[1] != key_heads
+    )
+    hidden = hidden + F.linear(attended[0].transpose(0, 1).reshape(count, -1), layer.output)
+    normed = F.rms_norm(hidden, hidden.shape[1:], layer.mlp_norm, eps)
+    gate, up = F.linear(normed, layer.gate_up).chunk(2, -1)
+    return hidden + F.linear(F.silu(gate).mul_(up), layer.down)
 
 
 class TorchLlama:
@@ -46,39 +102,44 @@ class TorchLlama:
         self.embedding = base.embed_tokens.weight
         self.norm = base.norm.weight
         self.head = model.lm_head
-        self.layers = [
-            Layer(
-                layer.input_layernorm.weight,
-                self._joined(layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj),
-                layer.self_attn.o_proj,
-                layer.post_attention_layernorm.weight,
-                self._joined(layer.mlp.gate_proj, layer.mlp.up_proj),
-                layer.mlp.down_proj,
-            )
-            for layer in base.layers
-        ]
+        self.layers = [self._layer(layer) for layer in base.layers]
         every = torch.arange(config.max_position_embeddings, device=self.embedding.device)[None]
         cos, sin = base.rotary_emb(self.embedding[:1], position_ids=every)
         half = self.head_dim // 2
         self.cos = cos[0]
         self.sin = torch.cat([-sin[0, :, :half], sin[0, :, half:]], -1)  # signed, so that a roll completes the rotation
 
+    def _layer(self, layer: Any) -> Layer:
+        """Fuse the weights of a transformers layer."""
+        attention = layer.self_attn
+        projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+        head_norms = None
+        if hasattr(attention, "q_norm"):
+            norms = (attention.q_norm.weight, self.heads), (attention.k_norm.weight, self.key_heads)
+            head_norms = torch.cat([weight.detach().expand(count, -1) for weight, count in norms])
+        return Layer(
+            layer.input_layernorm.weight,
+            self._join("weight", *projections),
+            None if attention.q_proj.bias is None else self._join("bias", *projections),
+            head_norms,
+            attention.o_proj.weight,
+            layer.post_attention_layernorm.weight,
+            self._join("weight", layer.mlp.gate_proj, layer.mlp.up_proj),
+            layer.mlp.down_proj.weight,
+        )
+
     @staticmethod
-    def _joined(*parts: torch.nn.Linear) -> Linear:
-        """Return one linear layer with the parts' stacked weights."""
-        weight = torch.cat([part.weight.detach() for part in parts])
-        start = 0
-        for part in parts:
-            part.weight = torch.nn.Parameter(weight[start : start + part.out_features], requires_grad=False)
-            start += part.out_features
-        joined = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
-        joined.weight = torch.nn.Parameter(weight, requires_grad=False)
+    def _join(name: str, *parts: torch.nn.Linear) -> torch.Tensor:
+        """Stack the weights or biases of linear layers; theirs become views of the result."""
+        joined = torch.cat([getattr(part, name).detach() for part in parts])
+        for part, view in zip(parts, joined.split([part.out_features for part in parts]), strict=True):
+            setattr(part, name, torch.nn.Parameter(view, requires_grad=False))
         return joined
 
     @staticmethod
     def supports(model: torch.nn.Module) -> bool:
         """Return whether this backend can run a model."""
-        return is_plain_decoder(model) and not has_biases(model) and not has_head_norms(model)
+        return is_plain_decoder(model)
 
     @property
     def description(self) -> str:
@@ -107,38 +168,30 @@ class TorchLlamaSession(CacheSession):
         self.model = model
         self.any_slot = True
 
+    def _buffers(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yield the keys and values of each layer, [key heads, capacity, head_dim], allocated in the first pass."""
+        model = self.model
+        pairs = self.cache._pairs
+        for index in range(len(pairs), len(model.layers)):
+            pairs[index] = self.cache._allocate(model.embedding.new_empty(1, model.key_heads, 0, model.head_dim))
+        return ((pair[0], pair[1]) for pair in pairs.values())
+
     def _logits(self, ids: torch.Tensor, positions: torch.Tensor, tree_mask: torch.Tensor, keep: int) -> torch.Tensor:
         model = self.model
+        start = self.cache.length
+        slots = self.cache.slots
         # A single new token that attends to everything needs no mask.
-        sees_all = self.cache.slots is None and len(ids) == 1 and not tree_mask.any()
+        sees_all = slots is None and len(ids) == 1 and not tree_mask.any()
         mask = None if sees_all else self.mask(tree_mask)
-        count = len(ids)
-        hidden_size = model.embedding.shape[1]
-        rotated = model.heads + model.key_heads
-        grouped = model.heads != model.key_heads
-        ids = ids.to(self.device)
+        written = slice(start, start + len(ids)) if slots is None else slots
         positions = positions.to(self.device)
         cos = model.cos[positions][:, None]
         sin = model.sin[positions][:, None]
-        half = model.head_dim // 2
-        shape = (hidden_size,)
-        hidden = F.embedding(ids, model.embedding)
+        hidden = F.embedding(ids.to(self.device), model.embedding)
         states = [hidden]
-        for index, layer in enumerate(model.layers):
-            normed = F.rms_norm(hidden, shape, layer.norm, model.eps)
-            heads = layer.query_key_value(normed).view(count, -1, model.head_dim)
-            turned = heads[:, :rotated]
-            turned = torch.addcmul(turned * cos, turned.roll(half, -1), sin)
-            keys, values = self.cache.write(
-                index, turned[:, model.heads :].transpose(0, 1)[None], heads[:, rotated:].transpose(0, 1)[None]
-            )
-            attended = F.scaled_dot_product_attention(
-                turned[:, : model.heads].transpose(0, 1)[None], keys, values, attn_mask=mask, enable_gqa=grouped
-            )
-            hidden = hidden + layer.output(attended[0].transpose(0, 1).reshape(count, -1))
-            gate, up = layer.gate_up(F.rms_norm(hidden, shape, layer.mlp_norm, model.eps)).chunk(2, -1)
-            hidden = hidden + layer.down(F.silu(gate).mul_(up))
+        for layer, (keys, values) in zip(model.layers, self._buffers(), strict=True):
+            hidden = run_layer(hidden, layer, cos, sin, keys, values, written, mask, model.eps)
             states.append(hidden)
         if self.state_indices:
             self.states = torch.stack([states[number] for number in self.state_indices], 1)
-        return model.head(F.rms_norm(hidden[-keep:], shape, model.norm, model.eps))
+        return model.head(F.rms_norm(hidden[-keep:], hidden.shape[1:], model.norm, model.eps))

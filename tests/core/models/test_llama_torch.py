@@ -4,7 +4,8 @@ import copy
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+import transformers
+from transformers import PreTrainedModel
 
 from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.models.llama_torch import TorchLlama
@@ -25,9 +26,14 @@ SMALL = {
 }
 
 
-def llama(**changes) -> LlamaForCausalLM:
+def llama(family: str = "Llama", **changes) -> PreTrainedModel:
     torch.manual_seed(0)
-    return LlamaForCausalLM(LlamaConfig(**{**SMALL, **changes})).eval()
+    config = getattr(transformers, f"{family}Config")(**{**SMALL, **changes})
+    model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+    for name, weight in model.named_parameters():  # the initial ones are all 0 or all 1
+        if name.endswith(("proj.bias", "q_norm.weight", "k_norm.weight")):
+            torch.nn.init.normal_(weight, mean=0.5, std=0.5)
+    return model
 
 
 def logits(model, tree=TREE) -> torch.Tensor:
@@ -73,8 +79,12 @@ LLAMA3 = {
         {"head_dim": 16},
         {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}},
         {"rope_parameters": LLAMA3},
+        {"family": "Mistral", "sliding_window": None},
+        {"family": "Qwen2"},
+        {"family": "Qwen3", "head_dim": 16},
     ],
 )
+@pytest.mark.sample(7)
 def test_fused_logits_match_the_model(changes):
     own, fused = both(llama(**changes))
     torch.testing.assert_close(fused, own, atol=2e-6, rtol=1e-5)
