@@ -13,6 +13,8 @@ from ..files.extras import provided
 from .plain_decoder import head_size, is_plain_decoder
 from .tree_cache import CacheSession
 
+CAPACITY_STEP = 512  # compiled layers depend on the capacity of the cache, so it takes few values
+
 
 class Layer(NamedTuple):
     """The weights of one decoder layer.
@@ -103,6 +105,8 @@ class TorchLlama:
         self.norm = base.norm.weight
         self.head = model.lm_head
         self.layers = [self._layer(layer) for layer in base.layers]
+        compiled = (compiler(run_layer, self.embedding.device) for compiler in provided("layer_compilers"))
+        self.run_static_layer = next(filter(None, compiled), run_layer)
         every = torch.arange(config.max_position_embeddings, device=self.embedding.device)[None]
         cos, sin = base.rotary_emb(self.embedding[:1], position_ids=every)
         half = self.head_dim // 2
@@ -150,6 +154,8 @@ class TorchLlama:
         return "fused PyTorch operations" + (f" ({reasons})" if reasons else "")
 
     def open(self, capacity: int, vocab_size: int, state_indices: Sequence[int] = ()) -> TorchLlamaSession:
+        if self.run_static_layer is not run_layer:
+            capacity = -(-capacity // CAPACITY_STEP) * CAPACITY_STEP
         return TorchLlamaSession(self, capacity, vocab_size, state_indices)
 
 
@@ -183,6 +189,7 @@ class TorchLlamaSession(CacheSession):
         # A single new token that attends to everything needs no mask.
         sees_all = slots is None and len(ids) == 1 and not tree_mask.any()
         mask = None if sees_all else self.mask(tree_mask)
+        run = run_layer if slots is None else model.run_static_layer
         written = slice(start, start + len(ids)) if slots is None else slots
         positions = positions.to(self.device)
         cos = model.cos[positions][:, None]
@@ -190,7 +197,7 @@ class TorchLlamaSession(CacheSession):
         hidden = F.embedding(ids.to(self.device), model.embedding)
         states = [hidden]
         for layer, (keys, values) in zip(model.layers, self._buffers(), strict=True):
-            hidden = run_layer(hidden, layer, cos, sin, keys, values, written, mask, model.eps)
+            hidden = run(hidden, layer, cos, sin, keys, values, written, mask, model.eps)
             states.append(hidden)
         if self.state_indices:
             self.states = torch.stack([states[number] for number in self.state_indices], 1)
