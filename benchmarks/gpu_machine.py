@@ -140,6 +140,24 @@ class Machine:
             2 * side**3 / self.seconds(lambda: matrix @ matrix),
         )
 
+    @cached_property
+    def stated(self) -> Peaks | None:
+        """The rates in this device's data sheet, if it is known; in a rehearsal, those of an H100."""
+        if self.rehearse:
+            return Peaks.stated()
+        name = describe_device(self.device).lower()
+        sheets = json.loads((ROOT / "assets" / "devices.json").read_text())["devices"]
+        fitting = [key for key in sheets if all(part in name for part in key.split("-"))]
+        # Cards for other slots have slower memory than the data sheet's.
+        if not fitting or "pcie" in name or "nvl" in name:
+            return None
+        return Peaks.stated(max(fitting, key=len))
+
+    def weight_bytes(self, name: str) -> int:
+        """Return the size of the weights that a pass of a model reads, in bytes."""
+        shape = self.shape(name)
+        return self.dtype.itemsize * (shape.layers * shape.layer + self.vocab * shape.hidden)
+
     def shape(self, name: str) -> Shape:
         return SMALL if self.rehearse else SHAPES[name]
 

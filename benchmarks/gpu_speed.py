@@ -14,6 +14,7 @@ import sequoia_core.models.short_spins  # noqa: F401  before torch, whose thread
 # isort: split
 import numpy as np
 import torch
+from gpu_layers import graph_pass
 from gpu_machine import VOCAB, Machine, Row
 from gpu_replay import WARM_UP, replayed
 
@@ -30,7 +31,7 @@ from sequoia_core.planning.profile import HardwareProfile
 from sequoia_core.planning.step_time import autoregressive_sec, step_time
 from sequoia_core.trees.optimal import expected_tokens, optimal_tree
 from sequoia_extras.cuda_graphs import drafting, judging, phases
-from sequoia_extras.cuda_graphs.phases import Phase, StaticPass, visible_slots
+from sequoia_extras.cuda_graphs.phases import Phase, visible_slots
 
 PAIRS = (("Llama-2-7B", "Llama-68M"), ("Llama-2-13B", "Llama-68M"), ("Llama-2-7B", "Llama-160M"))
 PLAIN_TOKENS, STEPS = 64, 128
@@ -73,10 +74,7 @@ def plain(machine: Machine) -> list[Row]:
         # The difference excludes the prompt.
         theirs[name] = (all_of_them - first) / (count - 1)
     torch._dynamo.reset()
-    shape = machine.shape("Llama-2-7B")
-    width = machine.dtype.itemsize
-    weights = width * (shape.layers * shape.layer + machine.vocab * shape.hidden)
-    share = weights / machine.peaks.memory / own
+    share = machine.weight_bytes("Llama-2-7B") / machine.peaks.memory / own
     return [
         Row("one token, 7B shape", 1e3 * own, "ms"),
         Row("share of it needed to read the weights", share, "", "at least 0.8", share >= 0.8),
@@ -102,11 +100,7 @@ def fused(machine: Machine) -> list[Row]:
     for count in (1, machine.size):
         taken = {}
         for name, own in ((model.backend, model), ("transformers", plain)):
-            session = own.open(machine.context + 2 * machine.size)
-            prefill(session, machine.prompt(machine.context))
-            first = torch.full((1,), machine.context, device=machine.device)
-            one = StaticPass(session, causal_mask(count), torch.arange(count), first=first)
-            taken[name] = machine.seconds(Phase(one.logits, machine.device), 20)
+            taken[name] = machine.seconds(graph_pass(machine, own, count, machine.context + 2 * machine.size), 20)
             rows.append(Row(f"pass over {count} tokens, {name}", 1e3 * taken[name], "ms"))
         ratio = taken["transformers"] / taken[model.backend]
         rows.append(Row("time of transformers over ours", ratio, "x", "above 1", ratio > 1.0))

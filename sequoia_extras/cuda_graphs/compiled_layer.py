@@ -30,7 +30,7 @@ class CompiledLayer:
 
     def __init__(self, run_layer: Callable[..., Tensor]) -> None:
         self._run_layer = run_layer
-        self._failed = False
+        self.failed = False
 
     @cached_property
     def _compiled(self) -> Callable[..., Tensor]:
@@ -39,12 +39,12 @@ class CompiledLayer:
         return torch.compile(self._run_layer, fullgraph=True, dynamic=False, mode="max-autotune-no-cudagraphs")
 
     def __call__(self, *arguments: Any) -> Tensor:
-        if not self._failed:
+        if not self.failed:
             try:
                 with torch._dynamo.config.patch(recompile_limit=MAX_COMPILATIONS):
                     return self._compiled(*arguments)
             except RuntimeError as error:
-                self._failed = True
+                self.failed = True
                 reason = str(error).strip().partition("\n")[0]
                 notify_once(f"layers run uncompiled, which is slower: {reason}")
         return self._run_layer(*arguments)

@@ -58,7 +58,7 @@ def test_compiled_layers_decode_the_same_text(family, monkeypatch):
     assert text == plain_text and len(set(text)) > 3
     torch.testing.assert_close(logits(compiled), logits(plain), atol=2e-6, rtol=1e-5)
     assert counters["stats"]["unique_graphs"] == 2, "one for each number of tokens"
-    assert not compiled._backend.run_static_layer._failed
+    assert not compiled._backend.run_static_layer.failed
 
 
 @pytest.mark.parametrize(
