@@ -1,4 +1,4 @@
-"""A Llama pass with few PyTorch operations, because launch overhead is large for small models and on GPUs."""
+"""Passes of Llama and its relatives with few PyTorch operations, because launches are slow, above all on GPUs."""
 
 from __future__ import annotations
 

@@ -21,11 +21,11 @@ from tests.extras.cuda_graphs.test_gpu_path import run_on_cpu
 TREE = k_ary_tree(2, 2)  # padded to 8 nodes; both levels of its draft read two tokens
 
 
-def wrapped(family: str, name: str) -> HuggingFaceModel:
+def wrapped(family: str) -> HuggingFaceModel:
     model = llama(family, num_hidden_layers=3, head_dim=8)
     with torch.no_grad():
         model.model.embed_tokens.weight.mul_(50)  # so that the text does not repeat one token
-    return HuggingFaceModel(model, name)
+    return HuggingFaceModel(model, family)
 
 
 @torch.inference_mode()
@@ -45,11 +45,11 @@ def logits(model: HuggingFaceModel) -> torch.Tensor:
 @needs_compiler
 @pytest.mark.parametrize("family", ["Llama", "Qwen2", "Qwen3"])
 def test_compiled_layers_decode_the_same_text(family, monkeypatch):
-    plain = wrapped(family, "plain")
+    plain = wrapped(family)
     run_on_cpu(monkeypatch)
     monkeypatch.setenv(compiled_layer.VARIABLE, "1")
     monkeypatch.setattr(compiled_layer, "DEVICE_TYPE", "cpu")
-    compiled = wrapped(family, "compiled")
+    compiled = wrapped(family)
     torch._dynamo.reset()
     counters.clear()
     plain_text, text = (
