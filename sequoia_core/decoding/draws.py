@@ -49,5 +49,9 @@ def exponential(like: torch.Tensor, generator: torch.Generator | None) -> torch.
 
 
 def invert(cumulative: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
-    """Return the index where each row of cumulative sums, [m, V], first exceeds its total times `uniforms`, [m, 1]."""
-    return torch.searchsorted(cumulative, uniforms * cumulative[:, -1:], right=True)
+    """Return the index where each row of cumulative sums, [m, V], first exceeds its total times `uniforms`, [m, k].
+
+    The result is int64 [m, k]; it is V - 1 for a row without mass or with NaN.
+    """
+    indices = torch.searchsorted(cumulative, uniforms * cumulative[:, -1:], right=True)
+    return indices.clamp_max(cumulative.shape[1] - 1)

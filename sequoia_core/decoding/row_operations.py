@@ -158,8 +158,7 @@ class RowOperations:
                 given = torch.where(mass > 0, law / mass.clamp_min(1e-300), even).scatter(1, drawn, 0.0)
                 surplus = (given - residuals.rows(torch.arange(count, device=device))).clamp_min_(0.0)
                 rejected = invert(surplus.cumsum(1), uniforms[:, 2 * before + 1 : 2 * before + 2])
-                # The index is out of range only if no mass is left.
-                drawn = torch.cat([drawn, rejected.clamp_max(draft.shape[1] - 1)], 1)
+                drawn = torch.cat([drawn, rejected], 1)
             residuals.reject(mass, before, undecided)
             if not replacement:
                 mass = draft.scatter(1, drawn, 0.0).sum(1, keepdim=True, dtype=torch.float64)

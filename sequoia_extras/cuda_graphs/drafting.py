@@ -9,9 +9,15 @@ import torch
 from torch import Tensor
 
 from sequoia_core.decoding.drafting import DraftRun, DraftTree, LevelDrafter, generator_on
-from sequoia_core.decoding.draws import exponential, race, race_after_first, row_uniforms
+from sequoia_core.decoding.draws import exponential, invert, race, race_after_first
 from sequoia_core.decoding.plan import Level
-from sequoia_core.decoding.sampling import draft_probabilities, sample_without_replacement, take_most_likely
+from sequoia_core.decoding.sampling import (
+    draft_probabilities,
+    sample_with_replacement,
+    sample_without_replacement,
+    take_most_likely,
+)
+from sequoia_core.decoding.verifiers import DraftSampling
 from sequoia_core.models.protocol import causal_mask
 from sequoia_core.models.tree_cache import CacheSession
 
@@ -42,9 +48,14 @@ class StaticDrafter(LevelDrafter):
         self._probs = torch.ones(plan.tree.size, dtype=torch.float32, device=device)
         # These are also the rows that the base class reads and writes.
         self._rows = self._static_rows = torch.zeros(inner, self._vocab, dtype=torch.float32, device=device)
-        self._noise = torch.ones_like(self._static_rows) if run.draft_sampling is sample_without_replacement else None
+        noise_columns = self._vocab if run.draft_sampling is sample_without_replacement else 0
+        self._noise = self._static_rows.new_ones(inner, noise_columns)
         self._first_rows = None if run.sampling.plain else torch.zeros_like(self._static_rows)
-        self._first_uniforms = torch.zeros(inner, 1, dtype=torch.float64, device=device)
+        # Children drawn with replacement need a number each; others only first children with rows of their own.
+        uniform_columns = 0 if run.sampling.plain else 1
+        if run.draft_sampling is sample_with_replacement:
+            uniform_columns = int(plan.child_counts.max())
+        self._uniforms = torch.zeros(inner, uniform_columns, dtype=torch.float64, device=device)
         self._path = torch.zeros(plan.tree.depth + 1, dtype=torch.int64, device=device)
         # A draft model has read all tokens but the last two; a head reads an accepted path again.
         self._rereads_paths = session.rereads_paths
@@ -69,8 +80,7 @@ class StaticDrafter(LevelDrafter):
 
     @staticmethod
     def supports(run: DraftRun) -> bool:
-        drawn = run.draft_sampling in (sample_without_replacement, take_most_likely)
-        return run.policy.fixed is not None and drawn and is_static(run.session)
+        return run.policy.fixed is not None and run.draft_sampling in DRAWS and is_static(run.session)
 
     def restart(self, generator: torch.Generator) -> None:
         """Start another run with this generator."""
@@ -86,10 +96,8 @@ class StaticDrafter(LevelDrafter):
         self._before.fill_(len(sequence) - self._reread)
         self._tokens[:1] = sequence[-1]
         self.passes[0].ids.copy_(torch.tensor(sequence[-self._reread :]))
-        if self._noise is not None:
-            self._noise.copy_(exponential(self._noise, self.run.generator))
-        if self._first_rows is not None:
-            self._first_uniforms.copy_(row_uniforms(self._first_uniforms, self.run.generator))
+        self._noise.copy_(exponential(self._noise, self.run.generator))
+        self._uniforms.uniform_(generator=self.run.generator)
         self._fill_levels(visible_slots(root_position + len(self._static_rows), self._cache.capacity))
         return DraftTree(
             self._plan,
@@ -112,16 +120,10 @@ class StaticDrafter(LevelDrafter):
     def _draw(self, logits: Tensor, level: _LevelOnDevice) -> None:
         """Draw one level's children, given the logits of its nodes."""
         probs, first = draft_probabilities(logits, self.run.sampling)
-        if self._noise is None:
-            drawn = take_most_likely(probs, level.most_children)
-        else:
-            noise = self._noise[level.rows]
-            if first is not None and self._first_rows is not None:
-                self._first_rows[level.rows] = first
-                uniforms = self._first_uniforms[level.rows]
-                drawn = race_after_first(probs, noise, level.most_children, first, uniforms)
-            else:
-                drawn = race(probs, noise, level.most_children)
+        if first is not None and self._first_rows is not None:
+            self._first_rows[level.rows] = first
+        numbers = self._noise[level.rows], self._uniforms[level.rows]
+        drawn = DRAWS[self.run.draft_sampling](probs, level.most_children, numbers, first)
         drawn = drawn.take(level.draw_indices)
         self._tokens[level.children] = drawn
         self._probs[level.children] = probs.take(level.parents * self._vocab + drawn)
@@ -139,6 +141,27 @@ class StaticDrafter(LevelDrafter):
         self._path[: len(read)] = torch.tensor(read)
         self._commit_path()
         self._cache.length = draft.root_position + len(read)
+
+
+def _draw_distinct(probs: Tensor, k: int, numbers: tuple[Tensor, Tensor], first: Tensor | None) -> Tensor:
+    noise, uniforms = numbers
+    return race(probs, noise, k) if first is None else race_after_first(probs, noise, k, first, uniforms)
+
+
+def _draw_independent(probs: Tensor, k: int, numbers: tuple[Tensor, Tensor], first: Tensor | None) -> Tensor:
+    _, uniforms = numbers
+    drawn = invert(probs.cumsum(1, dtype=torch.float64), uniforms[:, :k])
+    if first is not None:
+        drawn[:, :1] = invert(first.cumsum(1, dtype=torch.float64), uniforms[:, :1])
+    return drawn
+
+
+# The same draws from numbers that were drawn before, (noise, uniforms), instead of a generator.
+DRAWS: dict[DraftSampling, DraftSampling] = {
+    sample_without_replacement: _draw_distinct,
+    sample_with_replacement: _draw_independent,
+    take_most_likely: take_most_likely,
+}
 
 
 class _LevelOnDevice(NamedTuple):

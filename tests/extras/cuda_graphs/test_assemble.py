@@ -51,7 +51,7 @@ def test_fastest_supported_drafter_and_judge_are_chosen(tree, sampling, verifier
     pair = pair_of(tiny_llama(1, layers=1), tiny_llama(2, layers=1))
     found = parts_of(pair, tree, sampling, verifier)
     if static:
-        drafter = "Static" if drafter == "Level" and verifier != "specinfer" else drafter
+        drafter = "Static" if drafter == "Level" else drafter
         judge = "Static"
     assert [type(part).__name__ for part in found[:2]] == [f"{drafter}Drafter", f"{judge}Judge"]
     assert len(found.sessions) == (2 if as_policy(tree).needs_draft else 1)
