@@ -1,26 +1,37 @@
 """Judge for GPUs: pass, walk and commit are phases with fixed shapes, with one device-to-host copy per step."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from sequoia_core.decoding.drafting import DraftTree
-from sequoia_core.decoding.draws import invert
 from sequoia_core.decoding.judging import RowJudge
-from sequoia_core.decoding.plan import TreePlan, padded
+from sequoia_core.decoding.plan import TreePlan
 from sequoia_core.decoding.sampling import SamplingConfig, check_probabilities, probabilities
-from sequoia_core.decoding.verifiers import Verifier, sequoia_rule, topk_rule
+from sequoia_core.decoding.verifiers import Rule, Verifier, sequoia_rule, specinfer_rule, topk_rule, traversal_rule
 from sequoia_core.decoding.walk import Trial, Walk
 from sequoia_core.models.protocol import Session
 from sequoia_core.models.tree_cache import CacheSession
+from sequoia_core.trees.tree import TokenTree
 
 from .phases import Phase, StaticPass, is_static, visible_slots
-from .walk_by_rank import Decision, RankedTree, follow_by_rank, walk_by_rank
+from .walk_by_rank import (
+    Decision,
+    RankedTree,
+    ScoredNodes,
+    TreeShape,
+    ascend_by_rank,
+    follow_by_rank,
+    follow_samples,
+    walk_by_rank,
+)
 
 
 class StaticJudge(RowJudge):
-    """Judges all nodes at once on the device if the rule is implemented there; otherwise falls back to `RowJudge`.
+    """Judges all nodes at once on the device; falls back to `RowJudge` for sampled trees with looked-up children.
 
     Attributes:
         first: int64 [1] on the device, the root's position.
@@ -36,7 +47,7 @@ class StaticJudge(RowJudge):
         self.static_session = session
         self.first = torch.zeros(1, dtype=torch.int64, device=session.device)
         self.passes: StaticPass | None = None
-        self._buffers_by_shape: dict[tuple, _TreeBuffers] = {}
+        self._buffers_by_shape: dict[TreeShape, _TreeBuffers] = {}
         # Plan and buffers of the previous step, until `score` is called.
         self._plan: TreePlan | None = None
         self._buffers: _TreeBuffers
@@ -51,16 +62,12 @@ class StaticJudge(RowJudge):
     def score(self, draft: DraftTree) -> None:
         plan = draft.plan
         is_repeated = plan is self._plan
-        if not (is_repeated and self._buffers.counts):
+        if not (is_repeated and self._buffers.shape.is_exact):
             # A repeated tree gets buffers of its exact shape; other trees share a few shapes.
-            most = max(1, int(plan.child_counts.max()))
-            counts: tuple[int, ...] = ()
-            if is_repeated:
-                counts = tuple(max(1, int((plan.child_counts > k).sum())) for k in range(most))
-            children = most if is_repeated else padded(most)
-            shape = (padded(plan.tree.size), children, padded(plan.tree.depth + 1), counts)
+            from_leaves = not self.sampling.greedy and RANKED_RULES[self.verifier.rule].from_leaves
+            shape = TreeShape.from_plan(plan, is_exact=is_repeated, from_leaves=from_leaves)
             if shape not in self._buffers_by_shape:
-                self._buffers_by_shape[shape] = _TreeBuffers(self, *shape)
+                self._buffers_by_shape[shape] = _TreeBuffers(self, shape, plan)
             self._buffers = self._buffers_by_shape[shape]
             self._plan = plan
         self._buffers.load_tree(draft)
@@ -77,7 +84,7 @@ class StaticJudge(RowJudge):
     def walk(self, draft: DraftTree) -> Walk:
         self._decided = None
         drawn = not self.sampling.greedy
-        if drawn and (draft.looked_up is not None or self.verifier.rule not in (sequoia_rule, topk_rule)):
+        if drawn and draft.looked_up is not None:
             if len(draft.rows):
                 check_probabilities(draft.rows[draft.cache_positions.max(initial=0)][None], "draft")
             draft.tokens = draft.tokens.cpu()
@@ -96,10 +103,12 @@ class StaticJudge(RowJudge):
         self._decided = buffers
         # The path is padded to the tree's depth by repeating its last node.
         nodes = tuple(dict.fromkeys(path.long().tolist()))
-        # With this rule, the uniforms were used to draw the target's tokens, not to accept or reject children.
-        if self.verifier.rule is topk_rule:
-            uniforms = torch.zeros_like(uniforms)
-        return Walk(nodes, int(flags[0]), tuple(_trials(draft, nodes, uniforms.tolist(), masses.tolist())))
+        rule = RANKED_RULES[self.verifier.rule]
+        numbers = (uniforms * rule.by_uniform).tolist()
+        pairs = masses.tolist()
+        offered = rule.list_offers(draft.tree, nodes)
+        trials = tuple(Trial(node, numbers[node], *pairs[node]) for node in offered if pairs[node][1])
+        return Walk(nodes, int(flags[0]), trials)
 
     @torch.inference_mode()
     def commit(self, draft: DraftTree, path: tuple[int, ...]) -> None:
@@ -109,41 +118,67 @@ class StaticJudge(RowJudge):
         self.static_session.cache.length = draft.root_position + len(path)
 
 
-def _trials(
-    draft: DraftTree, path: tuple[int, ...], uniforms: Sequence[float], masses: Sequence[tuple[float, float]]
-) -> list[Trial]:
-    """Return the trials along a path: at each of its nodes, those of the children up to the accepted one."""
-    accepted = set(path)
-    trials = []
+def _offers_from_root(tree: TokenTree, path: tuple[int, ...]) -> Iterator[int]:
+    """Yield the children of each node of the path up to the accepted one."""
     for node in path:
-        for child in draft.tree.children(node):
-            trials.append(Trial(child, uniforms[child], *masses[child]))
-            if child in accepted:
+        for child in tree.children(node):
+            yield child
+            if child in path:
                 break
-    return trials
+
+
+def _offers_from_leaves(tree: TokenTree, path: tuple[int, ...], node: int = 0) -> Iterator[int]:
+    """Yield the nodes at or below `node` in post-order, up to the end of the path."""
+    for child in tree.children(node):
+        yield from _offers_from_leaves(tree, path, child)
+        if child in path:
+            return
+    yield node
+
+
+class _RankedRule(NamedTuple):
+    """How a verifier's rule is applied on the device.
+
+    Attributes:
+        decide: function from (tree, nodes, shape) to the `Decision`.
+        list_offers: function from (tree, path) to the nodes that may have had trials, in order.
+        from_leaves: whether `decide` offers children in the order of `RankedTree.offers`.
+        by_uniform: whether uniforms accept children; otherwise they draw the target's tokens.
+    """
+
+    decide: Callable[[RankedTree, ScoredNodes, TreeShape], Decision]
+    list_offers: Callable[[TokenTree, tuple[int, ...]], Iterator[int]] = _offers_from_root
+    from_leaves: bool = False
+    by_uniform: bool = True
+
+
+RANKED_RULES: dict[Rule, _RankedRule] = {
+    sequoia_rule: _RankedRule(walk_by_rank),
+    specinfer_rule: _RankedRule(partial(walk_by_rank, replaced=True)),
+    topk_rule: _RankedRule(follow_samples, by_uniform=False),
+    traversal_rule: _RankedRule(ascend_by_rank, _offers_from_leaves, from_leaves=True),
+}
 
 
 class _TreeBuffers:
-    """Buffers and phases for one tree, or for all trees with up to `size` nodes, `children` per node and `levels`.
+    """Buffers and phases for all trees of a shape; `plan` is that of one of them.
 
     Attributes:
         tree_pass: the pass over the nodes; padding nodes attend only to themselves and the committed tokens.
         decide: phase that returns everything the host needs, float64 (see `split_verdict`).
         commit_path: phase that commits the accepted path to the cache.
-        counts: for one tree, the number of nodes with more than k children, for each k; otherwise ().
     """
 
-    def __init__(self, judge: StaticJudge, size: int, children: int, levels: int, counts: tuple[int, ...]) -> None:
+    def __init__(self, judge: StaticJudge, shape: TreeShape, plan: TreePlan) -> None:
         self.judge = judge
-        self.size = size
-        self.depth = levels - 1
-        self.counts = counts
+        self.shape = shape
+        size = shape.size
         session = judge.static_session
         device = session.device
         self_mask = torch.full((size, size), -torch.inf).fill_diagonal_(0.0)
         self.tree_pass = StaticPass(session, self_mask, torch.zeros(size, dtype=torch.int64), first=judge.first)
-        shapes = ((size,), (size,), (size, children), (size,))
-        self.tree = RankedTree(*(torch.zeros(shape, dtype=torch.int64, device=device) for shape in shapes))
+        ranked = RankedTree.from_plan(plan, torch.from_numpy(plan.cache_positions), shape)
+        self.tree = RankedTree(*(part.to(device) for part in ranked))
         self.uniforms = torch.zeros(size, dtype=torch.float64, device=device)
         self._plan: TreePlan | None = None
         self._no_rows = torch.empty(0, 0)
@@ -171,8 +206,7 @@ class _TreeBuffers:
         # Depths left over from a larger tree could exceed the context.
         self.tree_pass.depths[size:] = 0
         cache_positions = torch.from_numpy(draft.cache_positions)
-        ranked = RankedTree.from_plan(plan, cache_positions, self.size, self.tree.children.shape[1])
-        for buffer, values in zip(self.tree, ranked, strict=True):
+        for buffer, values in zip(self.tree, RankedTree.from_plan(plan, cache_positions, self.shape), strict=True):
             buffer.copy_(values)
 
     def _decide(self) -> Tensor:
@@ -188,29 +222,19 @@ class _TreeBuffers:
         judge = self.judge
         tokens = self.tree_pass.ids
         if judge.sampling.greedy:
-            return follow_by_rank(self.tree, tokens, self.logits.max(-1).indices, depth=self.depth)
-        target = _normalized(probabilities(self.logits, judge.sampling))
-        # A target token is drawn after every node, and the walk follows these tokens.
-        if judge.verifier.rule is topk_rule:
-            wanted = invert(target.cumsum(1), self.uniforms[:, None])[:, 0]
-            return follow_by_rank(self.tree, tokens, wanted, depth=self.depth)
+            return follow_by_rank(self.tree, tokens, self.logits.max(-1).indices, self.shape)
+        target = probabilities(self.logits, judge.sampling).double()
+        target = target / target.sum(1, keepdim=True)
         # A lone root has no draft rows; the target's rows take their place, but are not read.
-        draft = _normalized(self.rows if len(self.rows) else target)
-        first = None if self.first_rows is None else _normalized(self.first_rows)
-        return walk_by_rank(
-            self.tree, tokens, target, draft, self.uniforms, depth=self.depth, first=first, counts=self.counts
-        )
+        draft = self.rows if len(self.rows) else target
+        nodes = ScoredNodes(tokens, target, draft, self.uniforms, self.first_rows)
+        return RANKED_RULES[judge.verifier.rule].decide(self.tree, nodes, self.shape)
 
     def split_verdict(self, verdict: Tensor) -> tuple[Tensor, ...]:
         """Split a verdict into bonus token and both models' finite flags [3], tokens, path and masses [n, 2]."""
-        flags, tokens, path, masses = verdict.split([3, self.size, self.depth + 1, 2 * self.size])
+        flags, tokens, path, masses = verdict.split([3, self.shape.size, self.shape.levels, 2 * self.shape.size])
         return flags, tokens, path, masses.view(-1, 2)
 
     def _gather_path(self) -> Tensor:
         path = self.split_verdict(self.verdict)[2].long()
         return self.judge.static_session.cache.gather(self.judge.first, path)
-
-
-def _normalized(rows: Tensor) -> Tensor:
-    rows = rows.double()
-    return rows / rows.sum(1, keepdim=True)

@@ -15,9 +15,9 @@ from sequoia_core.decoding.drafting import DraftTree
 from sequoia_core.decoding.loop import decode
 from sequoia_core.decoding.plan import TreePlan
 from sequoia_core.decoding.record import StepDetails
-from sequoia_core.decoding.sampling import SamplingConfig, sample_without_replacement
-from sequoia_core.decoding.verifiers import VERIFIERS, sequoia_rule
-from sequoia_core.decoding.walk import walk_greedily
+from sequoia_core.decoding.sampling import SamplingConfig
+from sequoia_core.decoding.verifiers import VERIFIERS
+from sequoia_core.decoding.walk import WALKS, ScoredTree, walk_greedily, walk_tree
 from sequoia_core.files.extras import provided
 from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.models.loading import load_pair
@@ -26,8 +26,9 @@ from sequoia_core.models.tree_cache import CacheSession
 from sequoia_core.trees.plain import branching_tree, chain_tree, k_ary_tree
 from sequoia_core.trees.tree import TokenTree
 from sequoia_extras.cuda_graphs import drafting, judging, phases
+from sequoia_extras.cuda_graphs.judging import RANKED_RULES
 from sequoia_extras.cuda_graphs.phases import Phase
-from sequoia_extras.cuda_graphs.walk_by_rank import RankedTree, follow_by_rank, walk_by_rank
+from sequoia_extras.cuda_graphs.walk_by_rank import RankedTree, ScoredNodes, TreeShape, follow_by_rank
 from sequoia_extras.dynamic_trees.policies import LookupTree, SpecExecTree
 from sequoia_extras.dynamic_trees.text_index import TextIndex
 from sequoia_extras.evaluation.losslessness import check_losslessness
@@ -66,8 +67,9 @@ def by_transformers(model):
     return HuggingFaceModel(model.model, model.name, backend=TransformersBackend(model.model))
 
 
+@pytest.mark.parametrize("verifier", ["sequoia", "specinfer", "traversal"])
 @pytest.mark.parametrize("tree", [chain_tree(5), k_ary_tree(3, 3)], ids=["chain", "ternary"])
-def test_draft_equal_to_target_is_always_accepted(tree, used, tiny_target):
+def test_draft_equal_to_target_is_always_accepted(tree, verifier, used, tiny_target):
     samplings = SamplingConfig(), SamplingConfig(1.0), SamplingConfig(1.0, 0.8), SamplingConfig(0.7, top_k=5)
     for sampling in samplings:
         steps = list(
@@ -77,6 +79,7 @@ def test_draft_equal_to_target_is_always_accepted(tree, used, tiny_target):
                 tree=tree,
                 max_new_tokens=36,
                 sampling=sampling,
+                verifier=verifier,
                 generator=torch.Generator().manual_seed(0),
             )
         )
@@ -219,10 +222,11 @@ def test_reused_runs_decode_like_new_ones(used):
         (ragged, SamplingConfig(), "sequoia", PROMPT),
         (ragged, SamplingConfig(0.7), "sequoia", PROMPT),
         (ragged, SamplingConfig(0.7), "sequoia", [9, 8, 7]),
-        (ragged, SamplingConfig(0.7), "topk", PROMPT),
+        *((ragged, SamplingConfig(0.7), verifier, PROMPT) for verifier in ("topk", "specinfer", "traversal")),
         (chain, SamplingConfig(0.7), "sequoia", PROMPT),
         (chain, SamplingConfig(1.5), "sequoia", PROMPT),
         (chain, SamplingConfig(1.5, 0.5), "sequoia", PROMPT),
+        (chain, SamplingConfig(1.5, 0.5), "specinfer", PROMPT),
     ]
     for tree, sampling, verifier, prompt in runs:
         options = {"tree": tree, "sampling": sampling, "verifier": verifier, "max_new_tokens": 12}
@@ -236,38 +240,32 @@ def test_reused_runs_decode_like_new_ones(used):
             for trial in step.trials:
                 accepted = trial.node in step.accepted_path
                 assert accepted == (trial.uniform * trial.draft_mass < trial.target_mass)
-                assert verifier == "sequoia" or trial.uniform == 0.0
+                assert verifier != "topk" or trial.uniform == 0.0
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("top_p", [1.0, 0.7])
 @pytest.mark.parametrize("verifier", VERIFIERS)
-def test_sampled_text_follows_the_target(verifier, used):
-    """The false alarm rate is below 1e-6; rules without phases use the base class."""
+def test_sampled_text_follows_the_target(verifier, top_p, used):
+    """The false alarm rate is below 1e-6."""
     pair = [tiny_llama(seed, vocab=16, layers=1, scale=1.0) for seed in (1, 2)]
     report = check_losslessness(
         [3, 5],
         pair_of(*pair),
         tree=branching_tree([3, 2]),
-        sampling=SamplingConfig(1.0),
+        sampling=SamplingConfig(1.0, top_p),
         verifier=verifier,
         samples=500,
         generator=torch.Generator().manual_seed(0),
     )
     assert report.passed and report.degrees_of_freedom > 5
-    assert bool(used["_TreeBuffers._decide"]) == (verifier in ("sequoia", "topk"))
-
-
-@pytest.mark.sample(len(VERIFIERS))
-@pytest.mark.parametrize("verifier", VERIFIERS)
-def test_only_supported_rules_run_as_phases(verifier, used, tiny_target, tiny_draft):
-    options = {"sampling": SamplingConfig(0.7), "verifier": verifier, "max_new_tokens": 6}
-    steps = list(decode(PROMPT, pair_of(tiny_target, tiny_draft), tree=TREES["ragged"], **options))
-    assert used["_TreeBuffers._decide"] == (len(steps) if verifier in ("sequoia", "topk") else 0)
+    assert used["_TreeBuffers._decide"] and used["StaticDrafter._fill"]
 
 
 def test_non_finite_logits_of_either_model_are_named(used, tiny_target, tiny_draft, monkeypatch):
     warm = {"sampling": SamplingConfig(1.0)}
-    for broken, options in itertools.product(("target", "draft"), ({}, warm, warm | {"verifier": "traversal"})):
+    drawn = [{"sampling": SamplingConfig(1.0, 0.9), "verifier": verifier} for verifier in VERIFIERS]
+    for broken, options in itertools.product(("target", "draft"), ({}, warm, *drawn)):
         model = by_transformers(tiny_llama(3 if broken == "target" else 4))
         with torch.no_grad():
             model.model.lm_head.weight[5] = torch.nan
@@ -284,11 +282,14 @@ def place(request):
 
 
 @pytest.mark.parametrize("cut_first", [False, True], ids=["plain", "top-p"])
-def test_parallel_walk_matches_sequential_trials(cut_first, place):
-    """Compare with Sequoia's rule and the greedy walk on random trees and rows with zeros."""
+@pytest.mark.parametrize("name", ["sequoia", "specinfer", "traversal"])
+def test_parallel_walk_matches_sequential_trials(name, cut_first, place):
+    """Compare with the rules in Python and the greedy walk on random trees and rows with zeros."""
     numbers = np.random.default_rng(0)
     generator = torch.Generator().manual_seed(0)
     vocab = 6
+    rule = VERIFIERS[name].rule
+    decide, list_offers, *_ = RANKED_RULES[rule]
     ends = set()
     for _ in range(100):
         tree = TokenTree(np.sort([-1, *(int(numbers.integers(node)) for node in range(1, 7))]))
@@ -297,6 +298,7 @@ def test_parallel_walk_matches_sequential_trials(cut_first, place):
             for _ in "PQ"
         ]
         target, draft = (torch.where(row.sum(1, keepdim=True) > 0, row, 1.0) for row in rows)
+        draft = torch.where(torch.from_numpy(numbers.random((8, 1))) < 0.2, target, draft)
         target = target / target.sum(1, keepdim=True)
         draft = draft / draft.sum(1, keepdim=True)
         first = cut(draft.float(), 0.7, 0).double() if cut_first else None
@@ -306,36 +308,35 @@ def test_parallel_walk_matches_sequential_trials(cut_first, place):
             own = None if first is None else first[node : node + 1].float()
             children = tree.children(node)
             if children:
-                drawn = sample_without_replacement(draft[node : node + 1].float(), len(children), generator, own)
+                drawn = VERIFIERS[name].draft_sampling(draft[node : node + 1].float(), len(children), generator, own)
                 tokens[children.start : children.stop] = drawn[0]
+        if len(tree.children(0)) == 1 and torch.equal(draft[0], target[0]):
+            tokens[1] = target[0].argmin()  # without mass, so that nothing remains after its rejection
+        known = {} if first is None else {"first_row": first.numpy().__getitem__}
+        scored = ScoredTree(tree, tokens.tolist(), target.numpy().__getitem__, draft.numpy().__getitem__, **known)
+        in_order = numbers.random(tree.size)
+        walk = WALKS.get(rule, walk_tree)(scored, rule=rule, uniform=iter(in_order).__next__)
         uniforms = torch.from_numpy(numbers.random(8))
-        ranked = RankedTree(
-            *(part.to(place) for part in RankedTree.from_plan(TreePlan(tree), torch.arange(tree.size), 8, 6))
-        )
-        there = [None if part is None else part.to(place) for part in (tokens, target, draft, uniforms, first)]
-        found = walk_by_rank(ranked, *there[:4], depth=tree.depth, first=there[4])
-        path = [0]
-        left = target[0].numpy()
-        masses = found.masses.cpu()
-        while children := tree.children(path[-1]):
-            known = {} if first is None else {"first": first[path[-1]].numpy()}
-            offers = list(
-                sequoia_rule(left, draft[path[-1]].numpy(), tokens[children.start : children.stop].tolist(), **known)
-            )
-            sure = next((n for n, offer in enumerate(offers) if offer.accept_prob == 1.0), len(offers))
-            for child, offer in zip(children, offers[: sure + 1], strict=False):  # later ones are unreachable
-                assert masses[child].tolist() == pytest.approx([offer.target_mass, offer.draft_mass or 1e-300])
-            taken = next((n for n, offer in enumerate(offers) if uniforms[children[n]] < offer.accept_prob), None)
-            if taken is None:
-                left = offers[-1].residual
-                break
-            path.append(children[taken])
-            left = target[path[-1]].numpy()
-        bonus = np.searchsorted(left.cumsum() / left.sum(), float(uniforms[0]), side="right")
-        assert (list(dict.fromkeys(found.path.tolist())), int(found.bonus)) == (path, bonus)
+        for node, uniform in zip([*(trial.node for trial in walk.trials), 0], in_order, strict=False):
+            uniforms[node] = uniform
+        wanted = torch.from_numpy(numbers.integers(vocab, size=8)).to(place)
+        greedy_walk = walk_greedily(tree, tokens.tolist(), wanted.tolist().__getitem__)
+        for is_exact in (False, True):
+            plan = TreePlan(tree)
+            shape = TreeShape.from_plan(plan, is_exact=is_exact, from_leaves=name == "traversal")
+            parts = RankedTree.from_plan(plan, torch.arange(tree.size), shape)
+            ranked = RankedTree(*(part.to(place) for part in parts))
+            there = [None if part is None else part.to(place) for part in (tokens, target, draft, uniforms, first)]
+            found = decide(ranked, ScoredNodes(*there), shape)
+            path = tuple(dict.fromkeys(found.path.tolist()))
+            masses = found.masses.cpu()
+            assert (path, int(found.bonus)) == (walk.path, walk.bonus_token)
+            trials = [node for node in list_offers(tree, path) if masses[node, 1]]
+            assert trials == [trial.node for trial in walk.trials]
+            for trial in walk.trials:
+                assert masses[trial.node].tolist() == pytest.approx([trial.target_mass, trial.draft_mass], abs=1e-12)
+            greedy = follow_by_rank(ranked, there[0], wanted, shape)
+            assert tuple(dict.fromkeys(greedy.path.tolist())) == greedy_walk.path
+            assert int(greedy.bonus) == greedy_walk.bonus_token
         ends.add(len(path))
-        wanted = torch.from_numpy(numbers.integers(vocab, size=8))
-        greedy = follow_by_rank(ranked, there[0], wanted.to(place), depth=tree.depth)
-        walk = walk_greedily(tree, tokens.tolist(), wanted.tolist().__getitem__)
-        assert (tuple(dict.fromkeys(greedy.path.tolist())), int(greedy.bonus)) == (walk.path, walk.bonus_token)
     assert len(ends) > 2

@@ -9,8 +9,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from sequoia_core.decoding.loop import decode
+from sequoia_core.decoding.record import TOKENS_ONLY
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.decoding.tree_policy import as_policy
+from sequoia_core.decoding.verifiers import VERIFIERS
 from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.trees.tree import TokenTree
 from sequoia_extras.cuda_graphs import phases
@@ -22,8 +24,14 @@ from tests.head_folders import random_head
 from tests.pretend_device import PretendTensor, pretend_device
 
 
-def plain(part):
-    return isinstance(part, torch.Tensor) and part.device.type == "cpu"
+def reads_back(args, found):
+    """Return whether an operation with these arguments and results copied from the device to the host."""
+    if not any(isinstance(part, PretendTensor) for part in tree_leaves(args)):
+        return False
+    return any(
+        type(part) in (int, float, bool) or (isinstance(part, torch.Tensor) and part.device.type == "cpu")
+        for part in tree_leaves(found)
+    )
 
 
 def address(tensor):
@@ -41,9 +49,7 @@ def simulated(work):
     class Writing(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             found = func(*args, **(kwargs or {}))
-            if any(isinstance(part, PretendTensor) for part in tree_leaves(args)):
-                read = [part for part in tree_leaves(found) if type(part) in (int, float, bool) or plain(part)]
-                assert not read, f"{func} reads back, which no graph can capture"
+            assert not reads_back(args, found), f"{func} reads back, which no graph can capture"
             done.append((func, args, kwargs or {}, found))
             return found
 
@@ -57,37 +63,47 @@ def simulated(work):
         return replay, work()
 
 
+def pair_on(device, draft_seed):
+    models = [HuggingFaceModel(tiny_llama(seed).model.to(device), "there") for seed in (1, draft_seed)]
+    return pair_of(models[0], models[1] if draft_seed else random_head(models[0]))
+
+
+RAGGED = as_policy(TREES["ragged"])
+CUT = SamplingConfig(0.8, 0.9, 20)
+
+
+# Policy, sampling, verifier, and the draft's seed: 1 for that of the target, whose text is then what the draft draws, or
+# 0 for a head.
 GRAPHED = {
-    "static": (as_policy(TREES["ragged"]), SamplingConfig()),
-    "SpecExec": (SPEC_EXEC, SamplingConfig()),
-    "sampled": (as_policy(TREES["ragged"]), SamplingConfig(0.8)),
-    "top-p": (as_policy(TREES["ragged"]), SamplingConfig(0.8, 0.9, 20)),
-    "head": (as_policy(TREES["ragged"]), SamplingConfig(0.8)),
-    "alone": (as_policy(TokenTree(np.array([-1]))), SamplingConfig()),
+    "static": (RAGGED, SamplingConfig(), "sequoia", 1),
+    "SpecExec": (SPEC_EXEC, SamplingConfig(), "topk", 1),
+    "sampled": (RAGGED, SamplingConfig(0.8), "sequoia", 1),
+    "top-p": (RAGGED, CUT, "sequoia", 1),
+    "specinfer": (RAGGED, CUT, "specinfer", 1),
+    "specinfer, rejected": (RAGGED, CUT, "specinfer", 2),
+    "traversal, rejected": (RAGGED, CUT, "traversal", 2),
+    "head": (RAGGED, SamplingConfig(0.8), "sequoia", 0),
+    "alone": (as_policy(TokenTree(np.array([-1]))), SamplingConfig(), "sequoia", 1),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", GRAPHED)
 def test_captured_and_replayed_phases_give_the_same_text(case, monkeypatch):
-    tree, sampling = GRAPHED[case]
+    tree, sampling, verifier, draft_seed = GRAPHED[case]
     texts = []
     captures = [0]
 
     def text(pair, prompt, count):
         count = count // 3 if case == "head" else count  # few of its tokens are accepted
-        options = {"sampling": sampling, "generator": torch.Generator().manual_seed(0)}
+        options = {"sampling": sampling, "verifier": verifier, "generator": torch.Generator().manual_seed(0)}
         return tokens_of(decode(prompt, pair, tree=tree, max_new_tokens=count, **options))
 
     for capture in (None, lambda work: captures.append(captures.pop() + 1) or simulated(work)):
         with pretend_device() as device:
             if capture is not None:
                 monkeypatch.setitem(phases.GRAPH_CAPTURE, device.type, capture)
-            own = []
-            for _ in "ab":
-                models = [HuggingFaceModel(tiny_llama(1).model.to(device), "there") for _ in "ab"]
-                models[1] = random_head(models[0], reads=(1, 0)) if case == "head" else models[1]
-                own.append(pair_of(*models))
+            own = [pair_on(device, draft_seed) for _ in "ab"]
             text(own[0], [9, 8, 7, 6, 5], 60)
             (before,) = captures
             texts.append(text(own[0], PROMPT, 40))
@@ -95,6 +111,27 @@ def test_captured_and_replayed_phases_give_the_same_text(case, monkeypatch):
             texts.append(text(own[1], PROMPT, 40))
     assert texts == 4 * texts[:1]
     assert captures[0] >= {"SpecExec": 2, "alone": 3, "head": 4}.get(case, 5)
+
+
+@pytest.mark.parametrize(("sampling", "verifier"), [(SamplingConfig(), "topk"), *((CUT, name) for name in VERIFIERS)])
+def test_a_step_reads_the_device_once(sampling, verifier):
+    reads = []
+
+    class Reading(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            found = func(*args, **(kwargs or {}))
+            if reads_back(args, found):
+                reads.append(func)
+            return found
+
+    with pretend_device() as device:
+        pair = pair_on(device, 2)
+        options = {"sampling": sampling, "verifier": verifier, "details": TOKENS_ONLY}
+        counts = [0]
+        with Reading():
+            for _ in decode(PROMPT, pair, tree=RAGGED, max_new_tokens=12, **options):
+                counts.append(len(reads))
+    assert np.diff(counts[1:]).tolist() == [1] * (len(counts) - 2) != [], reads
 
 
 def test_failed_capture_warns_and_runs_uncaptured(monkeypatch):
