@@ -6,6 +6,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 import sequoia_core.models.short_spins  # noqa: F401  before torch, whose threads read their settings once
 
@@ -18,7 +19,7 @@ from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.models.llama_torch import CAPACITY_STEP, TorchLlama, run_layer
 from sequoia_core.models.protocol import causal_mask, prefill
 from sequoia_extras.cuda_graphs.compiled_layer import CompiledLayer
-from sequoia_extras.cuda_graphs.phases import Phase, StaticPass
+from sequoia_extras.cuda_graphs.phases import Phase, StaticPass, visible_slots
 
 CAPACITIES = (384, 2048, 8192)
 PROFILED, LISTED = 5, 12  # passes per profile, and names with the longest times in the record
@@ -30,12 +31,13 @@ KINDS = {
 }
 
 
-def graph_pass(machine: Machine, model: HuggingFaceModel, count: int, capacity: int) -> Phase:
+def graph_pass(machine: Machine, model: HuggingFaceModel, count: int, capacity: int) -> Callable[[], torch.Tensor]:
     """Return a pass of fixed shape over the last `count` tokens of a text, in a cache with this capacity."""
     session = model.open(capacity)
     prefill(session, machine.prompt(machine.context))
     first = torch.full((1,), machine.context, device=machine.device)
-    return Phase(StaticPass(session, causal_mask(count), torch.arange(count), first=first).logits, machine.device)
+    one = StaticPass(session, causal_mask(count), torch.arange(count), first=first)
+    return partial(Phase(one.logits, machine.device), visible_slots(machine.context + count, session.cache.capacity))
 
 
 def profile(machine: Machine) -> list[Row]:

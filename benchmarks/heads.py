@@ -46,7 +46,8 @@ from sequoia_extras.cpu_kernels.instruction_sets import instructions_in_use
 from sequoia_extras.dynamic_trees.policies import SpecExecTree
 
 DRAFTS = [
-    f"{name}={DEMO_PAIR / folder}" for name, folder in (("small", "draft"), ("large", "draft-large"), ("head", "head"))
+    f"{name}={DEMO_PAIR / folder}"
+    for name, folder in (("small", "draft"), ("large", "draft-large"), ("head", "head"), ("block", "block-head"))
 ]
 # Name -> tier, and the sizes to profile.
 PLACES = {

@@ -47,7 +47,8 @@ EDIT_COUNT, EDIT_TOKENS = 32, (96, 200)  # number of functions, and the range of
 SHORTEST, LONGEST, PER_FILE = 48, 96, 8  # range of prompt lengths in tokens, and maximum number of prompts per file
 TEMPERATURES = (0.0, 0.6)
 DTYPE = "bfloat16"  # the app's default with compiled passes
-DRAFTS = {"": "draft", "-large": "draft-large", "-head": "head"}  # file name suffix -> draft folder
+# File name suffix -> draft folder.
+DRAFTS = {"": "draft", "-large": "draft-large", "-head": "head", "-block-head": "block-head"}
 EXAMPLE_SIZES, EXAMPLE_DEPTHS = (16, 32, 64), range(3, 25)  # sizes and depths of the trees shown with text
 PARTS = "prompts varied edits responses vectors profile disk tokens race robustness growth sweep card"
 SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)

@@ -73,7 +73,7 @@ class StaticJudge(RowJudge):
         self._buffers.load_tree(draft)
         self.passes = self._buffers.tree_pass
         self.first.fill_(draft.root_position)
-        stop = draft.root_position + self._buffers.size
+        stop = draft.root_position + len(self.passes.ids)
         self._buffers.logits = self._buffers.score(visible_slots(stop, self.static_session.cache.capacity))
         self.logits = self._buffers.logits[: plan.tree.size]
         if self.passes.states is not None:

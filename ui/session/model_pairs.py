@@ -22,6 +22,7 @@ DEMO_DRAFTS = {  # title -> folder next to the demo target
     "Small, quick": "draft",
     "Large, right more often": "draft-large",
     "Head on the large model (EAGLE-3)": "head",
+    "Head that drafts all depths at once (DFlash)": "block-head",
 }
 HUB_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "model.safetensors", "model-*-of-*.safetensors")
 _IMPORTING = threading.Lock()
@@ -33,7 +34,7 @@ def demo_pairs() -> dict[str, PairSpec]:
     return {
         title: PairSpec() if folder == "draft" else PairSpec(str(DEMO_PAIR / "target"), str(DEMO_PAIR / folder))
         for title, folder in DEMO_DRAFTS.items()
-        if (DEMO_PAIR / folder).is_dir() and (folder != "head" or has("draft_heads"))
+        if (DEMO_PAIR / folder).is_dir() and (not folder.endswith("head") or has("draft_heads"))
     }
 
 

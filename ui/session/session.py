@@ -22,7 +22,8 @@ from ui.session.listing import LISTINGS, MAX_OWN, PROFILES, VECTORS
 from ui.session.state import Chosen, state
 
 _LOG = logging.getLogger(__name__)
-DEMO_DRAFT_NAMES = {"demo draft-large": "large draft", "demo head": "head"}  # keyed by the names in records
+# Keyed by the names in records.
+DEMO_DRAFT_NAMES = {"demo draft-large": "large draft", "demo head": "head", "demo block-head": "block head"}
 
 
 def pair_spec() -> PairSpec:

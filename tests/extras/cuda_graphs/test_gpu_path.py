@@ -259,7 +259,7 @@ def test_sampled_text_follows_the_target(verifier, top_p, used):
         generator=torch.Generator().manual_seed(0),
     )
     assert report.passed and report.degrees_of_freedom > 5
-    assert used["_TreeBuffers._decide"] and used["StaticDrafter._fill"]
+    assert used["_TreeBuffers._decide"] and used["StaticDrafter._fill_all"]
 
 
 def test_non_finite_logits_of_either_model_are_named(used, tiny_target, tiny_draft, monkeypatch):

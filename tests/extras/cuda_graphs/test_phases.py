@@ -72,8 +72,8 @@ RAGGED = as_policy(TREES["ragged"])
 CUT = SamplingConfig(0.8, 0.9, 20)
 
 
-# Policy, sampling, verifier, and the draft's seed: 1 for that of the target, whose text is then what the draft draws, or
-# 0 for a head.
+# Policy, sampling, verifier, and the draft's seed: 1 is the target's, whose text is then what the draft draws; 0 is a
+# head's.
 GRAPHED = {
     "static": (RAGGED, SamplingConfig(), "sequoia", 1),
     "SpecExec": (SPEC_EXEC, SamplingConfig(), "topk", 1),
