@@ -143,8 +143,8 @@ class CompiledForward:
 
     def __init__(self, session) -> None:
         self.session, cache = session, session.cache
-        for pair in (*cache._buffers.values(), *cache._pairs.values()):
-            torch._dynamo.mark_static_address(pair)
+        for buffer in cache._buffers.values():
+            torch._dynamo.mark_static_address(buffer)
         self.passes = torch.compile(session.logits_at, mode="reduce-overhead", dynamic=False)
 
     @torch.inference_mode()

@@ -168,8 +168,9 @@ def _check_sizes(where: str, config: PretrainedConfig) -> None:
     needed = ("vocab_size", "hidden_size", "num_hidden_layers")
     further = "num_attention_heads num_key_value_heads intermediate_size head_dim max_position_embeddings"
     for field in (*needed, *further.split()):
-        value: Any = getattr(config, field, None)
         key = getattr(config, "attribute_map", {}).get(field, field)
+        stored = vars(config)  # `getattr` refuses sizes that vary between layers
+        value: Any = stored[key] if key in stored else getattr(config, field, None)
         plain = isinstance(value, int) and not isinstance(value, bool)
         if (field in needed and not plain) or (plain and not 1 <= value <= LARGEST_SIZE):
             raise ValueError(f"{where}: {key}: found {value!r}, expected a whole number from 1 to {LARGEST_SIZE}")

@@ -177,10 +177,8 @@ class TorchLlamaSession(CacheSession):
     def _buffers(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield the keys and values of each layer, [key heads, capacity, head_dim], allocated in the first pass."""
         model = self.model
-        pairs = self.cache._pairs
-        for index in range(len(pairs), len(model.layers)):
-            pairs[index] = self.cache._allocate(model.embedding.new_empty(1, model.key_heads, 0, model.head_dim))
-        return ((pair[0], pair[1]) for pair in pairs.values())
+        like = model.embedding.new_empty(1, model.key_heads, 0, model.head_dim)
+        return (self.cache.rows(index, like, like) for index in range(len(model.layers)))
 
     def _logits(self, ids: torch.Tensor, positions: torch.Tensor, tree_mask: torch.Tensor, keep: int) -> torch.Tensor:
         model = self.model

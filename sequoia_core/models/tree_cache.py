@@ -5,14 +5,17 @@ q = number of tokens in a pass, kv = number of all tokens, V = vocabulary size.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+Shape = tuple[torch.device, int, int]  # device, heads and width of a layer's keys or values
+
 
 class _Layer(CacheLayerMixin):
-    """One layer's view of the cache's buffer."""
+    """One layer's view of the cache's buffers."""
 
     def __init__(self, cache: TreeCache, index: int) -> None:
         super().__init__()
@@ -39,7 +42,8 @@ class _Layer(CacheLayerMixin):
 class TreeCache(Cache):
     """A KV cache of fixed capacity: a pass adds a tree, and `commit` retains only the slots of the accepted path.
 
-    All layers of a device share one tensor [2 * layers, heads, capacity, head_dim], so committing a path is one gather.
+    All keys and values of the same shape share one tensor [rows, heads, capacity, width], so that committing a path is
+    one gather for most models. Latent attention has two shapes, since its keys are wider than its values.
 
     Args:
         shares: number of layers on each device, for a model spread over several; None for one device.
@@ -54,8 +58,9 @@ class TreeCache(Cache):
         self.slots: torch.Tensor | None = None  # slots to write in a pass of fixed shape; None to append
         self.visible = capacity  # number of slots that such a pass attends to
         self._shares = shares
-        self._buffers: dict[torch.device, torch.Tensor] = {}
-        self._pairs: dict[int, torch.Tensor] = {}  # layer -> view of its two rows, keys and values
+        self._buffers: dict[Shape, torch.Tensor] = {}
+        self._used: Counter[Shape] = Counter()  # number of rows of each buffer that belong to a layer
+        self._places: dict[int, list[tuple[Shape, int]]] = {}  # layer -> buffer and row of its keys, and of its values
 
     def get_query_offset(self, layer_idx: int = 0) -> int:
         return self.length
@@ -75,38 +80,45 @@ class TreeCache(Cache):
         self.pending = 0
 
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store keys and values [1, heads, q, head_dim]; return views [1, heads, kv, head_dim] of all tokens."""
-        pair = self._pairs.get(layer)
-        if pair is None:
-            pair = self._pairs[layer] = self._allocate(keys)
-        if keys.shape != values.shape:
-            raise ValueError(
-                f"keys have size {keys.shape[-1]} and values size {values.shape[-1]} per head, as with latent "
-                "attention, so they do not fit into one buffer"
-            )
-        if keys.shape[1:2] + keys.shape[3:] != pair.shape[1:2] + pair.shape[3:]:
-            raise ValueError(
-                f"layer {layer} has {keys.shape[1]} key heads of size {keys.shape[-1]}, whereas earlier layers have "
-                f"{pair.shape[1]} of size {pair.shape[-1]}"
-            )
+        """Store keys and values [1, heads, q, width]; return views [1, heads, kv, width] of all tokens."""
+        key_row, value_row = self.rows(layer, keys, values)
         if self.slots is not None:
-            pair[0].index_copy_(1, self.slots, keys[0])
-            pair[1].index_copy_(1, self.slots, values[0])
-            return pair[0:1, :, : self.visible], pair[1:2, :, : self.visible]
+            key_row.index_copy_(1, self.slots, keys[0])
+            value_row.index_copy_(1, self.slots, values[0])
+            return key_row[None, :, : self.visible], value_row[None, :, : self.visible]
         stop = self.length + keys.shape[2]
-        pair[0, :, self.length : stop] = keys[0]
-        pair[1, :, self.length : stop] = values[0]
-        return pair[0:1, :, :stop], pair[1:2, :, :stop]
+        key_row[:, self.length : stop] = keys[0]
+        value_row[:, self.length : stop] = values[0]
+        return key_row[None, :, :stop], value_row[None, :, :stop]
 
-    def _allocate(self, keys: torch.Tensor) -> torch.Tensor:
-        """Return a layer's two rows in its device's buffer."""
+    def rows(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return a layer's keys and values in all slots, [heads, capacity, width]; allocate them like the arguments."""
+        if layer not in self._places:
+            self._allocate(layer, keys, values)
+        (key_shape, key_row), (value_shape, value_row) = self._places[layer]
+        return self._buffers[key_shape][key_row], self._buffers[value_shape][value_row]
+
+    def _allocate(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Give a layer rows in the buffers of its shapes.
+
+        The first buffers of a device have rows for all layers. Layers of other shapes are rare, so theirs grow.
+        """
         device = keys.device
-        if device not in self._buffers:
-            _, heads, _, width = keys.shape
-            share = len(self.layers) if self._shares is None else self._shares[device]
-            self._buffers[device] = torch.zeros(2 * share, heads, self.capacity, width, dtype=keys.dtype, device=device)
-        row = 2 * sum(pair.device == device for pair in self._pairs.values())
-        return self._buffers[device][row : row + 2]
+        count = len(self.layers) if self._shares is None else self._shares[device]
+        if any(shape[0] == device for shape in self._buffers):
+            count = 1
+        shapes: list[Shape] = [(device, states.shape[1], states.shape[3]) for states in (keys, values)]
+        self._places[layer] = []
+        for shape in shapes:
+            row = self._used[shape]
+            buffer = self._buffers.get(shape)
+            if buffer is None or row == len(buffer):
+                _, heads, width = shape
+                rows = count * shapes.count(shape)
+                added = torch.zeros(rows, heads, self.capacity, width, dtype=keys.dtype, device=device)
+                self._buffers[shape] = added if buffer is None else torch.cat([buffer, added])
+            self._used[shape] += 1
+            self._places[layer].append((shape, row))
 
     def commit(self, start: int, slots: Sequence[int]) -> None:
         """Move slot `start + slots[i]` to `start + i` for each i, and discard all other slots from `start` on.
@@ -123,10 +135,15 @@ class TreeCache(Cache):
         self.length = start + len(slots)
 
     def gather(self, first: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
-        """Copy slot `first + slots[i]` to slot `first + i`; the arguments are int64 [1] and [m] on the device."""
-        (buffer,) = self._buffers.values()  # there is one device, whose buffer an earlier pass allocated
+        """Copy slot `first + slots[i]` to slot `first + i`; return one of the buffers, which an earlier pass allocated.
+
+        The arguments are int64 [1] and [m] on the only device.
+        """
+        source = first + slots
         to = first + torch.arange(len(slots), device=slots.device)
-        return buffer.index_copy_(2, to, buffer.index_select(2, first + slots))
+        for buffer in self._buffers.values():
+            buffer.index_copy_(2, to, buffer.index_select(2, source))
+        return buffer
 
 
 class CacheSession:

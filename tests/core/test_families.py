@@ -29,6 +29,19 @@ LLAMA_LIKE = {
     "pad_token_id": 0,
 }
 SHORT_WINDOW = {"sliding_window": 12}  # shorter than the run, so old tokens leave the window
+EXPERTS = {"moe_intermediate_size": 16, "num_experts_per_tok": 2}
+LATENT = {
+    "num_key_value_heads": 4,
+    "q_lora_rank": 8,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 8,
+    "first_k_dense_replace": 1,
+    "n_routed_experts": 4,
+    "n_group": 1,
+    "topk_group": 1,
+}
 FAMILIES = {
     "Llama": LLAMA_LIKE,
     "Qwen2": LLAMA_LIKE,
@@ -48,6 +61,11 @@ FAMILIES = {
         "max_position_embeddings": 128,
         "word_embed_proj_dim": 32,
     },
+    "Qwen3Moe": LLAMA_LIKE | EXPERTS | {"head_dim": 8, "num_experts": 4},
+    "DeepseekV3": LLAMA_LIKE | EXPERTS | LATENT,  # keys are wider than values
+    "Gemma4": LLAMA_LIKE
+    | SHORT_WINDOW
+    | {"head_dim": 8, "global_head_dim": 16, "num_hidden_layers": 6, "hidden_size_per_layer_input": 0},
 }
 FIXED = k_ary_tree(2, 3)
 ALIBI_FAMILIES = {  # ALiBi derives distances from the order in the cache and ignores positions
@@ -66,7 +84,7 @@ ALIBI_FAMILIES = {  # ALiBi derives distances from the order in the cache and ig
 
 def build(family: str, **settings) -> transformers.PreTrainedModel:
     known = FAMILIES | ALIBI_FAMILIES
-    config_name = {"Gemma3": "Gemma3TextConfig"}.get(family, f"{family}Config")
+    config_name = f"{family}TextConfig" if family in ("Gemma3", "Gemma4") else f"{family}Config"
     model_name = {"GPT2": "GPT2LMHeadModel"}.get(family, f"{family}ForCausalLM")
     torch.manual_seed(0)
     config = getattr(transformers, config_name)(**known[family] | settings, eos_token_id=None, bos_token_id=None)

@@ -3,8 +3,7 @@
 import json
 
 import pytest
-import torch
-from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlavaConfig
+from transformers import AutoConfig, LlamaConfig, LlavaConfig
 
 from sequoia_core.files.model_names import DEMO_PAIR
 from sequoia_core.models.architectures import check_head, check_rotation, mtp_tensors
@@ -12,7 +11,6 @@ from sequoia_core.models.checkpoint import read_plan
 from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.models.loading import load_pair
 from sequoia_core.models.model_files import locate
-from sequoia_core.models.tree_pass_check import check_tree_pass
 from tests.conftest import tiny_llama
 
 LLAMA = json.loads((DEMO_PAIR / "draft" / "config.json").read_text())
@@ -51,21 +49,6 @@ def test_unsupported_architectures_are_refused(kind, architecture, found, tmp_pa
 def test_a_draft_head_is_recognized(config, tmp_path):
     with pytest.raises(ValueError, match="model: found a draft head .*, which reads another model's hidden states"):
         load_pair(folder_of(tmp_path / "model", config), DEMO_PAIR / "draft", device="cpu")
-
-
-def test_latent_attention_is_refused():
-    sizes = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
-    latent = {"q_lora_rank": 8, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8}
-    config = AutoConfig.for_model(
-        "deepseek_v3", **sizes, **latent, intermediate_size=64, num_key_value_heads=4, first_k_dense_replace=2
-    )
-    torch.manual_seed(0)
-    model = HuggingFaceModel(AutoModelForCausalLM.from_config(config), "mine")
-    with pytest.raises(
-        ValueError, match=r"^mine: found .*keys have size 16 and values size 8 .*latent attention"
-    ) as caught:
-        check_tree_pass(model)
-    assert "(1, 1" not in str(caught.value)
 
 
 MTP_NAMES = {

@@ -1,12 +1,10 @@
-"""Models that accelerate spreads over several devices: the same text, and caches on each layer's device."""
+"""Models that accelerate spreads over several devices: the same text."""
 
 import pytest
-import torch
 
 from sequoia_core.decoding.loop import decode
 from sequoia_core.models import checkpoint
 from sequoia_core.models.loading import load_pair
-from sequoia_core.models.tree_cache import TreeCache
 from sequoia_core.trees.plain import k_ary_tree
 from tests.conftest import tokens_of
 
@@ -30,19 +28,3 @@ def test_a_target_partly_on_disk_writes_the_same_text(monkeypatch):
     spread = load_pair(device="auto", dtype="float32")
     assert spread.target.backend == "transformers" and spread.target.model.model.layers[3].mlp.up_proj.weight.is_meta
     assert text(spread) == text(whole)
-
-
-def test_a_cache_allocates_buffers_on_each_device():
-    cpu = torch.device("cpu")
-    other = torch.device("meta")
-    cache = TreeCache(3, 8, {cpu: 2, other: 1})
-    rows = {0: torch.randn(1, 2, 4, 3), 1: torch.randn(1, 2, 4, 3), 2: torch.empty(1, 2, 4, 3, device=other)}
-    cache.begin(torch.arange(4))
-    for layer in (0, 2, 1):
-        keys, values = cache.write(layer, rows[layer], rows[layer])
-        assert keys.device == rows[layer].device and keys.shape == (1, 2, 4, 3)
-    cache.end()
-    cache.commit(1, [0, 2])
-    for layer in (0, 1):
-        torch.testing.assert_close(cache._pairs[layer][0][:, :3], rows[layer][0][:, [0, 1, 3]])
-    assert {buffer.shape[0] for buffer in cache._buffers.values()} == {4, 2}
