@@ -16,7 +16,7 @@ from .streamed_modules import StreamedModules
 from .tensor_files import PIECE_BYTES
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PretrainedConfig, PreTrainedModel
 
 LARGEST_TREE = 1024  # number of nodes
 LONGEST_TEXT = 2048  # number of tokens; reduced to the model's context if that is shorter
@@ -73,13 +73,19 @@ def _megabytes(size: int) -> str:
     return f"{size / 1e6:,.0f}"
 
 
+def _largest(config: PretrainedConfig, name: str) -> int:
+    """Return a size that may vary between layers, for the layer where it is largest; 0 if the model does not have it."""
+    layers = getattr(config, "per_layer_config", [config])  # transformers 5.17 has none
+    return max(getattr(layer, name, None) or 0 for layer in layers)
+
+
 def predict_needs(model: PreTrainedModel, streamed: StreamedModules, *, compiled: bool, draft: int) -> OffloadNeeds:
     """Compute a model's needs from its sizes; `compiled` means that compiled passes run it from a packed copy."""
     config = model.config.get_text_config()
     heads = config.num_attention_heads
-    head_size = getattr(config, "head_dim", None) or config.hidden_size // heads
-    key_heads = getattr(config, "num_key_value_heads", None) or heads
-    inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
+    head_size = _largest(config, "head_dim") or config.hidden_size // heads
+    key_heads = _largest(config, "num_key_value_heads") or heads
+    inner = _largest(config, "intermediate_size") or 4 * config.hidden_size
     positions = LARGEST_TREE + min(LONGEST_TEXT, getattr(config, "max_position_embeddings", LONGEST_TEXT))
     cache = 2 * config.num_hidden_layers * key_heads * head_size * positions * model.dtype.itemsize
     ring = streamed_modules.MODULE_SLOTS * streamed.layer_bytes + layer_ring.READERS * PIECE_BYTES

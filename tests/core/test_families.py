@@ -67,6 +67,7 @@ FAMILIES = {
     | SHORT_WINDOW
     | {"head_dim": 8, "global_head_dim": 16, "num_hidden_layers": 6, "hidden_size_per_layer_input": 0},
 }
+MIXTURES = {family for family, settings in FAMILIES.items() if EXPERTS.items() <= settings.items()}
 FIXED = k_ary_tree(2, 3)
 ALIBI_FAMILIES = {  # ALiBi derives distances from the order in the cache and ignores positions
     "Bloom": {"vocab_size": 64, "hidden_size": 32, "n_layer": 2, "n_head": 4},

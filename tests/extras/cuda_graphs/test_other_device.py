@@ -17,13 +17,14 @@ from sequoia_core.models.llama_torch import TorchLlama
 from sequoia_core.models.transformers_passes import TransformersBackend
 from sequoia_core.trees.plain import k_ary_tree
 from sequoia_core.trees.tree import TokenTree
-from sequoia_extras.cuda_graphs import drafting, judging
+from sequoia_extras.cuda_graphs import drafting, judging, phases
 from sequoia_extras.dynamic_trees import AdaptiveTree, HybridTree, LookupTree
 from sequoia_extras.dynamic_trees.policies import SpecExecTree
 from sequoia_extras.dynamic_trees.text_index import TextIndex
 from sequoia_extras.evaluation.losslessness import check_losslessness
 from tests.conftest import calibration_of, pair_of, tiny_llama, tokens_of
 from tests.core.test_families import FAMILIES, build, save
+from tests.extras.cuda_graphs.test_phases import simulated
 from tests.pretend_device import pretend_device
 
 PROMPT = [3, 14, 15, 9, 2, 6, 3, 14, 15]
@@ -144,18 +145,32 @@ def test_every_policy_decodes_with_each_verifier(name, sampling, each_path, pair
         assert len(tokens_of(steps)) == 6 and all(step.path_rows for step in steps)
 
 
+FUSED = "captured, by TorchLlama"
+CAPTURED = "captured, by transformers"
+PASSES = {  # how passes run on a GPU
+    **dict.fromkeys(FAMILIES, CAPTURED),
+    "Llama": FUSED,
+    **dict.fromkeys(("Mistral", "Gemma2", "Gemma3", "Gemma4"), "not captured: window shorter than the cache"),
+}
+
+
 @pytest.mark.sample(1, cover=False)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_matches_the_cpu(family, device, tmp_path):
+def test_every_family_matches_the_cpu(family, device, tmp_path, monkeypatch):
+    captures = []
+    capture = phases.GRAPH_CAPTURE.get(device.type, simulated)
+    monkeypatch.setitem(phases.GRAPH_CAPTURE, device.type, lambda work: captures.append(work) or capture(work))
     folder = save(build(family), tmp_path)
     prompt = [2 + place for place in range(20)]
     texts = []
     for where in ("cpu", device):
         pair = load_pair(folder, folder, device=str(where), dtype="float32")
         assert pair.target.device == torch.device(where)
-        steps = decode(prompt, pair, tree=k_ary_tree(2, 3), max_new_tokens=12)
+        steps = decode(prompt, pair, tree=k_ary_tree(2, 3), max_new_tokens=20)
         texts.append(tokens_of(steps))
     assert texts[0] == texts[1]
+    assert (PASSES[family] in (FUSED, CAPTURED)) == phases.is_static(pair.target.open(64)) == bool(captures)
+    assert (PASSES[family] == FUSED) == isinstance(pair.target._backend, TorchLlama)
 
 
 @pytest.mark.slow
