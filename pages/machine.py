@@ -4,6 +4,7 @@ import streamlit as st
 
 from sequoia_core import AcceptanceVector, HardwareProfile
 from sequoia_core.files.extras import has
+from sequoia_core.models.device import describe_gpu
 from sequoia_core.planning.break_even import step_limit
 from sequoia_core.planning.plan import BestShape
 from sequoia_core.planning.profile_files import describe_odd_times
@@ -21,6 +22,8 @@ def draw_profile_in_use(profile: HardwareProfile) -> None:
     st.markdown(f":material/label: **Current:** {escaped(session.profile_source())}")
     if profile.meta.get("passes_by"):
         st.caption(escaped(f"Target passes in {profile.dtype}, run by {str(profile.meta['passes_by'])[:120]}."))
+    if gpu := describe_gpu(profile.meta.get("gpu")):
+        st.caption(escaped(f"Measured with {gpu}."))
     if (fall := describe_odd_times(profile.sizes, profile.verify_sec)) is not None:
         st.warning(fall, icon=":material/warning:")
     if has("hardware_models"):

@@ -184,12 +184,13 @@ def plain_processor_profile() -> HardwareProfile:
     return modelled_profile(target, draft, device, dtype="bfloat16", software=software)
 
 
-def h200_profile() -> HardwareProfile:
-    """Return the profile of Llama-2-7B and a 68M draft with random weights, as measured on an H200."""
-    rows = json.loads(GPU_RECORD.read_text())["sections"]["shapes"]["rows"]
-    profile = HardwareProfile.loads(json.dumps(rows[0]["more"]["profile"]).encode(), GPU_RECORD.name)
-    names = {"target": find_shape("llama-2-7b").model, "draft": find_shape("jackfram-68m").model}
-    return replace(profile, meta=profile.meta | names)
+def measured_profile(target: str, draft: str, pair: str, record: Path = GPU_RECORD) -> HardwareProfile:
+    """Return the profile of a pair of shapes with random weights that a record of `make gpu` contains."""
+    rows = json.loads(record.read_text())["sections"]["shapes"]["rows"]
+    more = next(row["more"] for row in rows if row["what"] == f"{pair}: one token")
+    profile = HardwareProfile.loads(json.dumps(more["profile"]).encode(), record.name)
+    names = {"target": find_shape(target).model, "draft": find_shape(draft).model}
+    return replace(profile, meta=profile.meta | names | {"record": record.name})
 
 
 MADE = {
@@ -204,7 +205,12 @@ MADE = {
         four_bit_profile, find_device("rtx-3090").model_copy(update={"host_bytes_per_sec": PCI_EXPRESS_3})
     ),
     "profiles/demo-avx512.json": plain_processor_profile,
-    "profiles/llama2-7b-68m-h200.json": h200_profile,
+    "profiles/llama2-7b-68m-h200.json": partial(
+        measured_profile, "llama-2-7b", "jackfram-68m", "Llama-2-7B <- Llama-68M"
+    ),
+    "profiles/llama2-13b-68m-h200.json": partial(
+        measured_profile, "llama-2-13b", "jackfram-68m", "Llama-2-13B <- Llama-68M"
+    ),
 }
 
 

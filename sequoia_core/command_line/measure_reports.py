@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..files.extras import has
 from ..files.model_names import NO_DRAFT
+from ..models.device import describe_gpu
 from ..models.other_load import load_sentence
 from .formatting import (
     format_duration,
@@ -127,7 +128,8 @@ def profile_report(
     has_draft = profile.meta.get("draft") != NO_DRAFT
     how = "modelled" if profile.modelled else "measured"
     models = f"{profile.meta.get('target', 'a target')} ← {profile.meta.get('draft', 'a draft')}"
-    yield f"{models} in {profile.dtype}, {how}: {profile.device}"
+    gpu = describe_gpu(profile.meta.get("gpu"))
+    yield f"{models} in {profile.dtype}, {how}: {profile.device}" + (f", {gpu}" if gpu else "")
     yield _pass_table(profile)
     ratio = ""
     if has_draft:

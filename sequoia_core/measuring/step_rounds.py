@@ -16,7 +16,7 @@ from ..decoding.sampling import SamplingConfig
 from ..decoding.tree_policy import FixedTree
 from ..files.extras import provided
 from ..files.model_names import require_draft
-from ..models.device import describe_device
+from ..models.device import describe_device, gpu_record
 from ..models.installation import installation_id
 from ..models.language_model import ModelPair
 from ..models.processor import allowed_cores, instructions_in_use
@@ -40,7 +40,10 @@ def describe_installation(target: Any, load: TimedLoad) -> dict[str, Any]:
         "instructions": None,
         "load": load.record(),
     }
-    if torch.device(target.device).type == "cpu":
+    kind = torch.device(target.device).type
+    if kind == "cuda":
+        meta["gpu"] = gpu_record(target.device)
+    if kind == "cpu":
         threads = torch.get_num_threads()
         meta |= {"instructions": instructions_in_use(), "threads": threads, "allowed_cores": allowed_cores()}
     return meta

@@ -3,12 +3,22 @@
 This module imports torch only if there may be a GPU, or to describe a torch device.
 """
 
+import subprocess
 import sys
 from pathlib import Path
 
 from .processor import allowed_cores, processor_flags, processor_name
 
 GPU_DRIVERS = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/nvhost-ctrl-gpu", "/dev/kfd", "/dev/dxg")
+GPU_QUERIES = {  # name in records -> field of nvidia-smi
+    "card": "name",
+    "driver": "driver_version",
+    "sm_mhz": "clocks.sm",
+    "max_sm_mhz": "clocks.max.sm",
+    "memory_mhz": "clocks.mem",
+    "max_memory_mhz": "clocks.max.mem",
+    "power_limit_watts": "power.limit",
+}
 CONTROL_GROUP = Path("/sys/fs/cgroup")
 
 
@@ -42,16 +52,19 @@ def describe_device(device) -> str:
 
 
 def device_facts() -> list[str]:
-    """Describe the device that models will run on in a few phrases: name, memory and dtypes.
-
-    A GPU's driver and power limit come from NVML, if the package nvidia-ml-py is installed.
-    """
+    """Describe the device that models will run on in a few phrases: name, memory and dtypes."""
     if has_gpu():
         import torch
 
         formats = ["float32", "float16"] + (["bfloat16"] if torch.cuda.is_bf16_supported() else [])
         memory = torch.cuda.get_device_properties(0).total_memory
-        return [device_name(), f"{memory / 2**30:.0f} GiB", *_nvml_facts(), "formats: " + ", ".join(formats)]
+        facts = [
+            device_name(),
+            f"{memory / 2**30:.0f} GiB",
+            describe_gpu(gpu_record(0)),
+            f"formats: {', '.join(formats)}",
+        ]
+        return list(filter(None, facts))
     import psutil
 
     flags = processor_flags().split()
@@ -66,24 +79,46 @@ def device_facts() -> list[str]:
     ]
 
 
-def _nvml_facts() -> list[str]:
-    """Return the driver and power limit reported by NVML; empty without the package or its library."""
+def gpu_record(device) -> dict[str, str | float]:
+    """Return a CUDA device's driver, clocks in MHz and power limit in watts; empty if nvidia-smi does not report them.
+
+    Single values that it does not know are left out.
+    """
+    import torch
+
+    uuid = torch.cuda.get_device_properties(device).uuid
+    query = ",".join(GPU_QUERIES.values())
+    command = ["nvidia-smi", f"--id=GPU-{uuid}", f"--query-gpu={query}", "--format=csv,noheader,nounits"]
     try:
-        import pynvml
-    except ImportError:
-        return []
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return []
-    try:
-        card = pynvml.nvmlDeviceGetHandleByIndex(0)
-        watts = pynvml.nvmlDeviceGetEnforcedPowerLimit(card) / 1000
-        return [f"driver {pynvml.nvmlSystemGetDriverVersion()}", f"{watts:.0f} W"]
-    except pynvml.NVMLError:
-        return []
-    finally:
-        pynvml.nvmlShutdown()
+        output = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    values = [value.strip() for value in output.split(",")]
+    if len(values) != len(GPU_QUERIES):
+        return {}
+    record: dict[str, str | float] = {}
+    for name, value in zip(GPU_QUERIES, values, strict=True):
+        if name in ("card", "driver"):
+            record[name] = value
+        elif value.replace(".", "", 1).isdigit():
+            record[name] = float(value)
+    return record
+
+
+def describe_gpu(record: object) -> str:
+    """Return what a profile's `gpu_record` says in a phrase; empty if it says nothing, as in files of other origin."""
+    if not isinstance(record, dict):
+        return ""
+    phrases = {
+        "driver": "driver {}",
+        "sm_mhz": "SM clock {} MHz",
+        "max_sm_mhz": "at most {}",
+        "memory_mhz": "memory clock {} MHz",
+        "max_memory_mhz": "at most {}",
+        "power_limit_watts": "power limit {} W",
+    }
+    values = {name: str(record[name])[:40].removesuffix(".0") for name in phrases if name in record}
+    return ", ".join(phrases[name].format(value) for name, value in values.items())
 
 
 def available_bytes() -> int | None:

@@ -74,8 +74,8 @@ def _megabytes(size: int) -> str:
 
 
 def _largest(config: PretrainedConfig, name: str) -> int:
-    """Return a size that may vary between layers, for the layer where it is largest; 0 if the model does not have it."""
-    layers = getattr(config, "per_layer_config", [config])  # transformers 5.17 has none
+    """Return a size that may vary between layers, the largest; 0 if there is none."""
+    layers = getattr(config, "per_layer_config", [config])  # missing in older transformers
     return max(getattr(layer, name, None) or 0 for layer in layers)
 
 

@@ -68,4 +68,4 @@ def _origin(name: str, hardware: HardwareProfile) -> str:
     if hardware.modelled:
         return "modelled"
     own = state().own_profiles
-    return own[name].source if name in own else "shipped"
+    return own[name].source if name in own else "measured"
