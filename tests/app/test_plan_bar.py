@@ -142,6 +142,9 @@ def test_a_chosen_vector_survives_another_temperature_and_says_so() -> None:
 def test_a_machine_brings_the_acceptance_of_its_models(others) -> None:
     page = settled(open_page("tree").radio(key="plan_machine").set_value("llama2-7b-68m-a100").run())
     assert "modelled for NVIDIA A100" in state_of(page).value and "×" in state_of(page).value
+    listed = page.radio(key="plan_machine").options
+    for machine, origin in (("A100", "modelled"), ("H200", "measured")):
+        assert [title.endswith(f"· {origin}") for title in listed if machine in title and "13b" in title] == [True]
     assert session.short_names(*MODELS) in " ".join(each.value for each in page.caption)
     before = state_of(page).value
     for name in ("llama2-7b-68m-h200", "llama3-70b-8b-l40-host"):

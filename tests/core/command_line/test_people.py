@@ -102,8 +102,10 @@ def test_ranks_never_accepted_share_a_row(shown):
 
 
 def test_a_profile_taken_on_a_busy_machine_is_marked(shown):
-    profile = HardwareProfile([1, 8], [0.01, 0.02], 0.001, meta={"load": {"share": 0.35, "processes": 1}})
-    assert "Another process used 35% of the machine" in shown(profile_report(profile, (1, 0.5), None))
+    known = {"load": {"share": 0.35, "processes": 1}, "gpu": {"driver": "570.133.20"}}
+    profile = HardwareProfile([1, 8], [0.01, 0.02], 0.001, device="NVIDIA H200", meta=known)
+    words = shown(profile_report(profile, (1, 0.5), None))
+    assert "Another process used 35% of the machine" in words and "NVIDIA H200, driver 570.133.20" in words
     assert "the machine" not in shown(profile_report(replace(profile, meta={}), (1, 0.5), None))
 
 
