@@ -148,7 +148,7 @@ def test_every_policy_decodes_with_each_verifier(name, sampling, each_path, pair
 FUSED = "captured, by TorchLlama"
 CAPTURED = "captured, by transformers"
 # How each family's passes run on a GPU, or why they are not captured.
-PASSES = dict.fromkeys(FAMILIES, CAPTURED) | {"Llama": FUSED}
+PASSES = dict.fromkeys(FAMILIES, CAPTURED) | dict.fromkeys(("Llama", "Qwen2", "Qwen3"), FUSED)
 
 
 @pytest.mark.sample(1, cover=False)
