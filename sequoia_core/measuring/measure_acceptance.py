@@ -9,6 +9,7 @@ import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,8 +29,7 @@ from .ranks_along_text import ask_on_text, calibration_question, outcome_questio
 
 TARGET_TEXT = "measured on text the target wrote"
 OWN_TEXT = "measured on the user's own text"
-# Number of levels measured for a draft head, or one more than it drafts at once. Acceptance falls beyond these depths.
-HEAD_DEPTHS = 8
+HEAD_DEPTHS = 8  # number of levels measured for a draft head that drafts fewer at once; acceptance falls beyond them
 
 
 class CannotResume(ValueError):
@@ -109,10 +109,7 @@ def measure_acceptance(
     cancel = cancel or threading.Event()
     settings = study.settings() | dict(checkpoints.prompted or {})
     results = _PromptResults() if checkpoints.resume is None else _resume(checkpoints.resume, settings, prompts)
-
-    def measure(number: int, report: Report) -> tuple[np.ndarray, np.ndarray, Calibration] | None:
-        return study.measure_prompt(number, cancel, report)
-
+    measure = partial(study.measure_prompt, cancel=cancel)
     for measured in measure_each(len(prompts), measure, done=len(results.sums), progress=progress, cancel=cancel):
         results.add(*measured)
         if checkpoints.save is not None:
@@ -179,7 +176,7 @@ class _Study:
         return settings
 
     def measure_prompt(
-        self, number: int, cancel: threading.Event, report: Report
+        self, number: int, report: Report, *, cancel: threading.Event
     ) -> tuple[np.ndarray, np.ndarray, Calibration] | None:
         """Return one prompt's per-rank sums, outcomes and calibration; None if cancelled."""
         pair = self.pair

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-CODE_TOKENS = {("sequoia_core",): 105_500, ("sequoia_extras",): 134_000, ("ui", "pages"): 84_000, ("tests",): 278_500}
+CODE_TOKENS = {("sequoia_core",): 105_500, ("sequoia_extras",): 136_000, ("ui", "pages"): 84_000, ("tests",): 281_000}
 SLACK = 1.02  # leaves room for bug fixes
 FILE_LINES = 350
 FUNCTION_LINES = 60
