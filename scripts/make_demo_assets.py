@@ -402,10 +402,16 @@ def write_card(pair) -> None:
     from sequoia_core import autoregressive
     from sequoia_core.measuring.race import repeated_share
 
-    files = ("training.json", "training-large-draft.json", "head/training.json", "head/config.json")
-    facts, large, trained, head = (json.loads((ASSETS / "demo" / name).read_text()) for name in files)
+    files = (
+        "training.json", "training-large-draft.json", "head/training.json", "head/config.json",
+        "block-head/training.json", "block-head/config.json",
+    )  # fmt: skip
+    read = (json.loads((ASSETS / "demo" / name).read_text()) for name in files)
+    facts, large, trained, head, trained_block, block = read
     reads = ", ".join(f"{place + 1}" for place in head["eagle_config"]["eagle_aux_hidden_state_layer_ids"])
-    head_mb = (ASSETS / "demo" / "head" / "model.safetensors").stat().st_size / 1e6
+    head_mb, block_mb = (
+        (ASSETS / "demo" / folder / "model.safetensors").stat().st_size / 1e6 for folder in ("head", "block-head")
+    )
     outputs = [
         [token for step in autoregressive(ids, pair) for token in step.new_tokens] for ids in encoded_prompts(pair)
     ]
@@ -416,8 +422,8 @@ def write_card(pair) -> None:
     sizes = " | ".join(", ".join(map(str, row)) for row in (shape["target"], shape["draft"], further["large_draft"]))
     card = f"""# The demo pair
 
-A target, two drafts and a draft head with the Llama architecture and a byte-level BPE tokenizer of {shape["vocab"]} \
-tokens, trained
+A target, two drafts and two draft heads with the Llama architecture and a byte-level BPE tokenizer of \
+{shape["vocab"]} tokens, trained
 from scratch on Python source code by `scripts/train_demo_pair.py`. With them every page works without a download. They
 write plausible-looking Python, nothing more.
 
@@ -443,12 +449,18 @@ after layers {reads} and its embedding, and has a draft vocabulary of {head["dra
 output, in {trained["minutes"]:g} minutes
 on an NVIDIA H200.
 
+**Block head** (`block-head`). DFlash as first published, with {trained_block["parameters"]:,} parameters, \
+{block_mb:.1f} MB. It drafts
+{block["block_size"] - 1} depths in one pass. Trained by the same script on \
+{trained_block["written_tokens"]:,} tokens in {trained_block["minutes"]:g} minutes on
+two cores of an AMD EPYC.
+
 **Loops.** {looping:.0%} of {len(outputs)} held-out prompts loop when continued greedily by 128 tokens (more than \
 half of their 4-grams
 occurred before), and repetition is easy to draft.
 
-**Acceptance** of the first two ranks and the sum over 32 ranks, on held-out prompts continued by the target (for the
-head: at depth 1):
+**Acceptance** of the first two ranks and the sum over 32 ranks, on held-out prompts continued by the target (for
+heads: at depth 1):
 
 | draft | temperature | p_1, p_2 | sum of 32 |
 |---|---|---|---|
