@@ -24,7 +24,7 @@ WORDS = {
     "verifier": "the rule that accepts or rejects guesses without changing the distribution of the output",
     "lookup": "guesses copied from what followed the same tokens earlier; needs no draft model",
     "adaptive, SpecExec, hybrid": "trees grown anew at each step: while a guess pays, up to a budget, or with lookup",
-    "head": "a small draft fed with the target's internal features (EAGLE-3, MTP)",
+    "head": "a small draft fed with the target's internal features (EAGLE-3, DFlash, MTP)",
     "sweep": "a series of measurements of drafts, temperatures and kinds of text",
     "regret": "tokens lost by using a tree that was planned for another vector",
     "cover": "children that include every token that the target can choose, so that one is always accepted",

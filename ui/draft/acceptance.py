@@ -149,8 +149,8 @@ def _acceptance_by_depth(vector: AcceptanceVector) -> None:
         alt=f"Acceptance by depth and rank; rank 1 from {matrix.probs[0, 0]:.0%} to {matrix.probs[-1, 0]:.0%}",
     )
     st.markdown(
-        f":material/layers: The first guess of a step uses the target's hidden states, and deeper ones use the "
-        f"head's own output: the first choice is right {matrix.probs[0, 0]:.0%} of the time at depth 1 and "
+        f":material/layers: The target's hidden states describe the text only up to the root, so deeper guesses know "
+        f"less: the first choice is right {matrix.probs[0, 0]:.0%} of the time at depth 1 and "
         f"{matrix.probs[-1, 0]:.0%} at depth {len(matrix.probs)}. Trees are planned with this matrix. "
         + _describe_loss(vector)
     )

@@ -67,7 +67,7 @@ function sumsOf(view, step, node, parent) {
 
 function stateStory(parent) {
   if (parent === 0) return "Drafted from true states: the head read the target's hidden states for the text so far."
-  return "Drafted from guessed states: the target has not read the tokens before it, so the head used its own output."
+  return "Drafted without true states: the target has not read the tokens before it, so the head had to guess them."
 }
 
 function bonusStory(view, step, last) {
