@@ -134,6 +134,11 @@ class TreeCache(Cache):
                 buffer[:, :, start + moved : stop] = buffer.index_select(2, source.to(buffer.device))
         self.length = start + len(slots)
 
+    def commit_until(self, length: int) -> None:
+        """Commit the slots below `length`, whose tokens were read by passes of fixed shape and moved by `gather`."""
+        self.positions[self.length : length] = torch.arange(self.length, length)
+        self.length = length
+
     def gather(self, first: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
         """Copy slot `first + slots[i]` to slot `first + i`; return one of the buffers, which an earlier pass allocated.
 

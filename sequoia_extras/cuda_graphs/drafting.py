@@ -140,7 +140,7 @@ class StaticDrafter(LevelDrafter):
         read = [position for position in draft.cache_positions[list(path)].tolist() if position >= 0]
         self._path[: len(read)] = torch.tensor(read)
         self._commit_path()
-        self._cache.length = draft.root_position + len(read)
+        self._cache.commit_until(draft.root_position + len(read))
 
 
 def _draw_distinct(probs: Tensor, k: int, numbers: tuple[Tensor, Tensor], first: Tensor | None) -> Tensor:

@@ -115,7 +115,7 @@ class StaticJudge(RowJudge):
         if self._decided is None:
             return super().commit(draft, path)
         self._decided.commit_path()
-        self.static_session.cache.length = draft.root_position + len(path)
+        self.static_session.cache.commit_until(draft.root_position + len(path))
 
 
 def _offers_from_root(tree: TokenTree, path: tuple[int, ...]) -> Iterator[int]:

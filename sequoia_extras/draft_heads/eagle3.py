@@ -202,8 +202,9 @@ class Eagle3Head(nn.Module):
         # These are on the CPU even if the other weights are on the meta device.
         with torch.device("cpu"):
             rotary: Any = LlamaRotaryEmbedding(config)
-        # Not a registered buffer: casting the module would round it.
-        self.frequencies = rotary.inv_freq.float()
+        # Captured passes need these on the head's device. Casting the module would round them.
+        self.frequencies: Tensor
+        self.register_buffer("frequencies", rotary.inv_freq.float(), persistent=False)
         self.rotary_scaling = float(rotary.attention_scaling)
 
     def embedding_and_output_weights(self) -> tuple[Tensor, Tensor]:
@@ -250,7 +251,7 @@ class Eagle3Head(nn.Module):
                 to use no cache.
             context: [.., c, H], further tokens that only keys and values are computed from, in every layer.
         """
-        angles = positions[..., None, None].float() * self.frequencies.to(positions.device)
+        angles = positions[..., None, None].float() * self.frequencies
         cos, sin = ((part * self.rotary_scaling).to(features.dtype) for part in (angles.cos(), angles.sin()))
         hidden = features
         masks = mask if isinstance(mask, Sequence) else [mask] * len(self.layers)

@@ -34,6 +34,7 @@ from sequoia_extras.dynamic_trees.text_index import TextIndex
 from sequoia_extras.evaluation.losslessness import check_losslessness
 from tests.conftest import pair_of, tiny_llama
 from tests.core.decoding.test_loop import PROMPT, TREES
+from tests.core.test_families import build
 from tests.head_folders import random_head
 from tests.mtp_folders import FORMS, write_target
 
@@ -120,8 +121,10 @@ LOOKED_UP = LookupTree(TextIndex(), max_size=13, max_depth=5)
 def test_greedy_steps_match_the_plain_path_until_the_context_ends(tree, monkeypatch):
     """The last trees are cut so that no position, including padding, exceeds the context."""
     target = tiny_llama(1, context=40)
+    sliding = HuggingFaceModel(build("Mistral", max_position_embeddings=40), "sliding window")
     drafts = tiny_llama(2, layers=1, context=40), tiny_llama(1, context=40)
-    _, plain = assert_steps_match([pair_of(target, draft) for draft in drafts], tree, 40, monkeypatch)
+    pairs = *(pair_of(target, draft) for draft in drafts), pair_of(sliding, sliding)
+    _, plain = assert_steps_match(pairs, tree, 40, monkeypatch)
     assert len({len(step.tokens) for step in plain}) > 1
 
 

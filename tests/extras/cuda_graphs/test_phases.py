@@ -21,7 +21,7 @@ from tests.conftest import pair_of, tiny_llama, tokens_of
 from tests.core.decoding.test_loop import PROMPT, TREES
 from tests.extras.cuda_graphs.test_gpu_path import SPEC_EXEC
 from tests.head_folders import random_head
-from tests.pretend_device import PretendTensor, pretend_device
+from tests.pretend_device import COPIES, INDEXED, PretendTensor, pretend_device
 
 
 def reads_back(args, found):
@@ -31,6 +31,15 @@ def reads_back(args, found):
     return any(
         type(part) in (int, float, bool) or (isinstance(part, torch.Tensor) and part.device.type == "cpu")
         for part in tree_leaves(found)
+    )
+
+
+def copies_from_host(func, args, found):
+    """Return whether an operation copied a tensor from the host to the device, other than a scalar argument."""
+    copies = func._schema.name in COPIES + INDEXED
+    return any(isinstance(part, PretendTensor) for part in tree_leaves(found)) and any(
+        isinstance(part, torch.Tensor) and part.device.type == "cpu" and (part.ndim or copies)
+        for part in tree_leaves(args)
     )
 
 
@@ -50,6 +59,7 @@ def simulated(work):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             found = func(*args, **(kwargs or {}))
             assert not reads_back(args, found), f"{func} reads back, which no graph can capture"
+            assert not copies_from_host(func, args, found), f"{func} copies from the host, which no graph can capture"
             done.append((func, args, kwargs or {}, found))
             return found
 
@@ -180,4 +190,4 @@ def test_failed_captures_and_freed_graphs_leave_the_device_usable():
         for _ in range(3):
             assert kept() == 1
         del kept
-        assert [float(phase()) for _ in range(3)] == [1.0] * 3 and phase._graph is not None
+        assert [float(phase()) for _ in range(3)] == [1.0] * 3 and phase._graphs
