@@ -16,20 +16,21 @@ from sequoia_core.models.tree_cache import CacheSession
 ReplayGraph = Callable[[], None]
 
 
-def capture_graph(work: Callable[[], Tensor]) -> tuple[ReplayGraph, Tensor]:
-    """Capture work on the current CUDA device without running it; return a function that replays it and its result."""
+def capture_graph(work: Callable[[], Tensor], device: torch.device) -> tuple[ReplayGraph, Tensor]:
+    """Capture work on a CUDA device without running it; return a function that replays it and its result."""
     graph = torch.cuda.CUDAGraph()
     was_enabled = gc.isenabled()
     # Freeing another graph during the capture would abort it.
     gc.disable()
     try:
+        # On another current device, the work would run uncaptured, and replays would do nothing.
         # Use "thread_local" because other threads may be copying layers.
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with torch.cuda.device(device), torch.cuda.graph(graph, capture_error_mode="thread_local"):
             result = work()
     except RuntimeError:
         # After a failed capture, the device cannot draw random numbers until another capture has succeeded.
-        with torch.cuda.graph(torch.cuda.CUDAGraph()):
-            torch.zeros(1, device="cuda")
+        with torch.cuda.device(device), torch.cuda.graph(torch.cuda.CUDAGraph()):
+            torch.zeros(1, device=device)
         raise
     finally:
         if was_enabled:
@@ -71,6 +72,7 @@ class Phase:
     ) -> None:
         self.work = work
         self.inputs = inputs
+        self.device = device
         self._capture = GRAPH_CAPTURE.get(device.type)
         self._last: tuple[int | Tensor, ...] | None = None
         self._graphs: list[tuple[tuple[int | Tensor, ...], ReplayGraph, Tensor]] = []
@@ -93,7 +95,7 @@ class Phase:
 
     def _try_capture(self, capture: Callable, shape: tuple[int, ...], given: tuple) -> tuple | None:
         try:
-            self._graphs.append((given, *capture(partial(self.work, *shape))))
+            self._graphs.append((given, *capture(partial(self.work, *shape), self.device)))
             return self._graphs[-1]
         except RuntimeError as error:
             warnings.warn(f"a decoding phase runs without a CUDA graph, which is slower: {error}", stacklevel=3)

@@ -124,7 +124,7 @@ def test_greedy_steps_match_the_plain_path_until_the_context_ends(tree, monkeypa
     sliding = HuggingFaceModel(build("Mistral", max_position_embeddings=40), "sliding window")
     drafts = tiny_llama(2, layers=1, context=40), tiny_llama(1, context=40)
     pairs = *(pair_of(target, draft) for draft in drafts), pair_of(sliding, sliding)
-    _, plain = assert_steps_match(pairs, tree, 40, monkeypatch)
+    _, plain = assert_steps_match(pairs, [tree], 40, monkeypatch)
     assert len({len(step.tokens) for step in plain}) > 1
 
 
@@ -139,17 +139,19 @@ def test_heads_draft_in_phases(head, monkeypatch, tmp_path, tiny_target, tiny_he
         pair = pair_of(tiny_target, random_head(tiny_target, **HEADS[head]))
         pair.draft._compiled = tiny_head._compiled = None
     pairs = [pair] if head in FORMS else [pair, pair_of(tiny_target, tiny_head)]
-    used, _ = assert_steps_match(pairs, TREES["ragged"], 24, monkeypatch)
-    assert used["StaticDrafter._fill_all"] > 4 * len(pairs)
+    # Trees of depth 1 are often accepted in full.
+    used, _ = assert_steps_match(pairs, [TREES["ragged"], k_ary_tree(8, 1)], 24, monkeypatch)
+    assert used["StaticDrafter._fill_all"] > 8 * len(pairs)
 
 
-def assert_steps_match(pairs, tree, context, monkeypatch):
+def assert_steps_match(pairs, trees, context, monkeypatch):
     """Compare greedy steps with those of the plain path; return how often each phase ran, and the plain steps."""
     run_pass = phases.StaticPass.logits
 
     def steps():
-        options = {"tree": tree, "max_new_tokens": context, "details": StepDetails(likely=3)}
-        return [step for pair in pairs for step in decode(PROMPT, pair, **options)]
+        options = {"max_new_tokens": context, "details": StepDetails(likely=3)}
+        runs = [decode(PROMPT, pair, tree=tree, **options) for pair, tree in itertools.product(pairs, trees)]
+        return list(itertools.chain.from_iterable(runs))
 
     def checked_pass(self, visible=None):
         assert int((self.first + self.depths).max()) < max(pair.target.max_context for pair in pairs)

@@ -156,7 +156,7 @@ PASSES = dict.fromkeys(FAMILIES, CAPTURED) | dict.fromkeys(("Llama", "Qwen2", "Q
 def test_every_family_matches_the_cpu(family, device, tmp_path, monkeypatch):
     captures = []
     capture = phases.GRAPH_CAPTURE.get(device.type, simulated)
-    monkeypatch.setitem(phases.GRAPH_CAPTURE, device.type, lambda work: captures.append(work) or capture(work))
+    monkeypatch.setitem(phases.GRAPH_CAPTURE, device.type, lambda *call: captures.append(call) or capture(*call))
     folder = save(build(family), tmp_path)
     prompt = [2 + place for place in range(20)]
     texts = []
