@@ -270,10 +270,12 @@ def test_sampled_text_follows_the_target(verifier, top_p, used):
 def test_non_finite_logits_of_either_model_are_named(used, tiny_target, tiny_draft, monkeypatch):
     warm = {"sampling": SamplingConfig(1.0)}
     drawn = [{"sampling": SamplingConfig(1.0, 0.9), "verifier": verifier} for verifier in VERIFIERS]
-    for broken, options in itertools.product(("target", "draft"), ({}, warm, *drawn)):
+    others = [token for token in range(64) if token not in PROMPT]  # only rows below the root
+    for broken, damaged, options in itertools.product(("target", "draft"), ([5], others), ({}, warm, *drawn)):
         model = by_transformers(tiny_llama(3 if broken == "target" else 4))
+        layer = model.model.lm_head if damaged == [5] else model.model.model.embed_tokens
         with torch.no_grad():
-            model.model.lm_head.weight[5] = torch.nan
+            layer.weight[damaged] = torch.nan
         pair = replace(pair_of(tiny_target, tiny_draft), **{broken: model})
         with pytest.raises(FloatingPointError, match=f"step 0: the {broken} model"):
             list(decode(PROMPT, pair, tree=TREES["ragged"], max_new_tokens=8, **options))
