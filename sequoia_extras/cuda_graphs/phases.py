@@ -6,7 +6,7 @@ q = number of tokens in one pass, t = number of slots covered by its tree mask, 
 import gc
 import warnings
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 
 import torch
 from torch import Tensor
@@ -23,19 +23,28 @@ def capture_graph(work: Callable[[], Tensor], device: torch.device) -> tuple[Rep
     # Freeing another graph during the capture would abort it.
     gc.disable()
     try:
-        # On another current device, the work would run uncaptured, and replays would do nothing.
         # Use "thread_local" because other threads may be copying layers.
-        with torch.cuda.device(device), torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, stream=_capture_stream(device), capture_error_mode="thread_local"):
             result = work()
     except RuntimeError:
         # After a failed capture, the device cannot draw random numbers until another capture has succeeded.
-        with torch.cuda.device(device), torch.cuda.graph(torch.cuda.CUDAGraph()):
+        with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=_capture_stream(device)):
             torch.zeros(1, device=device)
         raise
     finally:
         if was_enabled:
             gc.enable()
     return graph.replay, result
+
+
+@cache
+def _capture_stream(device: torch.device) -> torch.cuda.Stream:
+    """Return the stream for captures on a device, one because each keeps a workspace for matrix products.
+
+    PyTorch's default is on the device of the first capture. Work on another device would run uncaptured, and replays
+    would do nothing.
+    """
+    return torch.cuda.Stream(device)
 
 
 # Functions that capture work, by device type.
