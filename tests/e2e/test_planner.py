@@ -24,7 +24,10 @@ def test_a_vector_of_ones_own_is_planned_for_two_gpus_in_four_clicks(page, serve
     with in_plan(page, "acceptance"):
         page.locator(".st-key-acceptance_file input[type=file]").set_input_files(own)
         page.get_by_text("own.csv is now the current vector (3 ranks)").wait_for()
-    for name, chosen in (("A100 80 GB SXM · Llama-2-7b-hf", "modelled for NVIDIA A100"), ("H200 ·", "NVIDIA H200")):
+    for name, chosen in (
+        ("A100 80 GB SXM · Llama-2-7b-hf", "modelled for NVIDIA A100"),
+        ("H200 · Llama-2-7b-hf", "NVIDIA H200"),
+    ):
         with in_plan(page, "machine"):
             page.locator(".st-key-plan_machine").get_by_text(name).click()
             page.locator(".st-key-plan_bar").get_by_text(chosen).first.wait_for()

@@ -117,7 +117,7 @@ def wait_for_use(processes: list[psutil.Process], sec: float) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="children's times and affinities are Linux's")
 def test_busy_processes_and_their_share_are_noticed(busy_processes):
     worked = subprocess.Popen(
-        [sys.executable, "-c", f"sum(range(9_999_999)); print(flush=True); {SLEEPS}"], stdout=PIPE
+        [sys.executable, "-c", f"sum(range(29_999_999)); print(flush=True); {SLEEPS}"], stdout=PIPE
     )
     worked.stdout.readline()
     before = threads._process_sec()

@@ -92,4 +92,4 @@ def test_static_shapes_end_like_other_steps(family, draft_context, monkeypatch):
             warnings.simplefilter("ignore")
             steps = list(decode(prompt, pair_of(within(target), within(draft)), tree=policy, max_new_tokens=99))
         assert tokens_of(steps) == wanted
-    assert used["StaticPass.logits"] and used["StaticDrafter._fill"]
+    assert used["StaticPass.logits"] and used["StaticDrafter._fill_all"]
