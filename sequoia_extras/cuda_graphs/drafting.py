@@ -66,12 +66,12 @@ class StaticDrafter(LevelDrafter):
         start = 0
         depths = torch.empty(0, dtype=torch.int64)
         for depth, level in enumerate(plan.levels):
-            if depth == 0:
-                reread = torch.arange(self._reread)
-                level_pass = StaticPass(session, causal_mask(self._reread), reread, first=self._before)
             depths = torch.cat([depths, torch.full((len(level.nodes),), depth)])
             if depth:
                 level_pass = StaticPass(session, level.tree_mask, depths, first=self._first)
+            else:
+                reread = torch.arange(self._reread)
+                level_pass = StaticPass(session, causal_mask(self._reread), reread, first=self._before)
             self.passes.append(level_pass)
             self._levels.append(_LevelOnDevice.from_level(level, start, device))
             start += len(level.nodes)
